@@ -1,0 +1,1 @@
+"""Moving flat arrays between ranks. Usable alone by any MPI program."""

@@ -1,0 +1,13 @@
+"""Every message tag in one place. The standard promises tags up to 32767 only: nothing that grows is a tag."""
+
+from enum import IntEnum
+
+
+class Tag(IntEnum):
+    """What a message on psgd's private communicator is."""
+
+    PUSH = 1  # worker to server: header, with the gradient behind it when the shard is small
+    GRADIENT = 2  # worker to server: one segment of a gradient
+    REPLY = 3  # server to worker: header, with the parameters behind it when the shard is small
+    PARAMETERS = 4  # server to worker: one segment of the parameters
+    ORDER = 5  # server 0 to the other servers: one entry of the log

@@ -1,0 +1,31 @@
+"""Weighted sums of flat arrays."""
+
+import numpy as np
+
+from psgd.kernels.jit import kernel
+
+
+@kernel
+def weigh(out: np.ndarray, values: np.ndarray, weight: float) -> None:
+    """`out = weight * values`, in the dtype of `out`."""
+    weight_ = out.dtype.type(weight)
+    for i in range(out.size):
+        out[i] = weight_ * values[i]
+
+
+@kernel
+def add_weighted(out: np.ndarray, values: np.ndarray, weight: float) -> None:
+    """`out += weight * values`, in the dtype of `out`."""
+    weight_ = out.dtype.type(weight)
+    for i in range(out.size):
+        out[i] += weight_ * values[i]
+
+
+@kernel
+def sum_of_squares(values: np.ndarray) -> float:
+    """Sum of squares in float64, in index order (the same bits wherever it runs)."""
+    total = 0.0
+    for i in range(values.size):
+        x = float(values[i])
+        total += x * x
+    return total

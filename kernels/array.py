@@ -1,0 +1,25 @@
+"""Which array library an array belongs to, without importing one that is not in use."""
+
+import sys
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from psgd.kernels.errors import UsageError
+
+Array: TypeAlias = Any
+"""A `numpy.ndarray` or a `cupy.ndarray`."""
+
+
+def array_module(array: Array) -> Any:
+    """Returns `numpy` or `cupy`, whichever `array` belongs to.
+
+    Raises:
+        UsageError: it belongs to neither.
+    """
+    if isinstance(array, np.ndarray):
+        return np
+    cupy = sys.modules.get("cupy")  # whoever made a CuPy array has imported it
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return cupy
+    raise UsageError(f"expected a NumPy or CuPy array, got {type(array).__module__}.{type(array).__name__}")

@@ -1,0 +1,21 @@
+"""The errors that users meet: a small tree under `psgd.Error`."""
+
+
+class Error(Exception):
+    """Base of all errors that psgd raises on purpose."""
+
+
+class UsageError(Error, ValueError):
+    """A wrong option or argument. The message says what, where, expected, got, and how to mend it."""
+
+
+class DataError(UsageError):
+    """A dataset that is missing, truncated, mismatched, empty or holds values that cannot be."""
+
+
+class ContractError(Error):
+    """Ranks that disagree on a call, a shape, a dtype or a version. Raised alike on all ranks involved."""
+
+
+class PeerLostError(Error):
+    """A peer died or closed its side while it was still needed."""

@@ -1,0 +1,68 @@
+"""Optimizer steps on flat arrays, each in one pass over parameters, gradient and state.
+
+In all of them the gradient that is applied is `scale * grad + weight_decay * params`, so that averaging,
+clipping and L2 regularization cost no pass of their own. Arithmetic is in the dtype of `params`.
+"""
+
+import numpy as np
+
+from psgd.kernels.jit import kernel
+
+
+@kernel
+def sgd(params: np.ndarray, grad: np.ndarray, lr: float, scale: float, weight_decay: float) -> None:
+    """`w -= lr * g`."""
+    lr_, scale_, decay_ = params.dtype.type(lr), params.dtype.type(scale), params.dtype.type(weight_decay)
+    for i in range(params.size):
+        params[i] -= lr_ * (scale_ * grad[i] + decay_ * params[i])
+
+
+@kernel
+def momentum(
+    params: np.ndarray,
+    grad: np.ndarray,
+    velocity: np.ndarray,
+    lr: float,
+    scale: float,
+    weight_decay: float,
+    factor: float,
+    nesterov: bool,
+) -> None:
+    """`v = factor * v + g; w -= lr * v`, or `w -= lr * (g + factor * v)` with Nesterov (as PyTorch's SGD)."""
+    lr_, scale_, decay_ = params.dtype.type(lr), params.dtype.type(scale), params.dtype.type(weight_decay)
+    factor_ = params.dtype.type(factor)
+    for i in range(params.size):
+        g = scale_ * grad[i] + decay_ * params[i]
+        v = factor_ * velocity[i] + g
+        velocity[i] = v
+        params[i] -= lr_ * (g + factor_ * v if nesterov else v)
+
+
+@kernel
+def adam(
+    params: np.ndarray,
+    grad: np.ndarray,
+    mean: np.ndarray,
+    square: np.ndarray,
+    lr: float,
+    scale: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: int,
+) -> None:
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1); `step` counts from 1."""
+    kind = params.dtype.type
+    scale_, decay_ = kind(scale), kind(weight_decay)
+    beta1_, beta2_, rest1, rest2 = kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
+    rate = kind(lr / (1.0 - beta1**step))
+    root = kind(1.0 / np.sqrt(1.0 - beta2**step))
+    epsilon_ = kind(epsilon)
+    for i in range(params.size):
+        g = scale_ * grad[i] + decay_ * params[i]
+        m = beta1_ * mean[i] + rest1 * g
+        s = beta2_ * square[i] + rest2 * g * g
+        mean[i] = m
+        square[i] = s
+        params[i] -= rate * m / (np.sqrt(s) * root + epsilon_)

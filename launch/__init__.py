@@ -1,0 +1,1 @@
+"""The `psgd` command: launcher, benchmarks, doctor, plots."""

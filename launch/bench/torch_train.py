@@ -1,0 +1,136 @@
+"""The PyTorch peers of `psgd bench train`: one process, DDP over Gloo, Hogwild on shared memory.
+
+Run as a module with `Options` in JSON as its argument; prints one JSON object. The same model, initial
+parameters, normalization, shards and order as psgd's, in the fastest form found that computes the same: the
+training set is one normalized float32 tensor in memory, a batch is one `index_select`, no DataLoader, one
+thread a process, gradients as views of DDP's buckets, the fused SGD step. Timed is the training loop alone.
+"""
+
+import copy
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed, multiprocessing, nn
+
+from psgd.data import Split, load
+from psgd.data.normalization import Statistics, measure
+from psgd.data.sampler import order
+from psgd.launch.bench.torch_model import build
+from psgd.launch.bench.torch_options import Options
+
+BARRIER_TIMEOUT_S = 120.0
+_EVALUATED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Job:
+    """Handed to each process; its tensors lie in shared memory.
+
+    Attributes:
+        times: float64 (workers, 2), the loop's start and end on the clock that all processes share.
+    """
+
+    options: Options
+    model: nn.Module
+    x: torch.Tensor
+    y: torch.Tensor
+    times: torch.Tensor
+    folder: str
+
+
+def steps_each(samples: int, workers: int, batch_size: int) -> int:
+    """Steps of an epoch in which every worker has samples: DDP would wait for ever for one without."""
+    return -(-(samples // workers) // batch_size)
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Trains and evaluates; blocks. The result has keys of `psgd train --json` that the peers can tell."""
+    torch.set_num_threads(1)
+    dataset = load(options.dataset)
+    statistics = measure(dataset.train)
+    x, y = tensors(dataset.train, statistics)
+    model = build(options.model, dataset.sample_shape, dataset.classes, options.seed)
+    with tempfile.TemporaryDirectory(prefix="psgd-bench-") as folder:
+        times = torch.zeros(options.workers, 2, dtype=torch.float64)
+        job = Job(options, model, x, y, times, folder)
+        if options.mode == "torch":
+            _loop(model, job, 0)
+        else:
+            model.share_memory()
+            times.share_memory_()
+            barrier = multiprocessing.get_context("spawn").Barrier(options.workers)
+            multiprocessing.spawn(_worker, (job, barrier), nprocs=options.workers, join=True)
+    steps = options.epochs * steps_each(len(y), options.workers, options.batch_size)
+    each = [len(range(worker, len(y), options.workers)) for worker in range(options.workers)]
+    most = options.batch_size * steps_each(len(y), options.workers, options.batch_size)
+    samples = options.epochs * sum(min(count, most) for count in each)
+    seconds = float(times[:, 1].max() - times[:, 0].min())
+    return {
+        "steps": steps,
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_second": samples / seconds,
+        "test_accuracy": accuracy(model, *tensors(dataset.test, statistics)),
+    }
+
+
+def tensors(split: Split, statistics: Statistics) -> tuple[torch.Tensor, torch.Tensor]:
+    """All samples of a split, normalized, float32 (n, *sample_shape), and the labels, int64 (n,)."""
+    x = split.x.astype(np.float32)
+    x -= np.float32(statistics.mean)
+    x *= np.float32(statistics.scale)
+    return torch.from_numpy(x), torch.from_numpy(split.y.astype(np.int64))
+
+
+def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    """The share of samples whose largest logit is their label's."""
+    right = 0
+    with torch.no_grad():
+        for images, labels in zip(x.split(_EVALUATED_AT_ONCE), y.split(_EVALUATED_AT_ONCE), strict=True):
+            right += int((model(images).argmax(1) == labels).sum())
+    return right / len(y)
+
+
+def _worker(rank: int, job: Job, barrier: Any) -> None:
+    torch.set_num_threads(1)
+    model = job.model
+    if job.options.mode == "ddp":
+        meeting = Path(job.folder, "meet").as_uri()
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=job.options.workers)
+        model = nn.parallel.DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
+    barrier.wait(BARRIER_TIMEOUT_S)
+    _loop(model, job, rank)
+    if job.options.mode == "ddp":
+        if rank == 0:
+            with torch.no_grad():
+                for shared, own in zip(job.model.parameters(), model.parameters(), strict=True):
+                    shared.copy_(own)
+        del model
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def _loop(model: nn.Module, job: Job, worker: int) -> None:
+    options, samples = job.options, len(job.y)
+    loss = nn.functional.cross_entropy
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, fused=True)
+    steps = steps_each(samples, options.workers, options.batch_size)
+    job.times[worker, 0] = time.monotonic()
+    for epoch in range(options.epochs):
+        shard = np.ascontiguousarray(order(samples, options.seed, epoch)[worker :: options.workers])
+        for batch in torch.from_numpy(shard).split(options.batch_size)[:steps]:
+            optimizer.zero_grad()
+            loss(model(job.x.index_select(0, batch)), job.y.index_select(0, batch)).backward()
+            optimizer.step()
+    job.times[worker, 1] = time.monotonic()
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Options(**json.loads(sys.argv[1])))), flush=True)

@@ -1,0 +1,121 @@
+"""The `psgd` command. Subcommands load when used, so that help is quick and starts nothing."""
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from psgd.kernels.errors import UsageError
+from psgd.launch import ranks, threads
+
+_COMMANDS = {
+    "train": ("psgd.launch.train", "train", "Train a model: starts a server and workers, or is one of them."),
+    "bench": ("psgd.launch.bench", "bench", "Verify and measure, beside peers in the same run."),
+    "doctor": ("psgd.launch.doctor", "doctor", "Show what will work here, and how to mend the rest."),
+    "plot": ("psgd.launch.plot", "plot", "Draw pictures from the logs of train."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and one-line helps, and imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the help."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports a command."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Suggests the nearest name for an unknown one."""
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(_COMMANDS)}"
+            raise click.UsageError(f"no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+def version() -> str:
+    """Returns psgd's version: of the installed package, or of the checkout that this is."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("psgd")
+    except PackageNotFoundError:
+        project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+        found = re.search(r'^version = "(.+)"$', project.read_text(), re.M) if project.is_file() else None
+        return f"{found[1]} (checkout)" if found else "unknown"
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"psgd {version()}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+@click.pass_context
+def psgd(ctx: click.Context) -> None:
+    """Distributed SGD over MPI: parameter server and collectives."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def fail(message: str, code: int = 2) -> NoReturn:
+    """Prints `psgd: error: message` on one line of stderr, unless another rank does, and exits.
+
+    Rank 0 exits with `code`; other ranks with 0, so that one wrong option is not reported once a rank.
+    """
+    if not ranks.speaks():
+        sys.exit(0)
+    sys.stdout.flush()
+    print(f"psgd: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _only_asks(arguments: Sequence[str]) -> bool:
+    return not arguments or any(word in ("--help", "--version") for word in arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the `psgd` command on `arguments`, by default the process's own, and exits.
+
+    Exit codes: 0; 2 for a wrong option or argument, said in one line; 130 after Ctrl-C; else the command's.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    threads.limit()
+    if _only_asks(words) and not ranks.speaks():
+        sys.exit(0)
+    try:
+        code = psgd.main(args=words, prog_name="psgd", standalone_mode=False)
+    except click.exceptions.Exit as ending:
+        code = ending.exit_code
+    except click.ClickException as error:
+        fail(error.format_message())
+    except UsageError as error:
+        fail(str(error))
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our stdout, `head` say, has gone; the flush at exit would fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

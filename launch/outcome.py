@@ -1,0 +1,32 @@
+"""How a run ended, told by rank 0 through a file: mpiexec's exit code is not proof of success."""
+
+import json
+import os
+from pathlib import Path
+
+VARIABLE = "PSGD_OUTCOME"
+
+
+def report(code: int) -> bool:
+    """Writes the run's exit code to the file that the launcher named. The last thing a run does.
+
+    Atomic: the file is there complete or not at all. Does nothing, and returns False, where no launcher of
+    psgd started this job.
+    """
+    target = os.environ.get(VARIABLE)
+    if not target:
+        return False
+    part = f"{target}.{os.getpid()}"
+    Path(part).write_text(json.dumps({"exit": code}))
+    os.replace(part, target)
+    return True
+
+
+def read(path: str | Path) -> int | None:
+    """Reads the exit code that `report` wrote; None where there is none to be read."""
+    try:
+        found = json.loads(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+    code = found.get("exit") if isinstance(found, dict) else None
+    return code if isinstance(code, int) and not isinstance(code, bool) else None

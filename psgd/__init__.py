@@ -1,0 +1,70 @@
+"""Distributed SGD over MPI: parameter server, collectives, and a command to start both.
+
+Importing this package starts neither MPI nor CUDA and loads neither numba nor cupy: the names below are
+imported on first use.
+"""
+
+import importlib
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+class _CheckoutFinder:
+    """In a source checkout, finds psgd.collectives, psgd.kernels and psgd.launch in the folders beside psgd/.
+
+    An installed wheel has them nested and needs no finder. The checkout's root is not appended to
+    `__path__` instead: that would make `psgd.setup` importable and `pkgutil.walk_packages` endless.
+    """
+
+    names = ("psgd.collectives", "psgd.kernels", "psgd.launch")
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname not in cls.names:
+            return None
+        folder = _PACKAGE.parent / fullname.rpartition(".")[2]
+        return importlib.util.spec_from_file_location(
+            fullname, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+
+
+if not (_PACKAGE / "collectives").is_dir() and _CheckoutFinder not in sys.meta_path:
+    sys.meta_path.append(_CheckoutFinder)
+
+_EXPORTS = {
+    "Error": "psgd.kernels.errors",
+    "ContractError": "psgd.kernels.errors",
+    "DataError": "psgd.kernels.errors",
+    "PeerLostError": "psgd.kernels.errors",
+    "UsageError": "psgd.kernels.errors",
+    "abort_on_exception": "psgd.ending",
+    "connect": "psgd.connection",
+    "Mesh": "psgd.mesh",
+    "Layout": "psgd.nn.layout",
+    "rules": "psgd.rules",
+    "schedules": "psgd.schedules",
+}
+
+__all__ = sorted([*_EXPORTS, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("psgd")
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'psgd' has no attribute {name!r}")
+    module = importlib.import_module(_EXPORTS[name])
+    value = module if _EXPORTS[name] == f"psgd.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

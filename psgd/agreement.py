@@ -1,0 +1,71 @@
+"""Do all ranks ask for the same? One exchange at the start; a disagreement is the same error on every rank."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.kernels.errors import ContractError, UsageError
+
+
+def agree(
+    comm: MPI.Intracomm,
+    call: str,
+    signature: Mapping[str, str | int | float | bool | None],
+    complaint: str | None = None,
+) -> None:
+    """Compares what the ranks pass to a collective call. Collective and blocking; the exchange is JSON text.
+
+    Args:
+        comm: the ranks that must agree.
+        call: the call's name, for messages.
+        signature: what must be the same on all ranks.
+        complaint: what is wrong with this rank's arguments, or None.
+
+    Raises:
+        UsageError: on all ranks, if one has a complaint; names that rank.
+        ContractError: on all ranks, if they differ; names the ranks and both sides.
+    """
+    text = json.dumps({"complaint": complaint, "signature": dict(signature)}).encode()
+    size = comm.Get_size()
+    lengths = np.empty(size, np.int64)
+    comm.Allgather(np.array([len(text)], np.int64), lengths)
+    if size == 1:
+        texts = [text]
+    else:
+        buffer = np.empty(int(lengths.sum()), np.uint8)
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        comm.Allgatherv(
+            np.frombuffer(text, np.uint8), [buffer, (lengths.tolist(), starts.tolist()), MPI.BYTE]
+        )
+        texts = [bytes(buffer[s : s + n]) for s, n in zip(starts, lengths, strict=True)]
+    answers = [json.loads(t) for t in texts]
+    for rank, answer in enumerate(answers):
+        if answer["complaint"]:
+            raise UsageError(f"{call} on rank {rank}: {answer['complaint']}")
+    for key in signature:
+        values: dict[str, list[int]] = {}
+        for rank, answer in enumerate(answers):
+            values.setdefault(json.dumps(answer["signature"].get(key)), []).append(rank)
+        if len(values) > 1:
+            sides = "; ".join(f"{value} on rank(s) {_brief(ranks)}" for value, ranks in values.items())
+            raise ContractError(f"{call}: all ranks must pass the same {key}, got {sides}")
+
+
+def _brief(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)} in all)"
+
+
+def broadcast(comm: MPI.Intracomm, value: dict[str, Any]) -> dict[str, Any]:
+    """Rank 0's value on all ranks, as JSON text. Collective and blocking."""
+    text = bytearray(json.dumps(value).encode())
+    length = np.array([len(text)], np.int64)
+    comm.Bcast(length)
+    if comm.Get_rank() != 0:
+        text = bytearray(int(length[0]))
+    comm.Bcast([text, MPI.BYTE])
+    result: dict[str, Any] = json.loads(text.decode())
+    return result

@@ -1,0 +1,61 @@
+"""What a training run was asked to do. The command line, a TOML file and tests all fill this one dataclass."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of `psgd train`. Each field is the option of the same name, `_` for `-`.
+
+    Attributes:
+        dataset: `digits`, `fashion-mnist`, or a path to IDX files, a `.npz`, or a folder of `.npy` files.
+        model: `softmax`, `mlp` or `cnn`.
+        strategy: name in `psgd.strategies`.
+        workers: ranks that compute gradients; None takes all ranks that are not servers (2 when psgd
+            starts the ranks itself).
+        servers: ranks that hold the parameters; None is 1, or 0 on a single rank.
+        epochs: passes over the training set.
+        batch_size: samples per worker and step.
+        lr: learning rate before schedule and scaling.
+        optimizer: `sgd`, `momentum`, `nesterov` or `adam`.
+        momentum: factor for `momentum` and `nesterov`.
+        weight_decay: L2 coefficient, applied once, on the server.
+        schedule: `constant`, `step` or `cosine`, in global progress.
+        warmup_epochs: linear warm-up from 0, in epochs of global progress.
+        step_epochs: epochs between two steps of the `step` schedule.
+        step_factor: what the rate is multiplied by at each step.
+        scale_lr: multiply the rate by the number of workers (linear scaling).
+        clip_norm: largest global gradient norm; 0 is off.
+        reduction: `mean` divides by the samples; `sum` multiplies that mean by the number of workers.
+        seed: of initialization, data order and everything random.
+        eval_every: epochs between two evaluations on the test set; 0 evaluates only at the end.
+        target_accuracy: stop once the test accuracy reaches it; 0 is off.
+        log: JSON lines file, or None.
+    """
+
+    dataset: str = "digits"
+    model: str = "mlp"
+    strategy: str = "sync"
+    workers: int | None = None
+    servers: int | None = None
+    epochs: int = 10
+    batch_size: int = 32
+    lr: float = 0.1
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_epochs: float = 0.0
+    step_epochs: float = 10.0
+    step_factor: float = 0.1
+    scale_lr: bool = False
+    clip_norm: float = 0.0
+    reduction: str = "mean"
+    seed: int = 0
+    eval_every: int = 1
+    target_accuracy: float = 0.0
+    log: Path | None = None
+
+
+NAMES = tuple(field.name for field in fields(TrainConfig))

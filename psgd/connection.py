@@ -1,0 +1,292 @@
+"""`psgd.connect`: the parameter server under somebody else's training loop."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import ArrayLike, NDArray
+
+from psgd import rules, strategies
+from psgd.agreement import agree
+from psgd.client import Client, LocalClient, MpiClient
+from psgd.collectives.split import split
+from psgd.collectives.waiting import Waiter
+from psgd.kernels.errors import ContractError, PeerLostError, UsageError
+from psgd.mesh import Mesh
+from psgd.metrics import RunMetrics
+from psgd.rules import Rule
+from psgd.schedules import Schedule, constant
+from psgd.server import Server
+from psgd.server_transport import MpiServerTransport
+from psgd.shard import Shard
+from psgd.worker_transport import MpiWorkerTransport
+
+Vector = NDArray[np.floating]
+
+SEGMENT_BYTES = 512 << 10
+_ALIGN_BYTES = 64
+
+
+class _WorkersOnly(BaseException):
+    """Raised on a server that reaches the training loop; swallowed where the `with` block ends."""
+
+
+def connect(
+    comm: MPI.Intracomm,
+    params: ArrayLike,
+    *,
+    strategy: str = "sync",
+    servers: int | None = None,
+    lr: float | Schedule = 0.1,
+    rule: str | Rule = "sgd",
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    reduction: str = "mean",
+    metrics: RunMetrics | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    **options: Any,
+) -> "Connection":
+    """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.
+
+    The first `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
+    the block; then the block's body is skipped there at its first use of a worker's attribute. The first worker's
+    `params` are where everyone starts. On leaving, every worker's `params` hold the final weights; a server's
+    hold its own part of them.
+
+        with psgd.connect(comm, params, strategy="async", lr=0.1) as ps:
+            for batch in my_shard(ps.worker, ps.workers):
+                ps.grads[:] = my_gradient(ps.params, batch)
+                ps.step(samples=len(batch))
+
+    Args:
+        comm: any intracommunicator; a private duplicate is used and freed at the end. Collective.
+        params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
+            place by `step` and owned by the caller; do not write to it inside the block.
+        strategy: a name in `psgd.strategies.NAMES`.
+        servers: how many ranks serve; None is 1, or 0 on a single rank.
+        lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
+        rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
+        momentum, weight_decay: for a rule given by name. Applied once, on the server.
+        clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
+        reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
+        metrics: filled on server 0 (on a single rank: here).
+        segment_bytes: large shards travel in messages of this size.
+        **options: the strategy's own.
+
+    Raises:
+        UsageError: a wrong argument, on this rank.
+        ContractError: ranks that passed different arguments; the same error on all ranks.
+        PeerLostError: on every other rank, if a worker leaves the block with an error.
+    """
+    vector, complaint = _checked(params)
+    size = comm.Get_size()
+    count = (1 if size > 1 else 0) if servers is None else servers
+    workers = size - count
+    signature = {
+        "size": vector.size,
+        "dtype": str(vector.dtype),
+        "servers": count,
+        "strategy": strategy,
+        "clip_norm": clip_norm,
+        "reduction": reduction,
+        "segment_bytes": segment_bytes,
+    }
+    chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
+    schedule = constant(float(lr)) if isinstance(lr, int | float) else lr
+    if reduction not in ("mean", "sum"):
+        complaint = complaint or f"reduction: expected 'mean' or 'sum', got {reduction!r}"
+    agree(comm, "psgd.connect", signature, complaint)
+    decide = strategies.create(strategy, workers, **options)
+    return Connection(
+        Mesh(comm, count),
+        vector,
+        decide,
+        chosen,
+        schedule,
+        metrics or RunMetrics(workers),
+        max(1, segment_bytes // vector.itemsize),
+        clip_norm,
+        float(workers) if reduction == "sum" else 1.0,
+    )
+
+
+def _checked(params: ArrayLike) -> tuple[Vector, str | None]:
+    """The vector itself, and what is wrong with it (or None)."""
+    if not isinstance(params, np.ndarray):
+        return np.empty(0, np.float32), f"params: expected a NumPy array, got {type(params).__name__}"
+    vector = cast(Vector, params)
+    if vector.dtype not in (np.float32, np.float64):
+        return vector, f"params: expected float32 or float64, got {vector.dtype}: convert it with astype"
+    if vector.ndim != 1 or not vector.flags.c_contiguous:
+        return vector, f"params: expected a contiguous 1-D array, got shape {vector.shape}: pass params.reshape(-1)"
+    if not vector.flags.writeable:
+        return vector, "params: expected a writable array, got a read-only one: pass a copy"
+    return vector, None
+
+
+class Connection:
+    """What `psgd.connect` gives: a context manager; inside it, the worker's handle.
+
+    Attributes:
+        params: the caller's vector.
+        grads: the gradient to fill before `step` (workers only).
+        worker: this worker's index (workers only).
+        workers, servers: how many there are.
+        version: optimizer steps behind `params`.
+        mesh: the ranks by role.
+        metrics: counters; filled on server 0.
+        bytes_sent, bytes_received: of this rank, headers included.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        params: Vector,
+        strategy: strategies.Strategy,
+        rule: Rule,
+        schedule: Schedule,
+        metrics: RunMetrics,
+        segment: int,
+        clip_norm: float,
+        reduction_factor: float,
+    ) -> None:
+        self.mesh = mesh
+        self.params = params
+        self.metrics = metrics
+        self.workers, self.servers = mesh.workers, mesh.servers
+        self.bytes_sent = self.bytes_received = 0
+        self._strategy = strategy
+        self._segment = segment
+        self._shards = split(params.size, max(1, mesh.servers), max(1, _ALIGN_BYTES // params.itemsize))
+        self._client: Client | None = None
+        self._transport: MpiWorkerTransport | None = None
+        self._shard: Callable[[range], Shard] = lambda part: Shard(
+            params[part.start : part.stop],
+            rule,
+            schedule,
+            segment=segment,
+            clip_norm=clip_norm,
+            reduction_factor=reduction_factor,
+            sum_over_shards=self._sum_over_servers,
+        )
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this rank serves; False inside the body, which servers skip."""
+        return self.mesh.role == "server"
+
+    @property
+    def worker(self) -> int:
+        """This worker's index, from 0. On a server it ends the block's body."""
+        self._only_on_workers()
+        return self.mesh.index
+
+    @property
+    def grads(self) -> Vector:
+        """The gradient vector, of the size and dtype of `params`. On a server it ends the block's body."""
+        return self._only_on_workers().grads
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps (groups applied) behind `params`."""
+        return self._only_on_workers().version
+
+    @property
+    def stop(self) -> bool:
+        """The server asks to stop early."""
+        return self._only_on_workers().stop
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds this worker has spent in `step`."""
+        return self._only_on_workers().waited_s
+
+    def step(self, samples: int = 1, loss: float = float("nan")) -> None:
+        """Pushes `grads`, the mean gradient over `samples`, and pulls `params`. Blocks until this worker may go on.
+
+        Args:
+            samples: weight of this gradient in its group's mean; 0 sends none and only keeps pace.
+            loss: mean loss over the samples, for the log.
+        """
+        self._only_on_workers().step(samples, loss)
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """Tells server 0 of an evaluation of `params` (for the log, and to stop at a target)."""
+        self._only_on_workers().report(accuracy, loss)
+
+    def _only_on_workers(self) -> Client:
+        if self._client is None:
+            raise _WorkersOnly
+        return self._client
+
+    def __enter__(self) -> "Connection":
+        mesh = self.mesh
+        if mesh.role == "server":
+            self._serve()
+            return self
+        grads = np.zeros_like(self.params)
+        if mesh.servers == 0:
+            self._client = LocalClient(self._shard(range(self.params.size)), grads, self.metrics)
+            self._client.start()
+            return self
+        waiter = Waiter.for_node(mesh.world)
+        self._transport = MpiWorkerTransport(mesh, self.params, grads, self._shards, self._segment, waiter)
+        self._client = MpiClient(self._transport, self.params, grads, first=mesh.index == 0)
+        self._client.start()
+        return self
+
+    def _serve(self) -> None:
+        mesh = self.mesh
+        shard = self._shard(self._shards[mesh.index])
+        waiter = Waiter.for_node(mesh.world)
+        follows = mesh.index > 0 and not self._strategy.fixed_order
+        transport = MpiServerTransport(mesh, shard.params, shard.ranges, waiter, follows)
+        server = Server(
+            transport,
+            shard,
+            self._strategy,
+            workers=mesh.workers,
+            index=mesh.index,
+            servers=mesh.servers,
+            metrics=self.metrics,
+        )
+        server.run()
+        transport.close()
+        self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
+
+    def _sum_over_servers(self, value: float) -> float:
+        """Adds in server order, so that every server gets the same bits."""
+        comm = self.mesh.server
+        if comm is None or comm.Get_size() == 1:
+            return value
+        parts = np.empty(comm.Get_size(), np.float64)
+        comm.Allgather(np.array([value]), parts)
+        return float(sum(parts.tolist()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self._client is None:
+            if kind in (None, _WorkersOnly):
+                self.mesh.free()
+            return kind is _WorkersOnly
+        if kind is None:
+            self._client.finish()
+        elif not issubclass(kind, PeerLostError | ContractError | MPI.Exception | _WorkersOnly):
+            self._client.fail()
+            return False
+        if self._transport is not None:
+            self.bytes_sent, self.bytes_received = self._transport.bytes_sent, self._transport.bytes_received
+        if kind is None:
+            self.mesh.free()
+        return False
+
+
+def server_share(params: int, servers: int, index: int, itemsize: int = 4) -> range:
+    """The range of `params` elements that server `index` holds."""
+    if not 0 <= index < servers:
+        raise UsageError(f"server index: expected 0 to {servers - 1}, got {index}")
+    return split(params, servers, max(1, _ALIGN_BYTES // itemsize))[index]

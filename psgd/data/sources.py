@@ -1,0 +1,143 @@
+"""From a name or a path to a dataset: which files belong together, and where they are looked for."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from psgd.data import idx, npy
+from psgd.data.dataset import Dataset, Split, assemble, split
+from psgd.kernels.errors import DataError
+
+ACCEPTED = (
+    "'digits' (in the package), 'fashion-mnist', a folder of IDX files under MNIST's names, an .npz with "
+    "x_train, y_train (and x_test, y_test) or x, y, or a folder with those arrays as .npy files"
+)
+_FILES = Path(__file__).resolve().parent / "files"
+_SYSTEM = Path("/usr/share/datasets")
+_TRAIN, _TEST, _WHOLE = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
+_KEYS = (*_TRAIN, *_TEST, *_WHOLE)
+
+
+def load(name_or_path: str | os.PathLike[str]) -> Dataset:
+    """Opens a dataset and checks its structure: files, headers, sizes, counts, shapes and dtypes.
+
+    Names: `digits`, the 1,797 UCI digits of 8 x 8 (the first 1,497 train, the last 300 test), and
+    `fashion-mnist`, looked for in `$PSGD_DATA/fashion-mnist`, /usr/share/datasets/fashion-mnist and
+    ./fashion-mnist. Anything else is a path: a folder of IDX files (`train-images-idx3-ubyte` and so on, or
+    `train-images.idx3-ubyte`, with or without `.gz`), an `.npz`, or a folder of `.npy` files. Where no test
+    part is given, the last sixth of the samples (rounded up) is held out.
+
+    Plain IDX files of bytes and `.npy` files are mapped, so that a rank reads its own rows only; gzip and
+    `.npz` are read whole. Values are not looked at: see `psgd.data.normalization.validate`. Nothing is
+    unpickled.
+
+    Raises:
+        DataError: one message that names the file, what was expected, and what was found.
+    """
+    name = os.fspath(name_or_path)
+    if name == "digits":
+        images, labels = (_FILES / f"digits-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+        return assemble(name, _idx_split(images, labels), classes=10)
+    if name == "fashion-mnist":
+        return _idx_folder(name, _find(name), classes=10)
+    path = Path(name).expanduser()
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except (OSError, ValueError) as error:
+        raise DataError(f"dataset {name!r}: {error}; expected {ACCEPTED}") from error
+    if is_file and path.suffix == ".npz":
+        return _archive(name, path)
+    if is_file:
+        raise DataError(
+            f"dataset {path}: one file is not a dataset unless it is an .npz; expected {ACCEPTED}"
+        )
+    if not is_folder:
+        raise DataError(f"dataset {name!r}: neither a known name nor an existing path; expected {ACCEPTED}")
+    if any(_idx_file(path, part, kind) for part in ("train", "t10k") for kind in ("images", "labels")):
+        return _idx_folder(name, path)
+    return _numpy_folder(name, path)
+
+
+def _find(name: str) -> Path:
+    own = os.environ.get("PSGD_DATA")
+    places = [*([Path(own) / name] if own else []), _SYSTEM / name, Path(name)]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise DataError(
+        f"dataset {name!r}: not found in {', '.join(map(str, places))}; "
+        f"'apt install dataset-{name}', or set PSGD_DATA to the folder that holds a folder {name}"
+    )
+
+
+def _idx_file(folder: Path, part: str, kind: str) -> Path | None:
+    """Finds one of MNIST's files; a plain file, which can be mapped, is preferred to gzip."""
+    suffix = {"images": "idx3-ubyte", "labels": "idx1-ubyte"}[kind]
+    for end in ("", ".gz"):
+        for mark in "-.":
+            path = folder / f"{part}-{kind}{mark}{suffix}{end}"
+            if path.is_file():
+                return path
+    return None
+
+
+def _idx_folder(name: str, folder: Path, classes: int | None = None) -> Dataset:
+    train = _idx_pair(folder, "train")
+    if train is None:
+        raise DataError(f"{folder}: train-images-idx3-ubyte (or its .gz) and its labels are missing")
+    return assemble(name, train, _idx_pair(folder, "t10k"), classes)
+
+
+def _idx_pair(folder: Path, part: str) -> Split | None:
+    images, labels = _idx_file(folder, part, "images"), _idx_file(folder, part, "labels")
+    if images is None and labels is None:
+        return None
+    if images is None:
+        raise DataError(f"{folder}: {part}-images-idx3-ubyte (or its .gz) is missing beside its labels")
+    if labels is None:
+        raise DataError(f"{folder}: {part}-labels-idx1-ubyte (or its .gz) is missing beside its images")
+    return _idx_split(images, labels)
+
+
+def _idx_split(images: Path, labels: Path) -> Split:
+    return split(idx.read(images), idx.read(labels), str(images), str(labels))
+
+
+def _archive(name: str, path: Path) -> Dataset:
+    arrays = npy.read_archive(path, _KEYS)
+    return _numpy_pairs(name, path, set(arrays), arrays.__getitem__, lambda key: f"{path} ({key})")
+
+
+def _numpy_folder(name: str, folder: Path) -> Dataset:
+    files = {key: folder / f"{key}.npy" for key in _KEYS if (folder / f"{key}.npy").is_file()}
+    if not files:
+        raise DataError(f"{folder}: holds none of the files that are looked for; expected {ACCEPTED}")
+    return _numpy_pairs(
+        name, folder, set(files), lambda key: npy.read(files[key]), lambda key: str(files[key])
+    )
+
+
+def _numpy_pairs(
+    name: str,
+    where: Path,
+    present: set[str],
+    read: Callable[[str], NDArray[Any]],
+    place: Callable[[str], str],
+) -> Dataset:
+    """Joins those of x_train, y_train, x_test, y_test, x, y that are there."""
+    for pair in (_TRAIN, _TEST):
+        if len(present.intersection(pair)) == 1:
+            missing = set(pair).difference(present).pop()
+            raise DataError(f"{where}: {missing} is missing; found {', '.join(sorted(present))}")
+    source = _TRAIN if present.issuperset(_TRAIN) else _WHOLE
+    if not present.issuperset(source):
+        found = f"only {', '.join(sorted(present))}" if present else "none of them"
+        raise DataError(f"{where}: expected x_train and y_train, or x and y; found {found}")
+
+    def part(x: str, y: str) -> Split:
+        return split(read(x), read(y), place(x), place(y))
+
+    return assemble(name, part(*source), part(*_TEST) if present.issuperset(_TEST) else None)

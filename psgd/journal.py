@@ -1,0 +1,46 @@
+"""The run's log: one JSON object a line, on rank 0, written as it happens."""
+
+import json
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class Journal:
+    """Appends JSON lines to a file; without a path it does nothing.
+
+    Args:
+        path: the file, overwritten; None is off.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else path.open("w", encoding="utf-8", buffering=1)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Writes one line; numbers that are not finite become null."""
+        if self._file is not None:
+            self._file.write(json.dumps({"event": event, **clean(fields)}) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def clean(value: Any) -> Any:
+    """The same value for JSON: paths as text, floats that are not finite as None."""
+    if isinstance(value, dict):
+        return {key: clean(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

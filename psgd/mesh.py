@@ -1,0 +1,75 @@
+"""Who is who: ranks seen through named sub-communicators instead of bare rank arithmetic."""
+
+from types import TracebackType
+from typing import Literal
+
+from mpi4py import MPI
+
+from psgd.kernels.errors import UsageError
+
+Role = Literal["server", "worker"]
+
+
+class Mesh:
+    """The ranks of a run: the first `servers` ranks hold the parameters, the others compute gradients.
+
+    A single rank is a worker with no server. All communicators are private duplicates: psgd's messages never meet
+    the caller's. Creating a mesh is collective over `comm`; call `free()` (or leave the `with` block) on all ranks.
+
+    Args:
+        comm: any intracommunicator; it stays the caller's.
+        servers: number of servers; 0 only with a single rank.
+
+    Attributes:
+        world: private duplicate of `comm`.
+        server, worker, data: sub-communicators by name, None on ranks outside. `data` joins the ranks that split
+            the samples between them: the workers.
+        role: "server" or "worker".
+        index: this rank's number within its role.
+        servers, workers: how many there are of each.
+
+    Raises:
+        UsageError: the ranks do not suffice (on all ranks alike).
+    """
+
+    def __init__(self, comm: MPI.Intracomm, servers: int = 1) -> None:
+        size, rank = comm.Get_size(), comm.Get_rank()
+        if servers < 0 or servers >= size or (servers == 0 and size > 1):
+            raise UsageError(
+                f"servers: expected 1 to {size - 1} of {size} ranks to be servers, got {servers}: "
+                "start more ranks, or ask for fewer servers"
+                if size > 1
+                else f"servers: expected 0 on a single rank, got {servers}: start at least {servers + 1} ranks"
+            )
+        self.servers = servers
+        self.workers = size - servers
+        self.role: Role = "server" if rank < servers else "worker"
+        self.index = rank if self.role == "server" else rank - servers
+        self.world: MPI.Intracomm = comm.Dup()
+        part: MPI.Intracomm = self.world.Split(0 if self.role == "server" else 1, rank)
+        self.server = part if self.role == "server" else None
+        self.worker = part if self.role == "worker" else None
+        self.data = self.worker
+        self._owned = [part, self.world]
+
+    def server_rank(self, index: int) -> int:
+        """Rank in `world` of server `index`."""
+        return index
+
+    def worker_rank(self, index: int) -> int:
+        """Rank in `world` of worker `index`."""
+        return self.servers + index
+
+    def free(self) -> None:
+        """Frees the communicators. Collective; a second call does nothing."""
+        while self._owned:
+            self._owned.pop(0).Free()
+
+    def __enter__(self) -> "Mesh":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.free()

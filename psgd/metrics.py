@@ -1,0 +1,137 @@
+"""What happened in a run, counted on server 0: staleness of every push, losses, progress, evaluations."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+from psgd.shard import Shard
+from psgd.wire import Header
+
+Event = Literal["progress", "epoch", "eval"]
+_NAP_S = 0.1
+
+
+class RunMetrics:
+    """Counters of a run.
+
+    Args:
+        workers: number of workers.
+        on_event: called with this object and "progress" at most ten times a second, "epoch" whenever the samples
+            applied pass a whole epoch, and "eval" at each evaluation.
+        samples_per_epoch: size of the training set; 0 if there are no epochs.
+        target_accuracy: `stop` is set once an evaluation reaches it; 0 is off.
+
+    Attributes:
+        staleness: pushes by staleness (version at apply minus version pulled). Pushes of 0 samples do not count.
+        pushes: pushes applied, by worker.
+        samples: samples applied.
+        steps: groups applied.
+        lr: rate of the newest step.
+        loss: mean training loss of the newest whole epoch, or of all samples before the first ends.
+        waited_s, computed_s: seconds by worker, known once it is done.
+        accuracy, test_loss: newest evaluation (None before the first).
+        stop: workers should stop at their next step.
+        seconds_to_target: when the target was reached, or None.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        on_event: Callable[["RunMetrics", Event], None] | None = None,
+        samples_per_epoch: int = 0,
+        target_accuracy: float = 0.0,
+    ) -> None:
+        self.staleness: Counter[int] = Counter()
+        self.pushes = [0] * workers
+        self.samples = 0
+        self.steps = 0
+        self.lr = 0.0
+        self.waited_s = [0.0] * workers
+        self.computed_s = [0.0] * workers
+        self.accuracy: float | None = None
+        self.test_loss: float | None = None
+        self.stop = False
+        self.seconds_to_target: float | None = None
+        self._on_event = on_event
+        self._per_epoch = samples_per_epoch
+        self._target = target_accuracy
+        self._started = time.perf_counter()
+        self._next_event = 0.0
+        self._next_epoch = samples_per_epoch
+        self._epoch_loss: float | None = None
+        self._loss_sum = 0.0
+        self._loss_samples = 0
+
+    def restart(self) -> None:
+        """The run begins now: all seconds count from here."""
+        self._started = time.perf_counter()
+
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs of samples applied."""
+        return self.samples // self._per_epoch if self._per_epoch else 0
+
+    @property
+    def loss(self) -> float:
+        """Mean loss; see the class. NaN before the first push that names one."""
+        if self._epoch_loss is not None:
+            return self._epoch_loss
+        return self._mean_loss()
+
+    def _mean_loss(self) -> float:
+        return self._loss_sum / self._loss_samples if self._loss_samples else float("nan")
+
+    def applied(self, push: Header, version: int) -> None:
+        """A push is being applied to parameters of this version."""
+        self.staleness[version - push.version] += 1
+        self.pushes[push.worker] += 1
+        self._loss_sum += push.value * push.samples
+        self._loss_samples += push.samples
+
+    def progress(self, shard: Shard) -> None:
+        """A group was applied."""
+        self.samples = shard.samples
+        self.steps = shard.version
+        self.lr = shard.lr
+        if self._per_epoch and self.samples >= self._next_epoch:
+            self._next_epoch = (self.epoch + 1) * self._per_epoch
+            self._epoch_loss = self._mean_loss()
+            self._loss_sum, self._loss_samples = 0.0, 0
+            self._tell("epoch")
+        elif self._on_event is not None:
+            now = time.perf_counter()
+            if now >= self._next_event:
+                self._next_event = now + _NAP_S
+                self._tell("progress")
+
+    def report(self, header: Header) -> None:
+        """A worker evaluated the parameters."""
+        self.accuracy, self.test_loss = header.value, header.value2
+        if self._target and header.value >= self._target and not self.stop:
+            self.stop = True
+            self.seconds_to_target = self.elapsed_s()
+        self._tell("eval")
+
+    def _tell(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(self, event)
+
+    def done(self, header: Header) -> None:
+        """A worker has no more pushes."""
+        self.waited_s[header.worker] = header.value
+        self.computed_s[header.worker] = header.value2
+
+    def staleness_summary(self) -> dict[str, object]:
+        """Mean, maximum and histogram (staleness as text to pushes) of all pushes."""
+        count = sum(self.staleness.values())
+        mean = sum(tau * n for tau, n in self.staleness.items()) / count if count else 0.0
+        return {
+            "mean": mean,
+            "max": max(self.staleness, default=0),
+            "histogram": {str(tau): self.staleness[tau] for tau in sorted(self.staleness)},
+        }

@@ -1,0 +1,110 @@
+"""The two-dimensional convolution, as one matrix product over unfolded windows."""
+
+from dataclasses import dataclass
+
+from psgd.kernels.array import Array, array_module
+from psgd.kernels.convolution import fold, unfold
+from psgd.kernels.errors import UsageError
+from psgd.nn.initialize import Init
+from psgd.nn.layer import Layer, Room, Shape, Weights
+
+
+@dataclass
+class Conv2DState:
+    """Buffers of one context."""
+
+    columns: Array
+    y: Array
+    ones: Array
+    padded: Array
+    dpadded: Array
+    dx: Array
+
+
+@dataclass(frozen=True)
+class Conv2D(Layer[Conv2DState]):
+    """Cross-correlation over (height, width, channels), as other frameworks' Conv2d.
+
+    W has shape (size, size, channels in, channels out).
+
+    Attributes:
+        channels: of the output.
+        size: side of the square kernel.
+        stride: pixels from one window to the next.
+        padding: zeros on each side.
+        init: None chooses he when a ReLU follows and xavier otherwise.
+    """
+
+    channels: int
+    size: int
+    stride: int = 1
+    padding: int = 0
+    init: Init | None = None
+    name = "conv"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns (height, width, channels) of the output; windows that do not fit whole are left out."""
+        if len(shape) != 3:
+            raise UsageError(f"Conv2D takes images (height, width, channels), got samples of shape {shape}")
+        if min(self.channels, self.size, self.stride) < 1 or self.padding < 0:
+            raise UsageError(f"Conv2D needs channels, size, stride >= 1 and padding >= 0: {self}")
+        down, across = ((e + 2 * self.padding - self.size) // self.stride + 1 for e in shape[:2])
+        if min(down, across) < 1:
+            raise UsageError(f"Conv2D: kernel {self.size} is larger than the image {shape[0]} x {shape[1]}")
+        return down, across, self.channels
+
+    def weights(self, shape: Shape) -> Weights:
+        """Returns W (size, size, channels in, channels out)."""
+        area = self.size * self.size
+        extents = (self.size, self.size, shape[2], self.channels)
+        return Weights(extents, area * shape[2], area * self.channels, self.init)
+
+    def allocate(self, room: Room) -> Conv2DState:
+        """Makes the unfolded windows, the output, and what padding and the input's gradient need."""
+        height, width, channels = room.shape
+        down, across, _ = self.output_shape(room.shape)
+        wide = (height + 2 * self.padding, width + 2 * self.padding, channels)
+        return Conv2DState(
+            columns=room.empty(down, across, self.size, self.size, channels),
+            y=room.empty(down, across, self.channels),
+            ones=room.xp.ones(room.batch * down * across, room.dtype),
+            padded=room.zeros(*wide) if self.padding else None,
+            dpadded=room.empty(*wide) if room.wants_dx else None,
+            dx=room.empty(*room.shape) if room.wants_dx and self.padding else None,
+        )
+
+    def forward(self, state: Conv2DState, x: Array, weight: Array, bias: Array) -> Array:
+        """Returns the windows times W, plus b."""
+        xp = array_module(x)
+        n = len(x)
+        if self.padding:
+            p = self.padding
+            state.padded[:n, p:-p, p:-p] = x
+            x = state.padded[:n]
+        y, columns = state.y[:n], state.columns[:n]
+        unfold(x, columns, self.stride)
+        flat_weight = weight.reshape(-1, self.channels)
+        xp.matmul(columns.reshape(-1, len(flat_weight)), flat_weight, out=y.reshape(-1, self.channels))
+        xp.add(y, bias, out=y)
+        return y
+
+    def backward(self, state: Conv2DState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+        """Writes dW = windows^T dy, db = the sum over dy's pixels, returns dx = dy W^T folded back."""
+        xp = array_module(dy)
+        n = len(dy)
+        flat_weight = weight.reshape(-1, self.channels)
+        flat_dy = dy.reshape(-1, self.channels)
+        columns = state.columns[:n]
+        flat_columns = columns.reshape(-1, len(flat_weight))
+        xp.matmul(flat_columns.T, flat_dy, out=dweight.reshape(-1, self.channels))
+        xp.matmul(state.ones[: len(flat_dy)], flat_dy, out=dbias)
+        if state.dpadded is None:
+            return None
+        xp.matmul(flat_dy, flat_weight.T, out=flat_columns)  # the windows are not needed any more
+        dpadded = state.dpadded[:n]
+        fold(columns, dpadded, self.stride)
+        if not self.padding:
+            return dpadded
+        p = self.padding
+        state.dx[:n] = dpadded[:, p:-p, p:-p]
+        return state.dx[:n]

@@ -1,0 +1,87 @@
+"""What a layer is: a description without parameters or activations, and arithmetic on what it is given."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from psgd.kernels.array import Array
+from psgd.nn.initialize import Init
+
+Shape = tuple[int, ...]
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a layer with parameters asks for: a weight of `shape` and a bias as long as its last extent."""
+
+    shape: Shape
+    fan_in: int
+    fan_out: int
+    init: Init | None = None
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where and for how many samples a layer's buffers are made.
+
+    Attributes:
+        xp: `numpy` or `cupy`.
+        batch: most samples of one forward pass.
+        dtype: of activations.
+        shape: of one input sample.
+        wants_dx: whether backward will be asked for the input's gradient.
+    """
+
+    xp: Any
+    batch: int
+    dtype: np.dtype[Any]
+    shape: Shape
+    wants_dx: bool
+
+    def empty(self, *shape: int, dtype: Any = None) -> Array:
+        """Returns an uninitialized buffer of `shape` for each of `batch` samples."""
+        return self.xp.empty((self.batch, *shape), dtype or self.dtype)
+
+    def zeros(self, *shape: int) -> Array:
+        """Returns a zeroed buffer of `shape` for each of `batch` samples."""
+        return self.xp.zeros((self.batch, *shape), self.dtype)
+
+
+class Layer(ABC, Generic[State]):
+    """One layer. Instances are immutable and may be shared between models.
+
+    All buffers live in a state made by `allocate`, one for each context; parameters and gradients are views
+    handed to each call. `n`, the samples of a call, is the length of its input and at most the state's batch.
+    Images are channels last: (n, height, width, channels).
+    """
+
+    name = ""
+
+    @abstractmethod
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns the shape of one output sample, or raises UsageError when `shape` does not fit."""
+
+    def weights(self, shape: Shape) -> Weights | None:
+        """Returns the parameters for inputs of `shape`, or None for a layer without any."""
+        return None
+
+    @abstractmethod
+    def allocate(self, room: Room) -> State:
+        """Makes every buffer that forward and backward need."""
+
+    @abstractmethod
+    def forward(self, state: State, x: Array, weight: Array, bias: Array) -> Array:
+        """Returns the output, a buffer of `state` or a view of x.
+
+        x is not written, and must stay unchanged until backward.
+        """
+
+    @abstractmethod
+    def backward(self, state: State, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+        """Overwrites dweight and dbias, and returns the input's gradient (None where not wanted).
+
+        Once for each forward. dy may be overwritten. What is returned is a buffer of `state`, or dy.
+        """

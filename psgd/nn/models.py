@@ -1,0 +1,62 @@
+"""The models by name."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from psgd.kernels.errors import UsageError
+from psgd.nn.conv2d import Conv2D
+from psgd.nn.layer import Layer
+from psgd.nn.linear import Linear
+from psgd.nn.maxpool import MaxPool
+from psgd.nn.model import Model
+from psgd.nn.relu import ReLU
+from psgd.nn.reshape import ChannelsLast, Flatten
+
+NAMES = ("softmax", "mlp", "cnn")
+
+
+def build(
+    name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.float32, hidden: int = 256
+) -> Model:
+    """Returns a model for samples of `input_shape` and `classes` classes.
+
+    softmax: one linear layer. mlp: hidden layer of `hidden` with ReLU, and an output layer. cnn: two 3 x 3
+    convolutions (16 and 32 channels), each with 2 x 2 max pooling and ReLU, and two linear layers.
+
+    Args:
+        name: one of `NAMES`.
+        input_shape: of one sample; (channels, height, width) for images.
+        classes: at least 2.
+        dtype: float32 or float64.
+        hidden: units of the hidden linear layer of mlp and cnn.
+
+    Raises:
+        UsageError: an unknown name, or a shape that the model cannot take.
+    """
+    shape = tuple(input_shape)
+    if not shape or min(shape) < 1 or classes < 2 or hidden < 1:
+        raise UsageError(
+            f"model {name}: needs samples of at least one value, 2 classes and 1 hidden unit; got samples of "
+            f"shape {shape}, {classes} classes, {hidden} hidden units"
+        )
+    layers: dict[str, list[Layer[Any]]] = {
+        "softmax": [Flatten(), Linear(classes)],
+        "mlp": [Flatten(), Linear(hidden, relu=True), Linear(classes)],
+        # The maximum and ReLU commute, gradients too: ReLU after pooling has a quarter of the work.
+        "cnn": [
+            ChannelsLast(),
+            *(Conv2D(16, 3, padding=1), MaxPool(2), ReLU()),
+            *(Conv2D(32, 3, padding=1), MaxPool(2), ReLU()),
+            *(Flatten(), Linear(hidden, relu=True), Linear(classes)),
+        ],
+    }
+    if name not in layers:
+        raise UsageError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}")
+    if name == "cnn" and (len(shape) != 3 or min(shape[1:]) < 4):
+        raise UsageError(
+            f"model cnn needs images (channels, height, width) of at least 4 x 4 pixels, "
+            f"got samples of shape {shape}: use softmax or mlp"
+        )
+    return Model(layers[name], shape, dtype)

@@ -1,0 +1,39 @@
+"""The rectifier: y = max(x, 0)."""
+
+from dataclasses import dataclass
+
+from psgd.kernels.array import Array, array_module
+from psgd.nn.layer import Layer, Room, Shape
+
+
+@dataclass
+class ReLUState:
+    """Buffers of one context."""
+
+    y: Array
+    mask: Array
+
+
+@dataclass(frozen=True)
+class ReLU(Layer[ReLUState]):
+    """max(x, 0) by element; the gradient at 0 is 0."""
+
+    name = "relu"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns `shape`."""
+        return shape
+
+    def allocate(self, room: Room) -> ReLUState:
+        """Makes output and mask."""
+        return ReLUState(room.empty(*room.shape), room.empty(*room.shape, dtype=bool))
+
+    def forward(self, state: ReLUState, x: Array, weight: Array, bias: Array) -> Array:
+        """Returns max(x, 0)."""
+        return array_module(x).maximum(x, 0, out=state.y[: len(x)])
+
+    def backward(self, state: ReLUState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+        """Returns dy with 0 where the output was 0, in place."""
+        xp = array_module(dy)
+        mask = xp.greater(state.y[: len(dy)], 0, out=state.mask[: len(dy)])
+        return xp.multiply(dy, mask, out=dy)

@@ -1,0 +1,84 @@
+"""Layers that only look at samples in another shape."""
+
+import math
+from dataclasses import dataclass
+
+from psgd.kernels.array import Array
+from psgd.kernels.errors import UsageError
+from psgd.nn.layer import Layer, Room, Shape
+
+
+@dataclass
+class FlattenState:
+    """The shape that backward goes back to."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Flatten(Layer[FlattenState]):
+    """Samples of any shape as flat ones, in C order: a view."""
+
+    name = "flatten"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns (elements,)."""
+        return (math.prod(shape),)
+
+    def allocate(self, room: Room) -> FlattenState:
+        """Needs no buffer."""
+        return FlattenState(room.shape)
+
+    def forward(self, state: FlattenState, x: Array, weight: Array, bias: Array) -> Array:
+        """Returns x as (n, elements)."""
+        return x.reshape(len(x), -1)
+
+    def backward(self, state: FlattenState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+        """Returns dy in the input's shape."""
+        return dy.reshape(len(dy), *state.shape)
+
+
+@dataclass
+class ChannelsLastState:
+    """Buffers of one context; None for one channel, where a view will do."""
+
+    y: Array
+    dx: Array
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Layer[ChannelsLastState]):
+    """(channels, height, width), as datasets have it, to (height, width, channels), as Conv2D takes it."""
+
+    name = "channelslast"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns (height, width, channels)."""
+        if len(shape) != 3:
+            raise UsageError(f"ChannelsLast takes samples (channels, height, width), got {shape}")
+        return shape[1], shape[2], shape[0]
+
+    def allocate(self, room: Room) -> ChannelsLastState:
+        """Makes contiguous copies' buffers for more than one channel."""
+        if room.shape[0] == 1:
+            return ChannelsLastState(None, None)
+        shape = self.output_shape(room.shape)
+        return ChannelsLastState(room.empty(*shape), room.empty(*room.shape) if room.wants_dx else None)
+
+    def forward(self, state: ChannelsLastState, x: Array, weight: Array, bias: Array) -> Array:
+        """Returns x with its channels last, contiguous."""
+        if state.y is None:
+            return x.reshape(len(x), *x.shape[2:], 1)
+        y = state.y[: len(x)]
+        y[...] = x.transpose(0, 2, 3, 1)
+        return y
+
+    def backward(
+        self, state: ChannelsLastState, dy: Array, weight: Array, dweight: Array, dbias: Array
+    ) -> Array:
+        """Returns dy with its channels first, contiguous."""
+        if state.y is None:
+            return dy.reshape(len(dy), 1, *dy.shape[1:3])
+        dx = state.dx[: len(dy)]
+        dx[...] = dy.transpose(0, 3, 1, 2)
+        return dx

@@ -1,0 +1,90 @@
+"""The order: the log of what is applied and who may go on, written by server 0 and followed by all servers.
+
+Version = groups applied. Clock = a worker's logged pushes. An `Action` is what a strategy decides at once: the
+log entries `apply(worker, push, group, weight)` for each member of a group, then `release(worker)` for each worker
+that may go on. An empty group only releases; `end` closes the log.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.kernels.errors import ContractError
+
+
+class Member(NamedTuple):
+    """One contribution in a group: `apply(worker, push, group, weight)`.
+
+    Attributes:
+        worker: the worker's index.
+        push: number of the push, from 1.
+        weight: multiplies the contribution's samples; 1 unless a strategy scales it.
+    """
+
+    worker: int
+    push: int
+    weight: float = 1.0
+
+
+class Action(NamedTuple):
+    """A group to apply as one optimizer step, and the workers released right after it.
+
+    Attributes:
+        group: contributions in the order in which they are summed; may be empty.
+        release: workers that get the parameters as they then are.
+        end: nothing follows; workers get their last parameters.
+    """
+
+    group: tuple[Member, ...] = ()
+    release: tuple[int, ...] = ()
+    end: bool = False
+
+
+def order_words(workers: int) -> int:
+    """Length in int64 words of an encoded action for so many workers: the room to receive one."""
+    return 3 + 4 * workers
+
+
+def encode(action: Action, out: NDArray[np.int64]) -> int:
+    """Writes the action to `out` (int64, `order_words(workers)` long) and returns the words used."""
+    out[0], out[1], out[2] = len(action.group), len(action.release), action.end
+    at = 3
+    for member in action.group:
+        out[at], out[at + 1] = member.worker, member.push
+        out[at + 2 : at + 3].view(np.float64)[0] = member.weight
+        at += 3
+    for worker in action.release:
+        out[at] = worker
+        at += 1
+    return at
+
+
+def decode(words: NDArray[np.int64], workers: int) -> Action:
+    """Reads what `encode` wrote.
+
+    Raises:
+        ContractError: lengths or workers that cannot be.
+    """
+    if words.size < 3:
+        raise ContractError(f"order: expected at least 3 words, got {words.size}")
+    members, releases, end = (int(word) for word in words[:3])
+    if not (0 <= members <= workers and 0 <= releases <= workers and end in (0, 1)):
+        raise ContractError(f"order: expected at most {workers} members, got {members} and {releases} releases")
+    if words.size < 3 + 3 * members + releases:
+        raise ContractError(f"order: truncated entry of {words.size} words")
+    weights = words.view(np.float64)
+    group = tuple(
+        Member(int(words[at]), int(words[at + 1]), float(weights[at + 2]))
+        for at in range(3, 3 + 3 * members, 3)
+    )
+    release = tuple(int(word) for word in words[3 + 3 * members : 3 + 3 * members + releases])
+    _check_workers([m.worker for m in group], workers)
+    _check_workers(release, workers)
+    return Action(group, release, bool(end))
+
+
+def _check_workers(indexes: Sequence[int], workers: int) -> None:
+    if any(not 0 <= index < workers for index in indexes):
+        raise ContractError(f"order: expected workers below {workers}, got {list(indexes)}")

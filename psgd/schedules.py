@@ -1,0 +1,39 @@
+"""Learning-rate schedules: pure functions of global progress.
+
+A schedule takes the samples that all workers together have had applied, and gives the rate for the next step. It
+never counts a worker's own steps, so that it runs at the same speed whatever the number of workers and the strategy.
+"""
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[float], float]
+
+NAMES = ("constant", "step", "cosine")
+
+
+def constant(lr: float) -> Schedule:
+    """Always `lr`."""
+    return lambda samples: lr
+
+
+def step(lr: float, every: float, factor: float = 0.1) -> Schedule:
+    """`lr` times `factor` once for every `every` samples of progress."""
+    return lambda samples: lr * factor ** math.floor(samples / every)
+
+
+def cosine(lr: float, total: float, floor: float = 0.0) -> Schedule:
+    """Half a cosine from `lr` at 0 to `floor` at `total` samples and after (Loshchilov and Hutter 2017)."""
+    return lambda samples: floor + (lr - floor) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, samples / total)))
+
+
+def warmup(schedule: Schedule, samples: float) -> Schedule:
+    """Multiplies `schedule` by a ramp from 0 to 1 over the first `samples` (Goyal et al. 2017)."""
+    if samples <= 0:
+        return schedule
+    return lambda progress: schedule(progress) * min(1.0, progress / samples)
+
+
+def linear_scaling(lr: float, workers: int) -> float:
+    """The linear scaling rule: `workers` times the rate for `workers` times the batch (Goyal et al. 2017)."""
+    return lr * workers

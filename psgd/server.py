@@ -1,0 +1,164 @@
+"""The server loop: takes headers, asks the strategy, applies groups to its shard, answers workers.
+
+With several servers only server 0 asks the strategy, and the others follow its log; where the order is fixed, each
+server finds it alone and no message passes between them.
+"""
+
+import time
+from collections import deque
+
+from psgd.kernels.errors import ContractError, PeerLostError
+from psgd.metrics import RunMetrics
+from psgd.order import Action
+from psgd.shard import Contribution, Shard
+from psgd.strategies import Strategy
+from psgd.transport import ServerTransport
+from psgd.wire import FORMAT, Header, Kind
+
+
+class Server:
+    """One server's part of a run.
+
+    Args:
+        transport: the wire.
+        shard: the parameters it owns.
+        strategy: decides the order; not asked on a server that follows.
+        workers: number of workers.
+        index: this server's index.
+        servers: number of servers.
+        metrics: told of every push, on server 0.
+    """
+
+    def __init__(
+        self,
+        transport: ServerTransport,
+        shard: Shard,
+        strategy: Strategy,
+        *,
+        workers: int,
+        index: int = 0,
+        servers: int = 1,
+        metrics: RunMetrics | None = None,
+    ) -> None:
+        self.transport = transport
+        self.shard = shard
+        self.strategy = strategy
+        self.metrics = metrics or RunMetrics(workers)
+        self._decides = index == 0 or strategy.fixed_order
+        self._publishes = index == 0 and servers > 1 and not strategy.fixed_order
+        self._index = index
+        self._workers = workers
+        self._pending: dict[int, Header] = {}
+        self._done: set[int] = set()
+        self._queue: deque[Action] = deque()
+        self._ended = False
+
+    def run(self) -> None:
+        """Serves until every worker is done. Blocks.
+
+        Raises:
+            PeerLostError: a worker left with an error, after all workers have been told.
+            ContractError: a push that no rule of the protocol allows.
+        """
+        self._initialize()
+        while not self._ended:
+            event = self.transport.next()
+            if type(event) is Action:
+                self._queue.append(event)
+            else:
+                self._take(event)
+            while self._queue and self._ready(self._queue[0]):
+                self._execute(self._queue.popleft())
+        self.transport.drain()
+
+    def _initialize(self) -> None:
+        """Takes the first worker's parameters, whoever comes first, and only then answers anyone."""
+        waiting: set[int] = set()
+        transport, shard = self.transport, self.shard
+        while len(waiting) < self._workers:
+            header = transport.next()
+            if type(header) is Action:
+                self._queue.append(header)
+                continue
+            if header.kind == Kind.FAILED:
+                self._abort(header)
+            if header.kind == Kind.INIT:
+                for segment, part in enumerate(shard.ranges):
+                    shard.params[part.start : part.stop] = transport.fetch(header.worker, segment)
+            waiting.add(header.worker)
+        self._release(tuple(sorted(waiting)), Kind.REPLY)
+        self.metrics.restart()
+
+    def _take(self, header: Header) -> None:
+        kind = header.kind
+        if kind == Kind.PUSH:
+            self._pending[header.worker] = header
+            if self._decides:
+                self._decide(self.strategy.on_push(header, time.perf_counter()))
+        elif kind == Kind.DONE:
+            self._done.add(header.worker)
+            self.metrics.done(header)
+            if self._decides:
+                self._decide(self.strategy.on_done(header.worker, time.perf_counter()))
+                if len(self._done) == self._workers:
+                    self._decide((Action(release=tuple(range(self._workers)), end=True),))
+        elif kind == Kind.REPORT:
+            self.metrics.report(header)
+        elif kind == Kind.FAILED:
+            self._abort(header)
+        else:
+            raise ContractError(f"server {self._index}: worker {header.worker} sent kind {kind} after the start")
+
+    def _decide(self, actions: tuple[Action, ...]) -> None:
+        self._queue.extend(actions)
+        if self._publishes:
+            for action in actions:
+                self.transport.publish(action)
+
+    def _ready(self, action: Action) -> bool:
+        """Whether all that the action needs has come; always so where it was decided here."""
+        if action.end:
+            return len(self._done) == self._workers
+        return self._decides or all(member.worker in self._pending for member in action.group)
+
+    def _execute(self, action: Action) -> None:
+        if not action.group:
+            self._release(action.release, Kind.END if action.end else Kind.REPLY)
+            self._ended = action.end
+            return
+        shard, transport, release = self.shard, self.transport, action.release
+        group = []
+        for member in action.group:
+            header = self._pending.pop(member.worker)
+            if header.push != member.push:
+                raise ContractError(
+                    f"server {self._index}: the log has push {member.push} of worker {member.worker}, "
+                    f"which sent push {header.push}"
+                )
+            if header.samples:
+                group.append(Contribution(member.worker, header.samples, member.weight))
+                self.metrics.applied(header, shard.version)
+        transport.reply(release, self._header(Kind.REPLY, shard.version + bool(group)))
+        shard.apply(group, transport.fetch, transport.settle, lambda segment: transport.emit(release, segment))
+        self.metrics.progress(shard)
+
+    def _release(self, workers: tuple[int, ...], kind: Kind) -> None:
+        self.transport.reply(workers, self._header(kind, self.shard.version))
+        for segment in range(len(self.shard.ranges)):
+            self.transport.emit(workers, segment)
+
+    def _abort(self, failed: Header) -> None:
+        """Tells every worker, then raises: a worker that left with an error cannot be waited for."""
+        others = tuple(w for w in range(self._workers) if w != failed.worker and w not in self._done)
+        self.transport.reply(others, self._header(Kind.ABORT, self.shard.version, failed.worker))
+        raise PeerLostError(lost_message(failed.worker))
+
+    def _header(self, kind: Kind, version: int, extra: int = 0) -> tuple[float, ...]:
+        segments = 0 if kind == Kind.ABORT else len(self.shard.ranges)
+        extra = extra or int(self.metrics.stop)
+        return (FORMAT, 0, kind, 0, self._index, segments, 0, 0, version, 0, 0, extra, self.shard.lr, 0.0)
+
+
+def lost_message(worker: int) -> str:
+    """What every rank says when a worker left with an error."""
+    return f"worker {worker} left psgd.connect with an error; its traceback is on its own standard error"

@@ -1,0 +1,208 @@
+"""A server's side of the wire over MPI, all in persistent requests made once.
+
+Receives stand ready before their messages come: for each worker one header and a few segments (at most 4 MiB), so
+data flows while the server does other work. Replies are sent from the parameters where they lie; `settle` keeps a
+segment from changing under a reply. A shard of at most `INLINE_BYTES` travels in the header's own message.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.collectives.tags import Tag
+from psgd.collectives.waiting import Waiter
+from psgd.mesh import Mesh
+from psgd.order import Action, decode, encode, order_words
+from psgd.wire import HEADER_BYTES, Header, Kind, pack, unpack
+
+Vector = NDArray[np.floating]
+
+INLINE_BYTES = 32 << 10  # below, a copy costs less than a second message
+WINDOW_BYTES = 4 << 20  # most memory for one worker's gradient in flight
+_WITH_PAYLOAD = (Kind.INIT, Kind.PUSH)
+
+
+class _Worker:
+    """Buffers and requests of one worker."""
+
+    def __init__(self, comm: MPI.Intracomm, rank: int, params: Vector, ranges: Sequence[range], inline: bool) -> None:
+        payload = params.nbytes if inline else 0
+        self.header = np.zeros(HEADER_BYTES + payload, np.uint8)
+        self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
+        self.header_in = comm.Recv_init([self.header, MPI.BYTE], rank, Tag.PUSH)
+        self.header_out = comm.Send_init([self.answer, MPI.BYTE], rank, Tag.REPLY)
+        self.inline_in = self.header[HEADER_BYTES:].view(params.dtype)
+        self.inline_out = self.answer[HEADER_BYTES:].view(params.dtype)
+        self.slots: list[Vector] = []
+        self.slots_in: list[MPI.Prequest] = []
+        self.parts_out: list[MPI.Prequest] = []
+        self.fetched = 0  # segments fetched in all: the slot is this modulo the slots
+        self.held = False  # the inline payload is still needed, so the next header may not come yet
+        if inline or not ranges:
+            return
+        longest = len(ranges[0])
+        count = min(len(ranges) + 1, max(2, WINDOW_BYTES // (longest * params.itemsize)))
+        for _ in range(count):
+            slot = np.empty(longest, params.dtype)
+            self.slots.append(slot)
+            self.slots_in.append(comm.Recv_init([slot, MPI.BYTE], rank, Tag.GRADIENT))
+        for part in ranges:
+            self.parts_out.append(comm.Send_init([params[part.start : part.stop], MPI.BYTE], rank, Tag.PARAMETERS))
+
+    def requests(self) -> list[MPI.Prequest]:
+        return [self.header_in, self.header_out, *self.slots_in, *self.parts_out]
+
+
+class MpiServerTransport:
+    """Implements `psgd.transport.ServerTransport`.
+
+    Args:
+        mesh: who is who.
+        params: the shard, 1-D and contiguous; replies are sent from it.
+        ranges: its segments.
+        waiter: how to wait.
+        follows: whether this server receives server 0's log.
+    """
+
+    def __init__(
+        self, mesh: Mesh, params: Vector, ranges: Sequence[range], waiter: Waiter, follows: bool = False
+    ) -> None:
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._mesh = mesh
+        self._params = params
+        self._ranges = ranges
+        self._waiter = waiter
+        self._inline = 0 < params.nbytes <= INLINE_BYTES
+        comm = mesh.world
+        self._workers = [
+            _Worker(comm, mesh.worker_rank(w), params, ranges, self._inline) for w in range(mesh.workers)
+        ]
+        self._events: deque[Header | Action] = deque()
+        self._reading: list[list[MPI.Prequest]] = [[] for _ in ranges]
+        self._receives = [worker.header_in for worker in self._workers]
+        self._order = np.zeros(order_words(mesh.workers), np.int64)
+        self._published: deque[tuple[MPI.Request, NDArray[np.int64]]] = deque()
+        if follows:
+            self._receives.append(comm.Recv_init([self._order, MPI.INT64_T], 0, Tag.ORDER))
+        for worker in self._workers:
+            MPI.Prequest.Startall([worker.header_in, *worker.slots_in])
+        if follows:
+            self._receives[-1].Start()
+
+    def next(self) -> Header | Action:
+        """See `psgd.transport.ServerTransport`."""
+        if not self._events:
+            self._waiter.until(self._poll)
+        return self._events.popleft()
+
+    def _poll(self) -> bool:
+        done = MPI.Request.Testsome(self._receives)
+        if not done:
+            return False
+        for index in done:
+            if index < len(self._workers):
+                worker = self._workers[index]
+                self.bytes_received += worker.header.nbytes
+                header = unpack(worker.header, index, self._mesh.index)
+                self._events.append(header)
+                if self._inline and header.kind in _WITH_PAYLOAD:
+                    worker.held = True
+                else:
+                    worker.header_in.Start()
+            else:
+                self._events.append(decode(self._order.copy(), self._mesh.workers))
+                self._receives[index].Start()
+        return True
+
+    def fetch(self, worker: int, segment: int) -> Vector:
+        """See `psgd.transport.ServerTransport`."""
+        peer = self._workers[worker]
+        if self._inline:
+            return peer.inline_in
+        slots = peer.slots_in
+        turn = peer.fetched
+        if turn:
+            slots[(turn - 1) % len(slots)].Start()
+        peer.fetched = turn + 1
+        at = turn % len(slots)
+        self._waiter.until(slots[at].Test)
+        view = peer.slots[at][: len(self._ranges[segment])]
+        self.bytes_received += view.nbytes
+        return view
+
+    def settle(self, segment: int) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        reading = self._reading[segment]
+        if reading:
+            for request in reading:
+                self._waiter.until(request.Test)
+            reading.clear()
+
+    def reply(self, workers: Sequence[int], header: tuple[float, ...]) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        deferred = self._inline and header[5] > 0
+        for index in workers:
+            peer = self._workers[index]
+            self._waiter.until(peer.header_out.Test)
+            pack(peer.answer, (*header[:3], index, *header[4:]))
+            if not deferred:
+                self._answer(peer)
+
+    def emit(self, workers: Sequence[int], segment: int) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        if self._inline:
+            for index in workers:
+                peer = self._workers[index]
+                peer.inline_out[:] = self._params
+                self._answer(peer)
+            return
+        reading = self._reading[segment]
+        for index in workers:
+            request = self._workers[index].parts_out[segment]
+            self._waiter.until(request.Test)  # its worker asked again, so this is over or about to be
+            request.Start()
+            reading.append(request)
+        self.bytes_sent += len(workers) * len(self._ranges[segment]) * self._params.itemsize
+
+    def _answer(self, peer: _Worker) -> None:
+        if peer.held:
+            peer.held = False
+            peer.header_in.Start()
+        peer.header_out.Start()
+        self.bytes_sent += peer.answer.nbytes
+
+    def publish(self, action: Action) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        while self._published and self._published[0][0].Test():
+            self._published.popleft()
+        words = np.zeros(order_words(self._mesh.workers), np.int64)
+        used = encode(action, words)
+        for index in range(1, self._mesh.servers):
+            request = self._mesh.world.Isend([words[:used], MPI.INT64_T], self._mesh.server_rank(index), Tag.ORDER)
+            self._published.append((request, words))
+
+    def drain(self) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        for worker in self._workers:
+            self._waiter.until(worker.header_out.Test)
+        for segment in range(len(self._ranges)):
+            self.settle(segment)
+        for request, _ in self._published:
+            self._waiter.until(request.Test)
+        self._published.clear()
+
+    def close(self) -> None:
+        """Cancels the receives that still stand ready and frees all requests. Does not block."""
+        receives = [r for worker in self._workers for r in (worker.header_in, *worker.slots_in)]
+        for request in receives + self._receives[len(self._workers) :]:
+            if not request.Test():
+                request.Cancel()
+                request.Wait()
+            request.Free()
+        for worker in self._workers:
+            for request in (worker.header_out, *worker.parts_out):
+                request.Free()

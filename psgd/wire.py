@@ -1,0 +1,86 @@
+"""The header that travels before or with every array, and its checks.
+
+A header is 88 bytes, little-endian, written with `struct`: nothing that comes from another rank is unpickled.
+A header whose format, shard or sender is not the expected one is refused with a ContractError.
+"""
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from psgd.kernels.errors import ContractError
+
+FORMAT = 0x50534701  # "PSG" and the version of this layout
+_STRUCT = struct.Struct("<6I6q2d")
+HEADER_BYTES = 128  # room on the wire; a payload that follows inline starts aligned to a cache line
+
+
+class Kind(IntEnum):
+    """What a header announces."""
+
+    INIT = 1  # first worker: the initial parameters follow
+    PULL = 2  # other workers at the start: send me the parameters
+    PUSH = 3  # a gradient follows (none if samples is 0)
+    REPORT = 4  # an evaluation: values = accuracy, loss
+    DONE = 5  # this worker has no more pushes
+    FAILED = 6  # this worker left with an error
+    REPLY = 16  # parameters follow
+    END = 17  # final parameters follow
+    ABORT = 18  # a worker failed; nothing follows
+
+
+class Header(NamedTuple):
+    """Fields of the wire header.
+
+    Attributes:
+        format: layout version, `FORMAT`.
+        view: number of the membership view.
+        kind: a `Kind`.
+        worker: the worker's index, not its rank.
+        shard: the server's index.
+        segments: how many data messages follow (0: none, or the data is inline).
+        push: number of this worker's push, from 1.
+        clock: pushes of this worker before this one (worker), or in the log (server).
+        version: groups applied when the parameters were sent; in a push, the version pulled.
+        samples: samples behind the gradient.
+        position: samples this worker has drawn so far (sampler position).
+        extra: reason code or rank, by kind.
+        value: loss (push), accuracy (report), worker's waiting seconds (done).
+        value2: loss (report), worker's computing seconds (done).
+    """
+
+    format: int
+    view: int
+    kind: int
+    worker: int
+    shard: int
+    segments: int
+    push: int
+    clock: int
+    version: int
+    samples: int
+    position: int
+    extra: int
+    value: float
+    value2: float
+
+
+def pack(buffer: bytearray | memoryview, header: tuple[float, ...]) -> None:
+    """Writes the header's fields at the start of `buffer`."""
+    _STRUCT.pack_into(buffer, 0, *header)
+
+
+def unpack(buffer: bytearray | memoryview, worker: int, shard: int) -> Header:
+    """Reads a header and checks that it belongs to this worker and shard.
+
+    Raises:
+        ContractError: another format (a peer of another version, or damage), worker or shard.
+    """
+    fields = _STRUCT.unpack_from(buffer)
+    if fields[0] != FORMAT or fields[3] != worker or fields[4] != shard:
+        raise ContractError(
+            f"wire header: expected format {FORMAT:#x}, worker {worker}, shard {shard}; "
+            f"got format {fields[0]:#x}, worker {fields[3]}, shard {fields[4]}: "
+            "do all ranks run the same psgd version?"
+        )
+    return Header._make(fields)

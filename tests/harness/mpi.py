@@ -1,0 +1,50 @@
+"""The MPI of this environment: its mpiexec, its flags, and the variables that ranks get."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+FROM_A_LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPI_LOCAL")
+TOKEN = "PSGD_TEST_TOKEN"  # marks every process of a job, also those that lost their parents
+
+
+@functools.cache
+def mpiexec() -> str:
+    """Finds the mpiexec beside this Python, else the one that psgd itself would take."""
+    if beside := shutil.which("mpiexec", path=str(Path(sys.prefix) / "bin")):
+        return beside
+    from psgd.launch import mpiexec as finder
+
+    return finder.find(finder.library())
+
+
+@functools.cache
+def is_open_mpi() -> bool:
+    """Asks mpiexec, since asking mpi4py would load MPI into the pytest process."""
+    asked = subprocess.run([mpiexec(), "--version"], capture_output=True, text=True, timeout=30, check=False)
+    return "Open MPI" in asked.stdout or "OpenRTE" in asked.stdout
+
+
+def command(n: int, ulfm: bool = False) -> list[str]:
+    """Argument list that starts n ranks of what is appended to it."""
+    words = [mpiexec()]
+    if is_open_mpi():
+        words += ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "^ofi"]
+        words += ["--with-ft", "ulfm"] if ulfm else []
+    return [*words, "-n", str(n)]
+
+
+def environment(token: str, extra: dict[str, str] | None = None) -> dict[str, str]:
+    """Variables for a job: one thread a rank, the psgd under test, nothing of an outer launcher."""
+    import psgd
+
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_LAUNCHER)}
+    env.update(dict.fromkeys(THREADS, "1"))
+    root = str(Path(psgd.__file__).parents[1])
+    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    env[TOKEN] = token
+    return {**env, **(extra or {})}

@@ -1,0 +1,89 @@
+"""The pytest side: the `ranks` marker, the fixtures `comm`, `job` and `psgd_command`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.job import Command, Jobs
+from harness.pool import Pool
+
+POOL = pytest.StashKey[Pool]()
+TIMEOUT_S = 60.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ranks(*n, timeout=60): run the body on n ranks, as `comm`")
+    config.stash[POOL] = Pool(int(os.environ.get("PSGD_TEST_RANKS", "5")))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if POOL in config.stash:
+        config.stash[POOL].stop()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("ranks")
+    if marker is None:
+        return
+    if "comm" not in metafunc.fixturenames or not marker.args:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid}: ranks(n, ...) needs a number and an argument `comm`"
+        )
+    metafunc.parametrize("comm", marker.args, indirect=True, ids=[f"{n}ranks" for n in marker.args])
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> int:
+    """In the pytest process only the number of ranks; on the ranks a communicator."""
+    if not hasattr(request, "param"):
+        pytest.fail("a test with `comm` needs @pytest.mark.ranks(n)", pytrace=False)
+    return int(request.param)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    marker = pyfuncitem.get_closest_marker("ranks")
+    if marker is None:
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    n = given.pop("comm")
+    request = {
+        "file": str(pyfuncitem.path),
+        "cls": pyfuncitem.cls.__name__ if pyfuncitem.cls else "",
+        "function": pyfuncitem.originalname,
+        "kwargs": {name: _as_json(name, value) for name, value in given.items()},
+    }
+    outcome = pyfuncitem.config.stash[POOL].run(n, float(marker.kwargs.get("timeout", TIMEOUT_S)), request)
+    if outcome.failed:
+        pytest.fail(outcome.failed, pytrace=False)
+    if outcome.skip:
+        pytest.skip(outcome.skip)
+    return True
+
+
+def _as_json(name: str, value: Any) -> Any:
+    if name == "tmp_path":
+        return {"path": str(value)}
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        pytest.fail(
+            f"argument {name!r} of a `ranks` test must be JSON or tmp_path, got {type(value).__name__}",
+            pytrace=False,
+        )
+    return value
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Jobs:
+    """Runs an MPI job of its own: `job(n, code_or_argv, timeout=, env=, ulfm=, check=)`."""
+    return Jobs(tmp_path)
+
+
+@pytest.fixture
+def psgd_command(tmp_path: Path) -> Command:
+    """Runs `psgd`: `psgd_command("train", "--help", n=None, timeout=, env=)`."""
+    return Command(Jobs(tmp_path))

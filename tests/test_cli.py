@@ -1,0 +1,141 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import psgd
+
+ROOT = str(Path(psgd.__file__).resolve().parent.parent)
+HEAVY = ("mpi4py", "numba", "cupy")
+LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "HYDI_", "SLURM_", "MPI_")
+
+PROBE = """
+import sys
+from psgd.launch import cli
+try:
+    cli.main(sys.argv[1:])
+finally:
+    loaded = [name for name in ("mpi4py", "numba", "cupy", "numpy") if name in sys.modules]
+    print("LOADED", *loaded, file=sys.stderr)
+"""
+
+
+def environment(**extra):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return {**env, "PYTHONPATH": ROOT, **extra}
+
+
+def psgd_command(*arguments, cwd, probe=False, **env):
+    program = ["-c", PROBE] if probe else ["-m", "psgd.launch"]
+    return subprocess.run(
+        [sys.executable, *program, *arguments],
+        env=environment(**env),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def loaded(done):
+    return done.stderr.splitlines()[-1].split()[1:]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [], ["--version"]])
+def test_the_top_level_loads_nothing_heavy(arguments, tmp_path):
+    done = psgd_command(*arguments, cwd=tmp_path, probe=True)
+    assert done.returncode == 0
+    assert loaded(done) == []
+    assert "psgd" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "bench", "doctor", "plot"])
+def test_help_of_a_command_starts_nothing(command, tmp_path):
+    done = psgd_command(command, "--help", cwd=tmp_path, probe=True)
+    assert done.returncode == 0
+    assert f"psgd {command}" in done.stdout
+    assert not set(loaded(done)) & set(HEAVY)
+
+
+def test_help_is_quick(tmp_path):
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert psgd_command("--help", cwd=tmp_path).returncode == 0
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.3
+
+
+WRONG = [
+    (["trian"], "did you mean train?"),
+    (["--nonsense"], "--nonsense"),
+    (["train", "--nonsense"], "--nonsense"),
+    (["train", "--epoch", "3"], "--epochs"),
+    (["train", "--lr", "-1"], "--lr: expected a finite number above 0, got -1.0"),
+    (["train", "--lr", "fast"], "--lr: expected a finite number above 0, got 'fast'"),
+    (["train", "--strategy", "asink"], "did you mean async?"),
+    (["train", "--config", "missing.toml"], "missing.toml: cannot be read"),
+    (["train", "--dataset", "no/such/folder"], "no/such/folder"),
+    (["train", "--log", "no/such/folder/run.jsonl"], "no/such/folder"),
+    (["train", "--workers", "2", "--servers", "0"], "--servers 0"),
+    (["train", "--mpiexec-args", "'open"], "--mpiexec-args"),
+    (["train", "surplus"], "surplus"),
+    (["plot", "missing.jsonl"], "missing.jsonl: cannot be read"),
+    (["plot"], "LOG"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG)
+def test_a_wrong_option_is_one_line_and_exit_2(arguments, said, tmp_path):
+    done = psgd_command(*arguments, cwd=tmp_path, probe=True)
+    lines = done.stderr.splitlines()[:-1]
+    assert done.returncode == 2
+    assert len(lines) == 1
+    assert lines[0].startswith("psgd: error: ")
+    assert said in lines[0]
+    assert done.stdout == ""
+    assert not set(loaded(done)) & set(HEAVY)
+
+
+RANKS = [
+    {"OMPI_COMM_WORLD_RANK": "{}", "OMPI_COMM_WORLD_SIZE": "3"},
+    {"PMI_RANK": "{}", "PMI_SIZE": "3"},
+    {"PMIX_RANK": "{}", "SLURM_STEP_NUM_TASKS": "3"},
+    {"SLURM_PROCID": "{}", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "3"},
+]
+
+
+@pytest.mark.parametrize("variables", RANKS, ids=lambda v: next(iter(v)))
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--help"], 0), (["train", "--help"], 0), (["train", "--lr", "0"], 2)]
+)
+def test_only_rank_0_prints(variables, arguments, code, tmp_path):
+    spoken = []
+    for rank in range(2):
+        env = {name: value.format(rank) for name, value in variables.items()}
+        done = psgd_command(*arguments, cwd=tmp_path, probe=True, **env)
+        assert not set(loaded(done)) & set(HEAVY)
+        text = done.stdout + "".join(done.stderr.splitlines(keepends=True)[:-1])
+        spoken.append((done.returncode, bool(text)))
+    assert spoken == [(code, True), (0, False)]
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "psgd.launch", "train", "--help"],
+            env=environment(),
+            cwd=tmp_path,
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,87 @@
+"""Pairs of samples and labels: structure, and what is held out."""
+
+import numpy as np
+import pytest
+
+from psgd import DataError
+from psgd.data.dataset import assemble, split
+
+Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+
+
+def pair(x=None, y=Y):
+    return split(np.zeros((13, 4), np.float32) if x is None else x, y, "X", "Y")
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((13, 4), (4,)), ((13, 5, 3), (1, 5, 3)), ((13, 2, 5, 3), (2, 5, 3))],
+)
+def test_sample_shapes(shape, expected):
+    data = assemble("d", pair(np.zeros(shape, np.uint8)))
+    assert data.sample_shape == expected
+    assert data.train.x.shape[1:] == data.test.x.shape[1:] == expected
+    assert data.classes == 3
+
+
+def test_the_last_sixth_is_held_out_as_views():
+    x = np.arange(52, dtype=np.float64).reshape(13, 4)
+    data = assemble("d", pair(x))
+    assert (data.train.samples, data.test.samples) == (10, 3)
+    np.testing.assert_array_equal(np.concatenate([data.train.x, data.test.x]), x)
+    np.testing.assert_array_equal(np.concatenate([data.train.y, data.test.y]), Y)
+    assert np.shares_memory(data.test.x, x)
+    assert (data.train.first, data.test.first) == (0, 10)
+
+
+def test_parts_are_read_only_and_the_callers_array_is_not():
+    x = np.zeros((13, 4), np.float32)
+    part = pair(x)
+    with pytest.raises(ValueError, match="read-only"):
+        part.x[0, 0] = 1
+    x[0, 0] = 1
+
+
+def test_known_classes_win():
+    assert assemble("d", pair(), pair(), classes=10).classes == 10
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros(13, np.uint8), Y, r"^X: samples need shape .* got \(13,\)"),
+        (np.zeros((13, 1, 1, 1, 1), np.uint8), Y, "^X: samples need shape"),
+        (np.zeros((13, 4), np.int64), Y, "^X: samples need dtype uint8, float32, float64 .* got int64"),
+        (np.zeros((13, 4), ">f4"), Y, "^X: samples need dtype .* got >f4"),
+        (np.zeros((13, 4), np.float32), Y.reshape(13, 1), "^Y: labels need shape"),
+        (np.zeros((13, 4), np.float32), np.eye(13), "^Y: labels need shape"),
+        (np.zeros((13, 4), np.float32), Y + 0.5, "^Y: labels need an integer dtype .* got float64"),
+        (np.zeros((13, 4), np.float32), Y.astype(bool), "^Y: labels need an integer dtype"),
+        (np.zeros((13, 4), np.float32), Y.astype(">i4"), "^Y: labels need an integer dtype"),
+        (np.zeros((12, 4), np.float32), Y, "^X holds 12 samples, but Y holds 13 labels"),
+        (np.zeros((0, 4), np.float32), Y[:0], "^X: empty"),
+        (np.zeros((13, 0), np.float32), Y, "^X: empty"),
+    ],
+)
+def test_wrong_structure_is_named(x, y, message):
+    with pytest.raises(DataError, match=message):
+        split(x, y, "X", "Y")
+
+
+def test_parts_that_differ():
+    with pytest.raises(DataError, match=r"test samples of shape \(5,\) float32, but X has .* \(4,\)"):
+        assemble("d", pair(), pair(np.zeros((13, 5), np.float32)))
+    with pytest.raises(DataError, match="uint8, but X has training samples"):
+        assemble("d", pair(), pair(np.zeros((13, 4), np.uint8)))
+
+
+@pytest.mark.parametrize("y", [np.sort(Y), np.sort(Y)[::-1]])
+def test_sorted_labels_cannot_be_held_out(y):
+    with pytest.raises(DataError, match=r"^Y: labels are sorted"):
+        assemble("d", pair(y=y))
+    assemble("d", pair(y=y), pair())
+
+
+def test_a_single_sample_cannot_be_held_out():
+    with pytest.raises(DataError, match="single sample"):
+        assemble("d", split(np.zeros((1, 4), np.uint8), Y[:1], "X", "Y"))

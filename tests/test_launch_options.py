@@ -1,0 +1,158 @@
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from psgd import rules, schedules, strategies
+from psgd.config import NAMES, TrainConfig
+from psgd.kernels.errors import DataError, UsageError
+from psgd.launch import options
+
+
+def test_each_field_is_an_option_with_a_good_default():
+    assert set(options.KINDS) == set(NAMES)
+    for name, value in asdict(TrainConfig()).items():
+        if value is not None:
+            assert options.KINDS[name].good(value), name
+            assert type(value) is options.KINDS[name].type, name
+
+
+def test_names_are_those_of_the_library():
+    assert options.KINDS["strategy"].names == tuple(strategies.NAMES)
+    assert options.KINDS["optimizer"].names == tuple(rules.NAMES)
+    assert options.KINDS["schedule"].names == tuple(schedules.NAMES)
+
+
+def test_defaults():
+    assert options.build({}) == TrainConfig()
+
+
+def test_flags_are_given_their_types():
+    got = options.build({"epochs": "3", "lr": "1e-2", "seed": "9", "log": "a/b.jsonl", "scale_lr": True})
+    assert got == TrainConfig(epochs=3, lr=0.01, seed=9, log=Path("a/b.jsonl"), scale_lr=True)
+
+
+def test_flags_win_over_the_file(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('batch-size = 64\nlr = 1\nmodel = "cnn"\nscale_lr = true\n')
+    got = options.build({"lr": "0.5", "scale_lr": False, "model": None}, str(file))
+    assert got == TrainConfig(batch_size=64, lr=0.5, model="cnn")
+
+
+WRONG_VALUES = {
+    "dataset": [""],
+    "model": ["MLP", ""],
+    "strategy": ["bsp"],
+    "workers": ["0", "-1", "1.5", "two"],
+    "servers": ["-1"],
+    "epochs": ["0", "1e3"],
+    "batch_size": ["0", "-32"],
+    "lr": ["0", "-0.1", "nan", "inf", "x"],
+    "optimizer": ["adamw"],
+    "momentum": ["1", "-0.1", "nan"],
+    "weight_decay": ["-1", "inf"],
+    "schedule": ["linear"],
+    "warmup_epochs": ["-1", "nan"],
+    "step_epochs": ["0"],
+    "step_factor": ["0", "nan"],
+    "clip_norm": ["-1", "nan"],
+    "reduction": ["max"],
+    "seed": ["-1", str(2**63)],
+    "eval_every": ["-1"],
+    "target_accuracy": ["1.01", "-0.1", "nan"],
+    "log": [""],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name, all_ in WRONG_VALUES.items() for text in all_]
+)
+def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
+    with pytest.raises(UsageError) as caught:
+        options.build({name: text})
+    message = str(caught.value)
+    assert message.startswith(f"--{name.replace('_', '-')}: expected ")
+    assert "got" in message
+
+
+def test_every_option_that_can_be_wrong_is_tested():
+    assert set(WRONG_VALUES) == set(NAMES) - {"scale_lr"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr = '0.1'", "lr in FILE: expected a finite number above 0, got '0.1'"),
+        ("epochs = 2.0", "epochs in FILE: expected a whole number, at least 1, got 2.0"),
+        ("epochs = true", "epochs in FILE: expected a whole number, at least 1, got True"),
+        ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
+        ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
+        ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, got ['mlp']"),
+        ("log = 3", "log in FILE: expected a file's path, got 3"),
+        ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
+        ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
+        ("[train]\nlr = 1", "unknown option 'train'"),
+        ("batch-size = 3\nbatch_size = 3", "'batch_size' is there twice"),
+        ("lr = ", "not TOML"),
+    ],
+)
+def test_a_wrong_file(text, said, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        options.build({}, str(file))
+    assert said.replace("FILE", str(file)) in str(caught.value)
+    assert not isinstance(caught.value, options.UnreadableError)
+
+
+@pytest.mark.parametrize("path", ["missing.toml", ".", "with\0nul"])
+def test_an_unreadable_file_is_told_apart(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(options.UnreadableError, match="cannot be read"):
+        options.build({}, path)
+
+
+def test_binary_is_not_toml(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not TOML"):
+        options.build({}, str(file))
+
+
+@pytest.mark.parametrize(("workers", "fine"), [(None, True), ("1", True), ("2", False)])
+def test_no_server_needs_one_worker(workers, fine):
+    flags = {"servers": "0", "workers": workers}
+    if fine:
+        assert options.build(flags).servers == 0
+    else:
+        with pytest.raises(UsageError, match="--servers 0"):
+            options.build(flags)
+
+
+def test_the_log_must_be_writable_and_is_not_created(tmp_path):
+    file = tmp_path / "run.jsonl"
+    options.check_log(file)
+    assert not file.exists()
+    options.check_log(None)
+    with pytest.raises(UsageError, match="existing folder"):
+        options.check_log(tmp_path / "no" / "run.jsonl")
+    with pytest.raises(UsageError, match="--log"):
+        options.check_log(tmp_path)
+
+
+def test_the_dataset_must_open(tmp_path):
+    options.check_here(TrainConfig())
+    with pytest.raises(DataError):
+        options.check_here(TrainConfig(dataset=str(tmp_path / "none")))
+
+
+def test_a_cnn_needs_images(tmp_path):
+    import numpy as np
+
+    pytest.importorskip("psgd.nn.models")
+    file = tmp_path / "flat.npz"
+    np.savez(file, x=np.ones((12, 5), np.float32), y=np.arange(12) % 2)
+    options.check_here(TrainConfig(dataset=str(file)))
+    with pytest.raises(UsageError, match="cnn"):
+        options.check_here(TrainConfig(dataset=str(file), model="cnn"))

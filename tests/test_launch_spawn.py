@@ -1,0 +1,59 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from psgd.kernels.errors import UsageError
+from psgd.launch import spawn
+
+
+def test_a_script_named_psgd_is_run_again(tmp_path, monkeypatch):
+    script = tmp_path / "psgd"
+    script.write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert spawn.again(["psgd", "train", "--lr", "1"]) == [sys.executable, str(script), "train", "--lr", "1"]
+
+
+@pytest.mark.parametrize("name", ["launch/__main__.py", "psgd", "-c", "/usr/bin/pytest"])
+def test_anything_else_runs_the_module(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert spawn.again([name, "train"]) == [sys.executable, "-m", "psgd.launch", "train"]
+
+
+def test_split():
+    assert spawn.split("--mca pml ob1 --host 'a b'") == ["--mca", "pml", "ob1", "--host", "a b"]
+    with pytest.raises(UsageError, match="--mpiexec-args"):
+        spawn.split("'a")
+
+
+@pytest.mark.parametrize(
+    ("mpiexec", "reported", "code"), [(0, 0, 0), (0, 2, 2), (0, None, 1), (3, None, 3), (3, 0, 3), (3, 2, 2)]
+)
+def test_the_exit_code_of_a_run(mpiexec, reported, code, capsys):
+    assert spawn._judge(mpiexec, reported) == code
+    said = capsys.readouterr().err
+    assert said == (
+        "psgd: error: mpiexec returned 0 but the run did not complete\n"
+        if (mpiexec, reported) == (0, None)
+        else ""
+    )
+
+
+def test_descendants_are_found_in_sessions_of_their_own():
+    sleeper = "[sys.executable, '-c', 'import time; time.sleep(30)']"
+    inner = f"import subprocess, sys; subprocess.run({sleeper}, start_new_session=True)"
+    child = subprocess.Popen([sys.executable, "-c", inner])
+    try:
+        limit = time.monotonic() + 20
+        while len(below := spawn.descendants(child.pid)) < 1 and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert len(below) == 1
+        assert child.pid in spawn.descendants(os.getpid())
+    finally:
+        spawn._kill(child)
+    limit = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}/exe") for pid in below) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert spawn.descendants(child.pid) == []

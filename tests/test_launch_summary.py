@@ -1,0 +1,35 @@
+from psgd.launch import summary
+
+RESULT = {
+    "test_accuracy": 0.96667,
+    "train_loss": 0.05,
+    "samples_per_second": 41234.4,
+    "seconds": 3.21,
+    "bytes_sent": 12_340_000,
+    "bytes_received": 999,
+    "staleness": {"mean": 0.984, "max": 3, "histogram": {"0": 1}},
+    "lost_ranks": [],
+    "checkpoint": None,
+}
+
+
+def test_aligned_lines():
+    assert summary.text(RESULT).splitlines() == [
+        "accuracy     0.9667",
+        "loss         0.0500",
+        "samples/s    41,234",
+        "time         3.21 s",
+        "bytes moved  12.3 MB sent, 999 B received",
+        "staleness    mean 0.98, largest 3",
+    ]
+
+
+def test_what_is_missing_gives_no_line():
+    assert (
+        summary.text({"train_loss": 1.0, "test_accuracy": None, "staleness": None}) == "loss         1.0000"
+    )
+
+
+def test_bytes():
+    got = [summary.format_nbytes(n) for n in (0, 999, 1000, 999_400, 999_600, 5.5e9, 1.25e12, 2e15)]
+    assert got == ["0 B", "999 B", "1 kB", "999 kB", "1 MB", "5.5 GB", "1.25 TB", "2e+03 TB"]

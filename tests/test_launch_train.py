@@ -1,0 +1,298 @@
+"""`psgd train` as a whole with a stand-in for the training itself: what starts, what is said, how it ends."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import psgd
+from psgd.config import TrainConfig
+from psgd.kernels.errors import UsageError
+from psgd.launch import mpiexec, train
+
+ROOT = str(Path(psgd.__file__).resolve().parent.parent)
+LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "HYDI_", "SLURM_", "MPI_", "PSGD_")
+
+STAND_IN = """
+import os, signal, sys, time, types
+
+training = types.ModuleType("psgd.training")
+
+
+def run(config, comm, on_progress=None):
+    from psgd.kernels.errors import DataError
+    mode = os.environ.get("MODE", "")
+    on_progress.start(400, 4)
+    for epoch in range(1, 5):
+        comm.Barrier()
+        on_progress.update(epoch * 100, epoch, 1 / epoch, epoch / 4)
+        time.sleep(0.15 if mode == "slow" else 0)
+    if mode == "data":
+        raise DataError("dataset x: broken")
+    if mode == "crash" and comm.rank == comm.size - 1:
+        raise ValueError("what went wrong")
+    if mode == "leave":
+        sys.stdout.flush()
+        comm.Barrier()
+        from mpi4py import MPI
+        MPI.Finalize()
+        os._exit(0)
+    if mode == "wait":
+        with open(os.path.join(os.environ["MARKS"], str(comm.rank)), "w") as mark:
+            mark.write(str(os.getpid()))
+        time.sleep(60)
+    threads = [os.environ[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")]
+    result = {"workers": config.workers, "servers": config.servers, "ranks": comm.size, "lr": config.lr}
+    result.update(test_accuracy=0.5, threads=threads, staleness={"mean": 0.5, "max": 2, "histogram": {}})
+    return result if comm.rank == 0 else None
+
+
+training.run = run
+sys.modules["psgd.training"] = training
+from psgd.launch.cli import main
+
+main()
+"""
+
+pytestmark = pytest.mark.job
+
+
+@pytest.fixture
+def program(tmp_path):
+    script = tmp_path / "psgd"
+    script.write_text(STAND_IN)
+    return [sys.executable, str(script), "train"]
+
+
+def environment(**extra):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    for name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
+        env.pop(f"{name}_NUM_THREADS", None)
+    return {**env, "PYTHONPATH": ROOT, **extra}
+
+
+def run(words, **extra):
+    return subprocess.run(
+        words,
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def started(ranks, words):
+    """The same command under mpiexec, as a user would start it by hand."""
+    found = mpiexec.library()
+    return [*mpiexec.command(found.vendor, mpiexec.find(found), ranks, 1, os.geteuid() == 0), *words]
+
+
+def said_by_us(text):
+    return [line for line in text.splitlines() if line.startswith("psgd:")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "servers", "workers"),
+    [
+        ([], 1, 2),
+        (["--workers", "1"], 1, 1),
+        (["--workers", "1", "--servers", "2"], 2, 1),
+        (["--servers", "0"], 0, 1),
+    ],
+)
+def test_it_starts_its_own_ranks(program, arguments, servers, workers):
+    done = run([*program, *arguments, "--json", "--lr", "0.25"])
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["servers"], result["workers"]) == (servers, workers)
+    assert result["ranks"] == servers + workers
+    assert result["lr"] == 0.25
+    assert result["threads"] == ["1"] * 4
+
+
+def test_plain_lines_and_a_summary_without_a_terminal(program):
+    done = run(program)
+    assert done.returncode == 0
+    assert "\r" not in done.stderr
+    assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [f"epoch {n}/4" for n in range(1, 5)]
+    assert done.stdout.splitlines() == ["accuracy     0.5000", "staleness    mean 0.50, largest 2"]
+
+
+def test_threads_that_were_told_stay(program):
+    done = run([*program, "--json"], OMP_NUM_THREADS="2", MKL_NUM_THREADS="3")
+    assert json.loads(done.stdout)["threads"] == ["2", "2", "3", "2"]
+
+
+def test_it_is_a_rank_under_mpiexec(program):
+    done = run(started(4, [*program, "--json"]))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["servers"], result["workers"], result["ranks"]) == (1, 3, 4)
+    assert result["threads"] == ["1"] * 4
+
+
+@pytest.mark.parametrize("arguments", [["--lr", "0"], ["--workers", "5"], ["--config", "missing.toml"]])
+def test_a_wrong_option_under_mpiexec_is_said_once(program, arguments):
+    done = run(started(3, [*program, *arguments]))
+    assert done.returncode == 2
+    assert len(said_by_us(done.stderr)) == 1
+    assert said_by_us(done.stderr)[0].startswith(f"psgd: error: {arguments[0]}")
+    assert "Traceback" not in done.stderr
+
+
+def test_help_under_mpiexec_is_said_once(program):
+    done = run(started(3, [*program, "--help"]))
+    assert done.returncode == 0
+    assert done.stdout.count("Usage:") == 1
+
+
+def test_verbose_shows_the_command(program):
+    done = run([*program, "--verbose"])
+    assert "-n 3" in said_by_us(done.stderr)[0]
+
+
+def test_a_run_that_did_not_complete_is_no_success(program):
+    done = run(program, MODE="leave")
+    assert done.returncode != 0
+    assert "did not complete" in done.stderr or done.returncode > 1
+
+
+def test_an_error_of_all_ranks_is_said_once_and_exit_2(program):
+    done = run(program, MODE="data")
+    assert done.returncode == 2
+    assert len(said_by_us(done.stderr)) == 1
+    assert "dataset x: broken" in said_by_us(done.stderr)[0]
+
+
+def test_a_crash_of_one_rank_ends_the_job(program):
+    done = run(program, MODE="crash")
+    assert done.returncode not in (0, 2)
+    assert done.stderr.count("ValueError: what went wrong") == 1
+
+
+FOREIGN = {
+    "Open MPI": ({"PMI_RANK": "{}", "PMI_SIZE": "3"}, "srun --mpi=pmix"),
+    "MPICH": ({"OMPI_COMM_WORLD_RANK": "{}", "OMPI_COMM_WORLD_SIZE": "3"}, "srun --mpi=pmi2"),
+}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_another_mpi_started_refuse(program, rank):
+    variables, mend = FOREIGN[mpiexec.library().vendor]
+    done = run(program, **{name: value.format(rank) for name, value in variables.items()})
+    assert done.returncode == (0 if rank else 2)
+    assert len(said_by_us(done.stderr)) == (0 if rank else 1)
+    if rank == 0:
+        for part in ("says 3 ranks, but MPI sees 1", "plain `psgd train`", mend):
+            assert part in done.stderr
+    assert "epoch" not in done.stderr
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, seconds):
+    limit = time.monotonic() + seconds
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+)
+def test_a_signal_ends_all_ranks(program, tmp_path, number, code):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    launcher = subprocess.Popen(
+        program,
+        env=environment(MODE="wait", MARKS=str(marks)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    pids = []
+    try:
+        assert wait_for(lambda: sum(f.stat().st_size > 0 for f in marks.iterdir()) == 3, 30)
+        pids = [int(mark.read_text()) for mark in marks.iterdir()]
+        launcher.send_signal(number)
+        assert launcher.wait(10) == code
+        assert wait_for(lambda: not any(map(alive, pids)), 10)
+    finally:
+        launcher.kill()
+        launcher.wait()
+        for pid in filter(alive, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_bar_moves_on_the_launchers_terminal(program):
+    control, terminal = pty.openpty()
+    launcher = subprocess.Popen(
+        program,
+        env=environment(MODE="slow"),
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(terminal)
+    drawn, moments = b"", []
+    limit = time.monotonic() + 30
+    while time.monotonic() < limit and select.select([control], [], [], 30)[0]:
+        try:
+            part = os.read(control, 4096)
+        except OSError:  # the other side is closed
+            break
+        drawn += part
+        moments += [time.monotonic()] * part.count(b"\r" + b"epoch")
+    with launcher.stdout:
+        assert b"accuracy     0.5000" in launcher.stdout.read()
+    assert launcher.wait(30) == 0
+    os.close(control)
+    assert drawn.count(b"\n") == 1
+    assert len(moments) == 4
+    assert moments[-1] - moments[0] > 0.3  # as it happened, not all at the end
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "result"),
+    [
+        ({}, 1, (0, 1)),
+        ({}, 3, (1, 2)),
+        ({"servers": 2}, 5, (2, 3)),
+        ({"workers": 2}, 3, (1, 2)),
+        ({"servers": 1, "workers": 2}, 3, (1, 2)),
+        ({"workers": 1}, 1, (0, 1)),
+    ],
+)
+def test_fit(given, size, result):
+    fitted = train.fit(TrainConfig(**given), size)
+    assert (fitted.servers, fitted.workers) == result
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({"servers": 3}, 3),
+        ({"servers": 0}, 2),
+        ({"workers": 3}, 3),
+        ({"servers": 1}, 1),
+        ({"servers": 1, "workers": 1}, 3),
+    ],
+)
+def test_what_does_not_fit_is_refused(given, size):
+    with pytest.raises(UsageError, match="--servers"):
+        train.fit(TrainConfig(**given), size)
