@@ -15,6 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 _PR_SET_TIMERSLACK = 29
+_PATIENCE_S = 20e-3
+_CROWDED_PATIENCE_S = 2e-6
 _SHORTEST_S = 20e-6
 _LONGEST_S = 1e-3
 _SHARE = 0.1
@@ -24,32 +26,41 @@ class Waiter:
     """Waits until a test succeeds.
 
     Args:
-        patience_s: how long to spin before the first sleep: short when ranks outnumber cores, about a
-            millisecond when each has its own.
+        crowded: ranks outnumber cores on this node, so a spinning rank holds a core that its peer needs.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self.patience_s = patience_s
+    def __init__(self, crowded: bool) -> None:
+        self.crowded = crowded
+        self._patience_s = _CROWDED_PATIENCE_S if crowded else _PATIENCE_S
 
     @classmethod
     def for_node(cls, comm: MPI.Intracomm) -> "Waiter":
-        """Chooses the patience from this node's ranks and cores. Collective over `comm`."""
+        """Decides from this node's ranks and cores. Collective over `comm`."""
         crowded = ranks_outnumber_cores(comm)
         if crowded:
             _sharpen_timer()
-        return cls(2e-6 if crowded else 1e-3)
+        return cls(crowded)
 
     def until(self, test: Callable[[], object]) -> None:
-        """Calls `test` until it returns something true. Blocks; exceptions of `test` pass through."""
+        """Calls `test` until it returns something true: for what may take long. Blocks; its exceptions pass."""
         if test():
             return
         clock = time.perf_counter
         start = clock()
-        patience = self.patience_s
+        patience = self._patience_s
         while not test():
             waited = clock() - start
             if waited > patience:
                 time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
+
+    def flowing(self, test: Callable[[], object]) -> None:
+        """The same for data on its way: both sides must keep calling MPI, so it yields the core but never sleeps."""
+        if self.crowded:
+            while not test():
+                os.sched_yield()
+        else:
+            while not test():
+                pass
 
 
 def ranks_outnumber_cores(comm: MPI.Intracomm) -> bool:

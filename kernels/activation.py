@@ -1,10 +1,25 @@
-"""Bias and ReLU in one pass, and both of their gradients in one pass."""
+"""Bias, alone or with ReLU in one pass, and both gradients of the latter in one pass."""
 
 from typing import Any
 
 import numpy as np
 
 from psgd.kernels.array import Array, array_module
+
+
+def add_bias(y: Array, bias: Array) -> None:
+    """Computes y += bias in place. Allocates nothing on the host (NumPy's broadcast takes a buffer).
+
+    Args:
+        y: (n, units), float32 or float64, C-contiguous.
+        bias: (units,) of the same dtype.
+    """
+    if isinstance(y, np.ndarray):
+        from psgd.kernels import layers_host
+
+        layers_host.add_bias(y, bias)
+    else:
+        y += bias
 
 
 def bias_relu(y: Array, bias: Array) -> None:

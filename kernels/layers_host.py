@@ -42,6 +42,14 @@ def softmax_cross_entropy(
 
 
 @kernel
+def add_bias(y: npt.NDArray[np.floating], bias: npt.NDArray[np.floating]) -> None:
+    """See `psgd.kernels.activation.add_bias`."""
+    for i in range(y.shape[0]):
+        for j in range(y.shape[1]):
+            y[i, j] += bias[j]
+
+
+@kernel
 def bias_relu(y: npt.NDArray[np.floating], bias: npt.NDArray[np.floating]) -> None:
     """See `psgd.kernels.activation.bias_relu`."""
     zero = y.dtype.type(0)

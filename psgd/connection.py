@@ -77,7 +77,7 @@ def connect(
         **options: the strategy's own.
 
     Raises:
-        UsageError: a wrong argument, on this rank.
+        UsageError: a wrong argument on some rank; the same error on all ranks.
         ContractError: ranks that passed different arguments; the same error on all ranks.
         PeerLostError: on every other rank, if a worker leaves the block with an error.
     """
@@ -94,12 +94,15 @@ def connect(
         "reduction": reduction,
         "segment_bytes": segment_bytes,
     }
-    chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
-    schedule = constant(float(lr)) if isinstance(lr, int | float) else lr
-    if reduction not in ("mean", "sum"):
-        complaint = complaint or f"reduction: expected 'mean' or 'sum', got {reduction!r}"
+    try:
+        schedule = lr if callable(lr) else constant(_positive(lr))
+        chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
+        decide = strategies.create(strategy, workers, **options)
+        if reduction not in ("mean", "sum"):
+            raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
+    except UsageError as error:
+        complaint = complaint or str(error)
     agree(comm, "psgd.connect", signature, complaint)
-    decide = strategies.create(strategy, workers, **options)
     return Connection(
         Mesh(comm, count),
         vector,
@@ -111,6 +114,12 @@ def connect(
         clip_norm,
         float(workers) if reduction == "sum" else 1.0,
     )
+
+
+def _positive(lr: float) -> float:
+    if not (isinstance(lr, int | float) and 0.0 < lr < float("inf")):
+        raise UsageError(f"lr: expected a positive number or a schedule, got {lr!r}")
+    return float(lr)
 
 
 def _checked(params: ArrayLike) -> tuple[Vector, str | None]:
@@ -131,11 +140,7 @@ class Connection:
     """What `psgd.connect` gives: a context manager; inside it, the worker's handle.
 
     Attributes:
-        params: the caller's vector.
-        grads: the gradient to fill before `step` (workers only).
-        worker: this worker's index (workers only).
         workers, servers: how many there are.
-        version: optimizer steps behind `params`.
         mesh: the ranks by role.
         metrics: counters; filled on server 0.
         bytes_sent, bytes_received: of this rank, headers included.
@@ -154,7 +159,8 @@ class Connection:
         reduction_factor: float,
     ) -> None:
         self.mesh = mesh
-        self.params = params
+        self._params = params
+        self._skipping = False
         self.metrics = metrics
         self.workers, self.servers = mesh.workers, mesh.servers
         self.bytes_sent = self.bytes_received = 0
@@ -177,6 +183,13 @@ class Connection:
     def is_server(self) -> bool:
         """Whether this rank serves; False inside the body, which servers skip."""
         return self.mesh.role == "server"
+
+    @property
+    def params(self) -> Vector:
+        """The caller's vector. On a server, inside the block, it ends the block's body."""
+        if self._skipping:
+            raise _WorkersOnly
+        return self._params
 
     @property
     def worker(self) -> int:
@@ -226,6 +239,7 @@ class Connection:
         mesh = self.mesh
         if mesh.role == "server":
             self._serve()
+            self._skipping = True
             return self
         grads = np.zeros_like(self.params)
         if mesh.servers == 0:
@@ -269,6 +283,7 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        self._skipping = False
         if self._client is None:
             if kind in (None, _WorkersOnly):
                 self.mesh.free()

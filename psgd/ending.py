@@ -40,7 +40,8 @@ TERMINATED = 128 + signal.SIGTERM
 ALIKE_S = 0.5  # long enough for one rank, or Open MPI's 0.24 s from SIGTERM to SIGKILL, to end the others
 FORWARD_S = 0.1  # for the launcher to read our last words before MPI_Abort kills the pipes
 DEADLINE_S = 5.0  # for flush, Revoke and Abort; then the process exits all the same
-POLL_S = 1.0
+INSIST_S = 1.0  # from a signal until it is clear that the main thread does not come back from a call
+POLL_S = 0.2  # 40 us each time; how soon ULFM knows depends on how often ranks outside MPI make progress
 
 _first = threading.Lock()
 
@@ -116,11 +117,13 @@ def _guarded(rank: "_Rank") -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in (None, 0):
+        forked = rank.pid != os.getpid()
+        if forked or (isinstance(error, SystemExit) and error.code in (None, 0)):
             raise
         rank.fail(error)
     finally:
-        watch.stop()
+        if rank.pid == os.getpid():
+            watch.stop()
         threading.excepthook = found
 
 
@@ -130,7 +133,7 @@ class _Rank:
     def __init__(self, comm: "MPI.Comm") -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.name = f"[{self.rank}/{self.size}] {socket.gethostname()}"
-        self.ending = False
+        self.pid, self.ending = os.getpid(), False
         self.turn_s = ALIKE_S if self.rank else 0.0
         self.patience_s = 1.0 + 0.5 * min(self.rank, 6)  # one of the bereaved is enough to tell
 
@@ -238,6 +241,7 @@ class _Watch(threading.Thread):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 self.old[number] = signal.signal(number, self.handle)
         self.old_wake = signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self.unhook)  # a child's SIGTERM is not ours
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Raises in the main thread, as soon as that is back in Python."""
@@ -248,12 +252,17 @@ class _Watch(threading.Thread):
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    def stop(self) -> None:
-        """Puts the signal handlers back and waits for the thread, so that it makes no call after Finalize."""
+    def unhook(self) -> None:
+        """Puts the signal handlers back, once."""
         if self.old_wake is not None:
             signal.set_wakeup_fd(self.old_wake)
         for number, handler in self.old.items():
             signal.signal(number, handler)
+        self.old, self.old_wake = {}, None
+
+    def stop(self) -> None:
+        """Puts all back and waits for the thread, so that it makes no MPI call after Finalize."""
+        self.unhook()
         with contextlib.suppress(BlockingIOError):
             os.write(self.wake, b"\0")
         self.join()
@@ -262,7 +271,7 @@ class _Watch(threading.Thread):
                 os.close(fd)
 
     def run(self) -> None:
-        """Sleeps until something happens; with ULFM looks for dead peers once a second."""
+        """Sleeps until something happens; with ULFM also looks for dead peers."""
         ends_at = float("inf")
         while True:
             patience_s = min(POLL_S, max(0.0, ends_at - time.monotonic()))
@@ -284,7 +293,7 @@ class _Watch(threading.Thread):
         """Ends the job for a signal that our handler should have seen by now but for a blocking call."""
         if self.rank is None or number not in self.old:
             return
-        time.sleep(POLL_S)
+        time.sleep(INSIST_S)
         if number not in self.seen and signal.getsignal(number) == self.handle:
             if number == signal.SIGTERM:
                 self.rank.terminated("in a blocking call")

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal
 
-from psgd.shard import Shard
 from psgd.wire import Header
 
 Event = Literal["progress", "epoch", "eval"]
@@ -93,12 +92,10 @@ class RunMetrics:
         self._loss_sum += push.value * push.samples
         self._loss_samples += push.samples
 
-    def progress(self, shard: Shard) -> None:
-        """A group was applied."""
-        self.samples = shard.samples
-        self.steps = shard.version
-        self.lr = shard.lr
-        if self._per_epoch and self.samples >= self._next_epoch:
+    def progress(self, samples: int, version: int, lr: float) -> None:
+        """A group was applied: samples in all, version reached, rate taken."""
+        self.samples, self.steps, self.lr = samples, version, lr
+        if self._per_epoch and samples >= self._next_epoch:
             self._next_epoch = (self.epoch + 1) * self._per_epoch
             self._epoch_loss = self._mean_loss()
             self._loss_sum, self._loss_samples = 0.0, 0

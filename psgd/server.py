@@ -10,10 +10,12 @@ from collections import deque
 from psgd.kernels.errors import ContractError, PeerLostError
 from psgd.metrics import RunMetrics
 from psgd.order import Action
-from psgd.shard import Contribution, Shard
+from psgd.shard import Shard
 from psgd.strategies import Strategy
 from psgd.transport import ServerTransport
 from psgd.wire import FORMAT, Header, Kind
+
+_PUSH, _REPLY = int(Kind.PUSH), int(Kind.REPLY)  # plain numbers: an enum's members cost on the hot path
 
 
 class Server:
@@ -91,7 +93,7 @@ class Server:
 
     def _take(self, header: Header) -> None:
         kind = header.kind
-        if kind == Kind.PUSH:
+        if kind == _PUSH:
             self._pending[header.worker] = header
             if self._decides:
                 self._decide(self.strategy.on_push(header, time.perf_counter()))
@@ -136,13 +138,13 @@ class Server:
                     f"which sent push {header.push}"
                 )
             if header.samples:
-                group.append(Contribution(member.worker, header.samples, member.weight))
+                group.append((member.worker, header.samples, member.weight))
                 self.metrics.applied(header, shard.version)
-        transport.reply(release, self._header(Kind.REPLY, shard.version + bool(group)))
+        transport.reply(release, self._header(_REPLY, shard.version + bool(group)))
         shard.apply(group, transport.fetch, transport.settle, lambda segment: transport.emit(release, segment))
-        self.metrics.progress(shard)
+        self.metrics.progress(shard.samples, shard.version, shard.lr)
 
-    def _release(self, workers: tuple[int, ...], kind: Kind) -> None:
+    def _release(self, workers: tuple[int, ...], kind: int) -> None:
         self.transport.reply(workers, self._header(kind, self.shard.version))
         for segment in range(len(self.shard.ranges)):
             self.transport.emit(workers, segment)
@@ -153,7 +155,7 @@ class Server:
         self.transport.reply(others, self._header(Kind.ABORT, self.shard.version, failed.worker))
         raise PeerLostError(lost_message(failed.worker))
 
-    def _header(self, kind: Kind, version: int, extra: int = 0) -> tuple[float, ...]:
+    def _header(self, kind: int, version: int, extra: int = 0) -> tuple[float, ...]:
         segments = 0 if kind == Kind.ABORT else len(self.shard.ranges)
         extra = extra or int(self.metrics.stop)
         return (FORMAT, 0, kind, 0, self._index, segments, 0, 0, version, 0, 0, extra, self.shard.lr, 0.0)

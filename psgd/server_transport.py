@@ -22,7 +22,7 @@ Vector = NDArray[np.floating]
 
 INLINE_BYTES = 32 << 10  # below, a copy costs less than a second message
 WINDOW_BYTES = 4 << 20  # most memory for one worker's gradient in flight
-_WITH_PAYLOAD = (Kind.INIT, Kind.PUSH)
+_WITH_PAYLOAD = (int(Kind.INIT), int(Kind.PUSH))
 
 
 class _Worker:
@@ -32,6 +32,7 @@ class _Worker:
         payload = params.nbytes if inline else 0
         self.header = np.zeros(HEADER_BYTES + payload, np.uint8)
         self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
+        self.header_view, self.answer_view = memoryview(self.header), memoryview(self.answer)
         self.header_in = comm.Recv_init([self.header, MPI.BYTE], rank, Tag.PUSH)
         self.header_out = comm.Send_init([self.answer, MPI.BYTE], rank, Tag.REPLY)
         self.inline_in = self.header[HEADER_BYTES:].view(params.dtype)
@@ -107,7 +108,7 @@ class MpiServerTransport:
             if index < len(self._workers):
                 worker = self._workers[index]
                 self.bytes_received += worker.header.nbytes
-                header = unpack(worker.header, index, self._mesh.index)
+                header = unpack(worker.header_view, index, self._mesh.index)
                 self._events.append(header)
                 if self._inline and header.kind in _WITH_PAYLOAD:
                     worker.held = True
@@ -129,7 +130,7 @@ class MpiServerTransport:
             slots[(turn - 1) % len(slots)].Start()
         peer.fetched = turn + 1
         at = turn % len(slots)
-        self._waiter.until(slots[at].Test)
+        self._waiter.flowing(slots[at].Test)
         view = peer.slots[at][: len(self._ranges[segment])]
         self.bytes_received += view.nbytes
         return view
@@ -148,7 +149,7 @@ class MpiServerTransport:
         for index in workers:
             peer = self._workers[index]
             self._waiter.until(peer.header_out.Test)
-            pack(peer.answer, (*header[:3], index, *header[4:]))
+            pack(peer.answer_view, (*header[:3], index, *header[4:]))
             if not deferred:
                 self._answer(peer)
 

@@ -6,8 +6,8 @@ through segments, so that receiving, updating and replying overlap and no second
 is, with clipping: the norm must be known before the first element moves).
 """
 
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +20,8 @@ from psgd.schedules import Schedule
 Vector = NDArray[np.floating]
 
 
-class Contribution(NamedTuple):
-    """A gradient that takes part in a step.
-
-    Attributes:
-        worker: where `fetch` gets its data.
-        samples: samples behind the mean gradient; with 0 no data is fetched.
-        weight: multiplies `samples` in the mean.
-    """
-
-    worker: int
-    samples: int
-    weight: float = 1.0
+Contribution = tuple[int, int, float]
+"""Worker (where `fetch` gets its data), samples behind its mean gradient (at least 1), weight."""
 
 
 class Shard:
@@ -69,8 +59,10 @@ class Shard:
         self._factor = reduction_factor
         self._sum_over_shards = sum_over_shards
         self.ranges = segments(params.size, segment)
-        self._params = [params[r.start : r.stop] for r in self.ranges]
-        self._state = [tuple(s[r.start : r.stop] for s in self.state) for r in self.ranges]
+        self._pieces = [
+            (index, params[r.start : r.stop], tuple(s[r.start : r.stop] for s in self.state))
+            for index, r in enumerate(self.ranges)
+        ]
         self._sum = np.empty(params.size if clip_norm else min(segment, params.size), params.dtype)
         whole = bool(clip_norm)
         self._sums = [self._sum[r.start : r.stop] if whole else self._sum[: len(r)] for r in self.ranges]
@@ -101,45 +93,52 @@ class Shard:
             settle: `settle(segment)` returns once nobody reads the segment any more. May block.
             emit: `emit(segment)` is told that the segment has its final values of this version.
         """
-        members = [c for c in group if c.samples]
-        total = sum(c.samples * c.weight for c in members)
-        self.lr = self.schedule(self.samples)
-        if not members:
+        self.lr = lr = self.schedule(self.samples)
+        if not group:
             for index in range(len(self.ranges)):
                 emit(index)
             return
-        self.samples += sum(c.samples for c in members)
         self.version += 1
-        single = len(members) == 1
-        scale = self._factor * (members[0].weight if single else 1.0 / total)
+        single = len(group) == 1
+        if single:
+            worker, samples, weight = group[0]
+            self.samples += samples
+            scale = self._factor * weight
+        else:
+            self.samples += sum(samples for _, samples, _ in group)
+            scale = self._factor / sum(samples * weight for _, samples, weight in group)
         if self._clip:
-            for index, out in enumerate(self._sums):
-                self._gather(members, index, fetch, out)
-            norm = scale * np.sqrt(self._sum_over_shards(accumulate.sum_of_squares(self._sum)))
-            if norm > self._clip:
-                scale *= self._clip / norm
-        for index, out in enumerate(self._sums):
+            scale = self._clipped(group, scale, fetch)
+        update, version = self.rule.update, self.version
+        for index, params, state in self._pieces:
             if self._clip:
-                grad = out
+                grad = self._sums[index]
             elif single:
-                grad = fetch(members[0].worker, index)
+                grad = fetch(worker, index)
             else:
-                grad = self._gather(members, index, fetch, out)
+                grad = self._gather(group, index, fetch)
             settle(index)
-            self.rule.update(self._params[index], grad, self._state[index], self.lr, scale, self.version)
+            update(params, grad, state, lr, scale, version)
             emit(index)
 
+    def _clipped(
+        self, group: Sequence[Contribution], scale: float, fetch: Callable[[int, int], Vector]
+    ) -> float:
+        """Sums the whole gradient and shrinks `scale` where its norm over all shards is too large."""
+        for index in range(len(self.ranges)):
+            self._gather(group, index, fetch)
+        norm = scale * math.sqrt(self._sum_over_shards(accumulate.sum_of_squares(self._sum)))
+        return scale * self._clip / norm if norm > self._clip else scale
+
     def _gather(
-        self, members: Sequence[Contribution], index: int, fetch: Callable[[int, int], Vector], out: Vector
+        self, group: Sequence[Contribution], index: int, fetch: Callable[[int, int], Vector]
     ) -> Vector:
-        if len(members) == 1:
-            out[:] = fetch(members[0].worker, index)
+        out = self._sums[index]
+        if len(group) == 1:
+            out[:] = fetch(group[0][0], index)
             return out
-        for position, member in enumerate(members):
-            grad = fetch(member.worker, index)
-            weight = member.samples * member.weight
-            if position == 0:
-                accumulate.weigh(out, grad, weight)
-            else:
-                accumulate.add_weighted(out, grad, weight)
+        add = accumulate.weigh
+        for worker, samples, weight in group:
+            add(out, fetch(worker, index), samples * weight)
+            add = accumulate.add_weighted
         return out

@@ -5,6 +5,7 @@ shard is so small that it travels inside the header's message.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -21,6 +22,8 @@ from psgd.wire import FORMAT, HEADER_BYTES, Header, Kind, pack, unpack
 
 Vector = NDArray[np.floating]
 
+_ABORT = int(Kind.ABORT)
+
 
 class _Server:
     """Buffers and requests for one server's shard."""
@@ -35,6 +38,7 @@ class _Server:
         self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
         self.inline_out = self.ask[HEADER_BYTES:].view(params.dtype)
         self.inline_in = self.answer[HEADER_BYTES:].view(params.dtype)
+        self.ask_view, self.answer_view = memoryview(self.ask), memoryview(self.answer)
         self.header_out = comm.Send_init([self.ask, MPI.BYTE], rank, Tag.PUSH)
         self.header_in = comm.Recv_init([self.answer, MPI.BYTE], rank, Tag.REPLY)
         self.grads_out: list[MPI.Prequest] = []
@@ -78,17 +82,25 @@ class MpiWorkerTransport:
             )
             for m, r in enumerate(shards)
         ]
-        answers = [r for s in self._servers for r in (s.header_in, *s.params_in)]
-        asks = [s.header_out for s in self._servers]
-        self._exchanges: dict[str, list[MPI.Prequest]] = {
-            "none": answers + asks,
-            "grads": answers + asks + [r for s in self._servers for r in s.grads_out],
-            "params": asks + [r for s in self._servers for r in s.init_out],
+        servers = self._servers
+        asks = [s.header_out for s in servers]
+        self._answers = [s.header_in for s in servers]
+        self._params_in = [r for s in servers for r in s.params_in]
+        self._sends: dict[str, list[MPI.Prequest]] = {
+            "none": asks,
+            "grads": asks + [r for s in servers for r in s.grads_out],
+            "params": asks + [r for s in servers for r in s.init_out],
         }
-        self._answers, self._asks = answers, asks
-        self._payload = sum(s.params.nbytes for s in self._servers if not s.inline)
+        # The first worker's parameters are received where they are sent from: one after the other.
+        self._starts = {
+            data: self._answers + (self._params_in if data != "params" else []) + sends
+            for data, sends in self._sends.items()
+        }
+        self._sent = {data: partial(self._are_sent, sends) for data, sends in self._sends.items()}
+        self._arrived = partial(MPI.Request.Testall, self._params_in)
+        self._payload = sum(s.params.nbytes for s in servers if not s.inline)
 
-    def exchange(self, kind: Kind, fields: tuple[float, ...], data: str) -> Header:
+    def exchange(self, kind: int, fields: tuple[float, ...], data: str) -> Header:
         """Sends a header (and data) to all servers and blocks until all have answered.
 
         Args:
@@ -105,59 +117,56 @@ class MpiWorkerTransport:
             ContractError: shards with different versions: a torn read.
         """
         for index, server in enumerate(self._servers):
-            pack(server.ask, (FORMAT, 0, kind, self._worker, index, server.segments, *fields))
+            pack(server.ask_view, (FORMAT, 0, kind, self._worker, index, server.segments, *fields))
             if server.inline and data != "none":
                 server.inline_out[:] = server.grads if data == "grads" else server.params
             self.bytes_sent += server.ask.nbytes
-        requests = self._exchanges[data]
-        MPI.Prequest.Startall(requests)
-        if data == "params":  # parameters are received where they are sent from: one after the other
-            self._waiter.until(lambda: MPI.Request.Testall(requests))
-            requests = self._answers
-            MPI.Prequest.Startall(requests)
+        MPI.Prequest.Startall(self._starts[data])
+        if self._payload:
+            self._waiter.flowing(self._sent[data])
+        if data == "params" and self._params_in:
+            MPI.Prequest.Startall(self._params_in)
         if data != "none":
             self.bytes_sent += self._payload
-        self._wait(requests)
-        return self._read()
+        first = self._read()
+        if self._payload:
+            self._waiter.flowing(self._arrived)
+            self.bytes_received += self._payload
+        else:
+            self._waiter.flowing(self._sent[data])
+        return first
 
-    def tell(self, kind: Kind, fields: tuple[float, ...], servers: int | None = None) -> None:
+    def tell(self, kind: int, fields: tuple[float, ...], servers: int | None = None) -> None:
         """Sends a header that nobody answers to the first `servers` servers (all: None). Returns once it is out."""
         chosen = self._servers[:servers]
         for index, server in enumerate(chosen):
-            pack(server.ask, (FORMAT, 0, kind, self._worker, index, 0, *fields))
+            pack(server.ask_view, (FORMAT, 0, kind, self._worker, index, 0, *fields))
             server.header_out.Start()
             self.bytes_sent += server.ask.nbytes
         for server in chosen:
             self._waiter.until(server.header_out.Test)
 
-    def _wait(self, requests: list[MPI.Prequest]) -> None:
-        """Waits for all requests; an answer that says ABORT ends the wait, since nothing follows it."""
-        testall = MPI.Request.Testall
-        spins = 0
-
-        def done() -> bool:
-            nonlocal spins
-            if testall(requests):
-                return True
-            spins += 1
-            return spins % 64 == 0 and self._aborted()
-
-        self._waiter.until(done)
-
-    def _aborted(self) -> bool:
+    def _are_sent(self, sends: list[MPI.Prequest]) -> bool:
+        """Whether a push is out. A server that has given up takes no more of it, but has answered."""
+        if MPI.Request.Testall(sends):
+            return True
         for index, server in enumerate(self._servers):
-            if server.header_in.Get_status():
-                header = unpack(server.answer, self._worker, index)
-                if header.kind == Kind.ABORT:
-                    raise PeerLostError(lost_message(header.extra))
+            if server.header_in.Test():
+                self._refuse_abort(unpack(server.answer_view, self._worker, index))
         return False
 
+    @staticmethod
+    def _refuse_abort(header: Header) -> None:
+        if header.kind == _ABORT:
+            raise PeerLostError(lost_message(header.extra))
+
     def _read(self) -> Header:
+        """Waits for every server's answer, as long as it takes."""
         first: Header | None = None
         for index, server in enumerate(self._servers):
-            header = unpack(server.answer, self._worker, index)
-            if header.kind == Kind.ABORT:
-                raise PeerLostError(lost_message(header.extra))
+            self._waiter.until(server.header_in.Test)
+            header = unpack(server.answer_view, self._worker, index)
+            self._refuse_abort(header)
             if server.inline:
                 server.params[:] = server.inline_in
             self.bytes_received += server.answer.nbytes
@@ -168,13 +177,12 @@ class MpiWorkerTransport:
                     f"worker {self._worker}: torn read: server 0 sent version {first.version}, "
                     f"server {index} version {header.version}"
                 )
-        self.bytes_received += self._payload
         assert first is not None
         return first
 
     def close(self) -> None:
         """Frees all requests; receives that still wait are cancelled, sends are left to MPI. Does not block."""
-        for request in self._answers:
+        for request in self._answers + self._params_in:
             if not request.Test():
                 request.Cancel()
                 request.Wait()

@@ -188,8 +188,8 @@ def test_digits():
     assert (x.min(), x.max()) == (0, 16)
     # class counts of the test part, as the repository's optdigits.names states them
     np.testing.assert_array_equal(np.bincount(y), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
-    # first line of optdigits.tes
-    np.testing.assert_array_equal(x[0, 0, 0], [0, 0, 5, 13, 9, 1, 0, 0])
+    # first line of optdigits.tes: row 0 is the first of the test part
+    np.testing.assert_array_equal(data.test.x[0, 0, 0], [0, 0, 5, 13, 9, 1, 0, 0])
 
 
 def test_digits_checksums_are_those_in_the_text():

@@ -1,4 +1,4 @@
-"""One rank fails and the whole job ends: soon, told once, with an exit code that is not 0, nothing left behind."""
+"""One rank fails and the whole job ends: soon, told once, exit code not 0, nothing left behind."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from psgd.kernels.errors import PeerLostError
 
 pytestmark = pytest.mark.job
 
-JOB = """
+JOB = r"""
 import os, signal, sys, threading, time
 from mpi4py import MPI
 import psgd
@@ -30,7 +30,7 @@ with guard(comm):
     if rank == WHO:
         fail()
     WAIT
-print("left the guard", rank, flush=True)
+sys.stdout.write(f"left the guard {rank}\n")
 AFTER
 """
 LIBRARY = JOB.replace("with guard(comm):", "psgd.abort_on_exception()\nif True:")
@@ -126,6 +126,13 @@ def test_sigterm_reaches_a_rank_in_a_blocking_call(job):
     assert result.returncode == 143
     assert len(told(result)) == 1
     assert "SIGTERM in a blocking call" in told(result)[0]
+
+
+def test_terminated_child_process_ends_nobody(job):
+    # As data loaders do: a forked process is sent SIGTERM by its parent.
+    fail = "p = os.fork() or time.sleep(9); time.sleep(0.2); os.kill(p, 15); assert os.waitpid(p, 0)[1] == 15"
+    result = run(job, fail, "end")
+    assert result.returncode == 0, result.stderr
 
 
 def test_long_output_is_not_lost(job):

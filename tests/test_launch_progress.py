@@ -28,6 +28,40 @@ def test_plain_lines_are_one_an_epoch():
     ]
 
 
+def test_an_evaluation_that_comes_early_or_late_joins_its_epochs_line():
+    out = io.StringIO()
+    progress = Progress(lines=out)
+    progress.start(300, 3)
+    progress.update(96, 0, 2.0, 0.25)
+    progress.update(104, 1, 1.0)
+    progress.update(196, 1, 0.9)
+    progress.update(200, 2, 0.75)
+    progress.update(212, 2, 0.7, 0.5)
+    progress.update(300, 3, 0.5)
+    progress.close()
+    assert lines(out) == [
+        "epoch 1/3  loss 1.0000  accuracy 0.2500",
+        "epoch 2/3  loss 0.7500  accuracy 0.5000",
+        "epoch 3/3  loss 0.5000",
+    ]
+
+
+def test_a_line_does_not_wait_long(monkeypatch):
+    out = io.StringIO()
+    progress = Progress(lines=out)
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress.start(300, 3)
+    progress.update(100, 1, 1.0)
+    progress.update(110, 1, 1.0)
+    assert out.getvalue() == ""
+    now[0] = 1.5
+    progress.update(120, 1, 1.0)
+    assert lines(out) == ["epoch 1/3  loss 1.0000"]
+    progress.update(130, 1, 1.0, 0.5)
+    assert lines(out)[1:] == ["epoch 1/3  loss 1.0000  accuracy 0.5000"]
+
+
 def test_close_writes_the_line_that_waits():
     out = io.StringIO()
     progress = Progress(lines=out)

@@ -160,6 +160,13 @@ def test_verbose_shows_the_command(program):
     assert "-n 3" in said_by_us(done.stderr)[0]
 
 
+def test_arguments_for_mpiexec_are_added(program):
+    words = "-x MARK=1" if mpiexec.library().vendor == "Open MPI" else "-genv MARK 1"
+    done = run([*program, "--verbose", "--json", "--mpiexec-args", words])
+    assert done.returncode == 0, done.stderr
+    assert f"-n 3 {words} " in said_by_us(done.stderr)[0]
+
+
 def test_a_run_that_did_not_complete_is_no_success(program):
     done = run(program, MODE="leave")
     assert done.returncode != 0

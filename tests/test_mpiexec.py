@@ -115,16 +115,20 @@ def test_usable_cores():
 
 
 @pytest.mark.parametrize(
-    ("names", "nodes", "local"),
+    ("names", "nodes", "extra", "local"),
     [
-        ((), "1", True),
-        (("SLURM_JOB_ID",), "1", True),
-        (("SLURM_JOB_ID",), "2", False),
-        (("PBS_NODEFILE",), "1", False),
+        ((), "1", "", True),
+        ((), "1", "--with-ft ulfm --mca pml ob1", True),
+        ((), "1", "--host a:2,b:2", False),
+        ((), "1", "-f hosts.txt", False),
+        ((), "1", "--hostfile=hosts.txt", False),
+        (("SLURM_JOB_ID",), "1", "", True),
+        (("SLURM_JOB_ID",), "2", "", False),
+        (("PBS_NODEFILE",), "1", "", False),
     ],
 )
-def test_one_host(names, nodes, local):
-    assert mpiexec.one_host(names, nodes) is local
+def test_one_host(names, nodes, extra, local):
+    assert mpiexec.one_host(names, nodes, extra.split()) is local
 
 
 ASK = """

@@ -72,11 +72,11 @@ def measure(
         count = -(-(repeats or default_repeats(nbytes)) // ROUNDS)
         seconds = np.zeros((3, ROUNDS, count))
         rpc: list[float] | None = []
-        bench = _RawPeer(comm, nbytes // 4, servers, WARM + count)
+        raw = _RawPeer(comm, nbytes // 4, servers, WARM + count)
         for turn in range(ROUNDS):
             seconds[OURS, turn] = _time_ours(comm, nbytes // 4, servers, WARM + count)[WARM:]
-            seconds[RAW, turn] = bench.run(None)[WARM:]
-            seconds[RAW_UPDATE, turn] = bench.run(LR)[WARM:]
+            seconds[RAW, turn] = raw.run(None)[WARM:]
+            seconds[RAW_UPDATE, turn] = raw.run(LR)[WARM:]
             _quiet_barrier(comm)
             more = peer.measure(nbytes, count) if peer is not None and rpc is not None else None
             rpc = None if more is None or rpc is None else rpc + more
@@ -111,8 +111,9 @@ class _RawPeer:
         self._is_server = comm.rank < servers
         self._cuts = [slice(cut.start, cut.stop) for cut in cuts]
         size = len(cuts[comm.rank]) if self._is_server else n
-        self._params = np.zeros(size, np.float32)
-        self._pushes = [np.zeros(size, np.float32) for _ in (self._workers if self._is_server else range(1))]
+        # Values, not np.zeros: untouched zeros are one page of memory, which no real vector is.
+        self._params = _start_values(size)
+        self._pushes = [_gradient(size, 0, 1) for _ in (self._workers if self._is_server else range(1))]
 
     def run(self, lr: float | None) -> NDArray[np.float64]:
         """Seconds of each step on a worker, zeros on a server. The server updates unless `lr` is None."""

@@ -51,6 +51,8 @@ def build(name: str, input_shape: Sequence[int], classes: int, seed: int) -> nn.
                 channels_last = False
             linear = nn.Linear(*weight.shape)
             modules.append(_filled(linear, weight.T, next(views)))
+            if layer.relu:
+                modules.append(nn.ReLU())
         else:
             raise UsageError(f"bench train: no PyTorch counterpart of the layer {layer} of model {name}")
         shape = layer.output_shape(shape)

@@ -24,7 +24,7 @@ _KEYS = (*_TRAIN, *_TEST, *_WHOLE)
 def load(name_or_path: str | os.PathLike[str]) -> Dataset:
     """Opens a dataset and checks its structure: files, headers, sizes, counts, shapes and dtypes.
 
-    Names: `digits`, the 1,797 UCI digits of 8 x 8 (the first 1,497 train, the last 300 test), and
+    Names: `digits`, the 1,797 UCI digits of 8 x 8 (1,497 train; every sixth, 300 in all, tests), and
     `fashion-mnist`, looked for in `$PSGD_DATA/fashion-mnist`, /usr/share/datasets/fashion-mnist and
     ./fashion-mnist. Anything else is a path: a folder of IDX files (`train-images-idx3-ubyte` and so on, or
     `train-images.idx3-ubyte`, with or without `.gz`), an `.npz`, or a folder of `.npy` files. Where no test

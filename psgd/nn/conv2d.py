@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from psgd.kernels.activation import add_bias
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.convolution import fold, unfold
 from psgd.kernels.errors import UsageError
@@ -84,8 +85,9 @@ class Conv2D(Layer[Conv2DState]):
         y, columns = state.y[:n], state.columns[:n]
         unfold(x, columns, self.stride)
         flat_weight = weight.reshape(-1, self.channels)
-        xp.matmul(columns.reshape(-1, len(flat_weight)), flat_weight, out=y.reshape(-1, self.channels))
-        xp.add(y, bias, out=y)
+        flat_y = y.reshape(-1, self.channels)
+        xp.matmul(columns.reshape(-1, len(flat_weight)), flat_weight, out=flat_y)
+        add_bias(flat_y, bias)
         return y
 
     def backward(self, state: Conv2DState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:

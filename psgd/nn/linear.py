@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from psgd.kernels.activation import bias_relu, bias_relu_backward
+from psgd.kernels.activation import add_bias, bias_relu, bias_relu_backward
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.nn.initialize import Init
@@ -63,7 +63,7 @@ class Linear(Layer[LinearState]):
         if self.relu:
             bias_relu(y, bias)
         else:
-            xp.add(y, bias, out=y)
+            add_bias(y, bias)
         return y
 
     def backward(self, state: LinearState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:

@@ -184,6 +184,7 @@ class Model:
             UsageError: another model's context, nothing bound, x of a wrong shape, dtype or device.
         """
         n = self._check(ctx, x)
+        ctx.logits = None  # a forward pass that waits for its backward pass has lost its activations
         x = x.reshape(n, *self.input_shape)
         for step, state, weights in zip(self._steps, ctx.states, self._weights, strict=True):
             x = step.layer.forward(state, x, *weights)

@@ -26,7 +26,7 @@ class ReLU(Layer[ReLUState]):
 
     def allocate(self, room: Room) -> ReLUState:
         """Makes output and mask."""
-        return ReLUState(room.empty(*room.shape), room.empty(*room.shape, dtype=bool))
+        return ReLUState(room.empty(*room.shape), room.empty(*room.shape))
 
     def forward(self, state: ReLUState, x: Array, weight: Array, bias: Array) -> Array:
         """Returns max(x, 0)."""
@@ -35,5 +35,5 @@ class ReLU(Layer[ReLUState]):
     def backward(self, state: ReLUState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
         """Returns dy with 0 where the output was 0, in place."""
         xp = array_module(dy)
-        mask = xp.greater(state.y[: len(dy)], 0, out=state.mask[: len(dy)])
+        mask = xp.sign(state.y[: len(dy)], out=state.mask[: len(dy)])  # of dy's dtype: nothing is cast
         return xp.multiply(dy, mask, out=dy)

@@ -5,6 +5,7 @@ server alike).
 """
 
 import importlib
+import inspect
 from typing import Any, Protocol
 
 from psgd.kernels.errors import UsageError
@@ -40,11 +41,8 @@ def create(name: str, workers: int, **options: Any) -> Strategy:
     if name not in _FILES:
         raise UsageError(f"strategy: expected one of {', '.join(NAMES)}, got {name!r}")
     factory = importlib.import_module(f"psgd.strategies.{_FILES[name]}").create
-    try:
-        strategy: Strategy = factory(workers, **options)
-    except TypeError:
-        known = [word for word in factory.__code__.co_varnames[: factory.__code__.co_kwonlyargcount + 1][1:]]
-        raise UsageError(
-            f"strategy {name}: expected the options {known or 'none'}, got {sorted(options)}"
-        ) from None
+    known = list(inspect.signature(factory).parameters)[1:]
+    if unknown := sorted(set(options) - set(known)):
+        raise UsageError(f"strategy {name}: expected {known or 'no options of its own'}, got {unknown}")
+    strategy: Strategy = factory(workers, **options)
     return strategy

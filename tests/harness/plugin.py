@@ -48,8 +48,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     marker = pyfuncitem.get_closest_marker("ranks")
     if marker is None:
         return None
-    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    n = given.pop("comm")
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != "comm"}
+    n = pyfuncitem.funcargs["comm"]
+    assert isinstance(n, int)
     request = {
         "file": str(pyfuncitem.path),
         "cls": pyfuncitem.cls.__name__ if pyfuncitem.cls else "",

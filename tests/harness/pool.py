@@ -20,6 +20,8 @@ from harness import mpi, processes, wire
 START_S = 60.0
 GRACE_S = 3.0  # for the others once one rank has failed: they are stuck, or about to fail as well
 CHECK_S = 10.0
+FORWARD_S = 0.2  # until the launcher has passed on what the ranks printed
+QUICK_CHECK_S = 2.0  # after a failure, to see whether the ranks can still be used
 
 
 @dataclass
@@ -48,16 +50,22 @@ class Pool:
             offset = self.log().stat().st_size
             replies = self.ask(n, {"do": "run", "n": n, **request}, timeout_s)
             outcome = self.judge(n, replies, timeout_s)
-            if not outcome.failed and all("ok" in reply for reply in replies.values()):
-                outcome = self.judge(n, self.ask(n, {"do": "check", "n": n}, CHECK_S), CHECK_S)
+            back = len(replies) == n and not any("died" in reply for reply in replies.values())
+            if back:
+                patience_s = QUICK_CHECK_S if outcome.failed else CHECK_S
+                meeting = self.judge(n, self.ask(n, {"do": "check", "n": n}, patience_s), patience_s)
+                back = not meeting.failed
+                outcome = outcome if outcome.failed or back else meeting
         except BaseException:
             self.kill()
             raise
         if outcome.failed:
+            time.sleep(FORWARD_S)
             with self.log().open("rb") as log:
                 log.seek(offset)
                 if said := log.read()[-4000:].decode(errors="replace").strip():
                     outcome.failed += f"\n--- output of the ranks ---\n{said}"
+        if not back:
             self.kill()
         return outcome
 
@@ -131,7 +139,7 @@ class Pool:
                 rank = waiting.pop(fd)
                 poll.unregister(fd)
                 reply = wire.receive(self.socks[rank])
-                replies[rank] = {"failed": "this rank died\n"} if reply is None else reply
+                replies[rank] = {"failed": "this rank died\n", "died": True} if reply is None else reply
                 if "ok" not in replies[rank]:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         return replies

@@ -7,6 +7,7 @@ import ast
 import faulthandler
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -30,7 +31,7 @@ _comms: dict[int, MPI.Intracomm] = {}
 
 
 def load(path: str) -> types.ModuleType:
-    """Imports a test file by path, again if it changed, with pytest's assertion rewriting where that works."""
+    """Imports a test file by path, again if it changed, with pytest's assertion rewriting if that works."""
     stat = os.stat(path)
     stamp = (stat.st_mtime_ns, stat.st_size)
     if path in _modules and _modules[path][0] == stamp:
@@ -96,11 +97,12 @@ def check(n: int) -> dict[str, Any]:
     return {"ok": True}
 
 
-def leave_with(sock: socket.socket) -> None:
+def leave_with(sock: socket.socket, folder: str) -> None:
     """Exits as soon as the pytest process is gone, wherever the main thread may be stuck."""
     watch = select.poll()
     watch.register(sock, select.POLLRDHUP)
     watch.poll()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
@@ -112,7 +114,7 @@ def main(address: str, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which then closes the socket
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(address)
-    threading.Thread(target=leave_with, args=(sock,), daemon=True).start()
+    threading.Thread(target=leave_with, args=(sock, folder), daemon=True).start()
     wire.send(sock, {"rank": rank, "pid": os.getpid()})
     while (request := wire.receive(sock)) is not None:
         if request["do"] == "quit":

@@ -1,0 +1,121 @@
+"""Layout: offsets, views, padding and the JSON form."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psgd.kernels.errors import UsageError
+from psgd.nn.layout import Layout
+
+MLP = [("w1", (784, 256)), ("b1", (256,)), ("w2", (256, 10)), ("b2", (10,))]
+
+
+def test_offsets_by_hand():
+    layout = Layout(MLP)
+    assert [p.offset for p in layout.parameters] == [0, 200704, 200960, 203520]
+    assert layout.size == 203536
+    assert layout.padding == (range(203530, 203536),)
+
+
+def test_align_one_has_no_padding():
+    layout = Layout(MLP, align=1)
+    assert layout.size == 784 * 256 + 256 + 2560 + 10
+    assert layout.padding == ()
+
+
+def test_views_share_memory_in_place():
+    layout = Layout([("a", (2, 3)), ("b", (5,)), ("scalar", ())], align=4)
+    vector = np.arange(layout.size, dtype=np.float64)
+    views = layout.views(vector)
+    assert list(views) == ["a", "b", "scalar"]
+    np.testing.assert_array_equal(views["a"], [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(views["b"], [8, 9, 10, 11, 12])
+    assert views["scalar"] == 16
+    views["b"][0] = -1
+    assert vector[8] == -1
+
+
+@pytest.mark.parametrize(
+    "vector", [np.zeros(15), np.zeros((16, 1)), np.zeros(32)[::2]], ids=["short", "2-D", "strided"]
+)
+def test_views_refuse_other_vectors(vector):
+    with pytest.raises(UsageError, match="vector of 16 elements"):
+        Layout([("a", (3,))]).views(vector)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=4), max_size=6), st.sampled_from([1, 2, 3, 16, 64]))
+def test_parameters_and_padding_tile_the_vector(shapes, align):
+    layout = Layout([(f"p{i}", shape) for i, shape in enumerate(shapes)], align)
+    covered = np.zeros(layout.size, int)
+    for p in layout.parameters:
+        assert p.offset % align == 0
+        assert p.size == int(np.prod(p.shape))
+        covered[p.offset : p.stop] += 1
+    for gap in layout.padding:
+        covered[gap.start : gap.stop] += 1
+    assert (covered == 1).all()
+    assert layout.size % align == 0
+    assert Layout.from_json(layout.to_json()) == layout
+
+
+def test_equality_is_of_names_shapes_and_alignment():
+    assert Layout(MLP) == Layout(MLP)
+    assert hash(Layout(MLP)) == hash(Layout(MLP))
+    assert Layout(MLP) != Layout(MLP, align=8)
+    assert Layout(MLP) != Layout([("v1", (784, 256)), *MLP[1:]])
+    assert Layout(MLP) != Layout([("w1", (256, 784)), *MLP[1:]])
+
+
+@pytest.mark.parametrize(
+    "parameters", [[("a", (1,)), ("a", (2,))], [("", (1,))], [("a", (0,))], [("a", (-1,))], [("a", (1.0,))],
+                   [(3, (1,))], [("a", (True,))]]
+)  # fmt: skip
+def test_wrong_parameters_are_refused(parameters):
+    with pytest.raises(UsageError, match="layout:"):
+        Layout(parameters)
+
+
+@pytest.mark.parametrize("align", [0, -1, 1.0, True, None])
+def test_wrong_alignment_is_refused(align):
+    with pytest.raises(UsageError, match="align"):
+        Layout(MLP, align)
+
+
+def edited(change):
+    fields = json.loads(Layout(MLP).to_json())
+    change(fields)
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "3",
+        b"\xff\xfe",
+        "[" * 100_000,
+        edited(lambda f: f.pop("align")),
+        edited(lambda f: f.pop("size")),
+        edited(lambda f: f.pop("parameters")),
+        edited(lambda f: f.update(size=1)),
+        edited(lambda f: f.update(align=32)),
+        edited(lambda f: f.update(align="16")),
+        edited(lambda f: f.update(parameters=3)),
+        edited(lambda f: f.update(more=1)),
+        edited(lambda f: f["parameters"][1].update(offset=16)),
+        edited(lambda f: f["parameters"][1].pop("offset")),
+        edited(lambda f: f["parameters"][1].update(shape=[257])),
+        edited(lambda f: f["parameters"][1].update(shape=256)),
+        edited(lambda f: f["parameters"][1].update(name=None)),
+        edited(lambda f: f["parameters"][1].update(name="w1")),
+    ],
+)
+def test_wrong_json_is_refused(text):
+    with pytest.raises(UsageError, match="layout:"):
+        Layout.from_json(text)

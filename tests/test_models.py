@@ -1,0 +1,427 @@
+"""Whole models: finite differences, PyTorch, contexts, binding, on_ready, initialization, allocation."""
+
+import hashlib
+import itertools
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psgd
+from psgd.kernels.errors import DataError, UsageError
+from psgd.nn.conv2d import Conv2D
+from psgd.nn.linear import Linear
+from psgd.nn.maxpool import MaxPool
+from psgd.nn.model import Model
+from psgd.nn.models import NAMES, build
+from psgd.nn.relu import ReLU
+from psgd.nn.reshape import ChannelsLast, Flatten
+
+CASES = [("softmax", (7,)), ("softmax", (2, 3, 4)), ("mlp", (7,)), ("mlp", (1, 5, 4)), ("cnn", (1, 8, 8)),
+         ("cnn", (3, 9, 7)), ("cnn", (2, 4, 5))]  # fmt: skip
+CLASSES, HIDDEN, BATCH, N = 4, 9, 5, 3
+ROOT = Path(psgd.__path__[0]).parent
+
+
+def make(name, shape, dtype=np.float64):
+    """A bound model with distinct parameters (biases too), and N samples of data for it."""
+    rng = np.random.default_rng(1)
+    model = build(name, shape, CLASSES, dtype, hidden=HIDDEN)
+    params = rng.standard_normal(model.layout.size).astype(dtype) * dtype(0.3)
+    grads = np.full_like(params, np.nan)
+    model.bind(params, grads)
+    x = rng.standard_normal((N, *shape)).astype(dtype)
+    return model, params, grads, x, np.array([3, 0, 1])
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_finite_differences(name, shape):
+    model, params, grads, x, y = make(name, shape)
+    ctx = model.context(BATCH)
+    loss = model.gradient(ctx, x, y)
+    assert loss == pytest.approx(model.evaluate(ctx, x, y)[1] / N, rel=1e-12)
+    chosen = np.random.default_rng(0).permutation(model.layout.size)[:400]
+    eps = 1e-6
+    for at in chosen:
+        kept = params[at]
+        params[at] = kept + eps
+        above = model.evaluate(ctx, x, y)[1]
+        params[at] = kept - eps
+        slope = (above - model.evaluate(ctx, x, y)[1]) / (2 * eps * N)
+        params[at] = kept
+        assert grads[at] == pytest.approx(slope, rel=1e-6, abs=1e-8), at
+
+
+def reorder(h, w, c):
+    """Our weight behind Flatten, rows in (h, w, c), to PyTorch's, columns in (c, h, w), and back."""
+    return (
+        lambda a: a.reshape(h, w, c, -1).transpose(3, 2, 0, 1).reshape(a.shape[1], -1),
+        lambda g: g.reshape(-1, c, h, w).permute(2, 3, 1, 0).reshape(h * w * c, -1),
+    )
+
+
+def torch_twin(torch, model, params):
+    """The same network by PyTorch; returns it and a function that puts its gradients in our order."""
+    nn = torch.nn
+    views = model.layout.views(params)
+    shape, modules, copies, counts, flattened = model.input_shape, [], [], {}, None
+    for layer in model.layers:
+        counts[layer.name] = counts.get(layer.name, 0) + 1
+        ours = f"{layer.name}{counts[layer.name]}"
+        if isinstance(layer, Conv2D):
+            modules.append(nn.Conv2d(shape[2], layer.channels, layer.size, layer.stride, layer.padding))
+            copies.append(
+                (ours, modules[-1], lambda w: w.transpose(3, 2, 0, 1), lambda g: g.permute(2, 3, 1, 0))
+            )
+        elif isinstance(layer, Linear):
+            modules.append(nn.Linear(shape[0], layer.units))
+            if flattened:  # we flatten (h, w, c), PyTorch (c, h, w)
+                forth, back = reorder(*flattened)
+                copies.append((ours, modules[-1], forth, back))
+            else:
+                copies.append((ours, modules[-1], lambda w: w.T, lambda g: g.T))
+            flattened = None
+            if layer.relu:
+                modules.append(nn.ReLU())
+        elif isinstance(layer, ReLU):
+            modules.append(nn.ReLU())
+        elif isinstance(layer, MaxPool):
+            modules.append(nn.MaxPool2d(layer.size))
+        elif isinstance(layer, Flatten):
+            modules.append(nn.Flatten())
+            flattened = shape if any(isinstance(m, nn.Conv2d) for m in modules) else None
+        shape = layer.output_shape(shape)
+    net = nn.Sequential(*modules).double()
+    with torch.no_grad():
+        for ours, module, forth, _ in copies:
+            module.weight.copy_(torch.tensor(forth(views[f"{ours}.weight"]).copy()))
+            module.bias.copy_(torch.tensor(views[f"{ours}.bias"]))
+
+    def gradients():
+        for ours, module, _, back in copies:
+            yield f"{ours}.weight", back(module.weight.grad).reshape(views[f"{ours}.weight"].shape).numpy()
+            yield f"{ours}.bias", module.bias.grad.numpy()
+
+    return net, gradients
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_pytorch(name, shape):
+    torch = pytest.importorskip("torch")
+    model, params, grads, x, y = make(name, shape)
+    net, gradients = torch_twin(torch, model, params)
+    ctx = model.context(BATCH)
+    logits = net(torch.tensor(x))
+    np.testing.assert_allclose(model.logits(ctx, x), logits.detach().numpy(), rtol=1e-12, atol=1e-12)
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(y))
+    loss.backward()
+    assert model.gradient(ctx, x, y) == pytest.approx(loss.item(), rel=1e-12)
+    ours = model.layout.views(grads)
+    theirs = dict(gradients())
+    assert ours.keys() == theirs.keys()
+    for key, gradient in theirs.items():
+        np.testing.assert_allclose(ours[key], gradient, rtol=1e-11, atol=1e-13, err_msg=key)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_gpu_is_the_host_to_rounding(name, shape, dtype):
+    cupy = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no GPU")
+    model, params, grads, x, y = make(name, shape)
+    loss = model.gradient(model.context(BATCH), x, y)
+    twin = build(name, shape, CLASSES, dtype, hidden=HIDDEN)
+    device_grads = cupy.full(len(grads), np.nan, dtype)
+    twin.bind(cupy.asarray(params, dtype), device_grads)
+    ctx = twin.context(BATCH)
+    seen = []
+    device_x = cupy.asarray(x, dtype)
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    assert twin.gradient(ctx, device_x, cupy.asarray(y), seen.append) == pytest.approx(loss, rel=tolerance)
+    assert sum(len(part) for part in seen) == len(grads)
+    np.testing.assert_allclose(device_grads.get(), grads, rtol=10 * tolerance, atol=tolerance)
+    assert twin.evaluate(ctx, device_x, cupy.asarray(y))[0] == model.evaluate(model.context(1), x, y)[0]
+    with pytest.raises(DataError, match="label 4 in row 2"):
+        twin.gradient(ctx, device_x, cupy.asarray([0, 1, 4]))
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_float32_is_float64_to_rounding(name, shape):
+    model, params, grads, x, y = make(name, shape)
+    loss = model.gradient(model.context(BATCH), x, y)
+    small = build(name, shape, CLASSES, hidden=HIDDEN)
+    small_grads = np.full(len(grads), np.nan, np.float32)
+    small.bind(params.astype(np.float32), small_grads)
+    got = small.gradient(small.context(BATCH), x.astype(np.float32), y.astype(np.uint8))
+    assert got == pytest.approx(loss, rel=1e-5)
+    np.testing.assert_allclose(small_grads, grads, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_on_ready_covers_the_vector_backwards_and_ranges_are_final(name, shape):
+    model, _, grads, x, y = make(name, shape)
+    ranges, parts = [], []
+
+    def on_ready(ready):
+        ranges.append(ready)
+        parts.append(grads[ready.start : ready.stop].copy())
+
+    model.gradient(model.context(BATCH), x, y, on_ready)
+    assert ranges[0].stop == model.layout.size
+    assert ranges[-1].start == 0
+    assert all(later.stop == earlier.start for earlier, later in itertools.pairwise(ranges))
+    assert len(ranges) == {"softmax": 1, "mlp": 2, "cnn": 4}[name]
+    np.testing.assert_array_equal(np.concatenate(parts[::-1]), grads)
+    for gap in model.layout.padding:
+        assert not grads[gap.start : gap.stop].any()
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_two_contexts_alive_and_rebound_gradients(name, shape):
+    model, params, _, x, y = make(name, shape)
+    other_x, other_y = x[::-1].copy() * 2 - 1, np.array([2, 2, 0])
+    expected = []
+    for xs, ys in ((x, y), (other_x, other_y)):
+        grads = np.empty_like(params)
+        model.bind(params, grads)
+        expected.append((model.gradient(model.context(BATCH), xs, ys), grads))
+    one, two = model.context(BATCH), model.context(N)
+    model.forward(one, x)
+    model.forward(two, other_x)
+    for ctx, ys, (loss, grads) in ((one, y, expected[0]), (two, other_y, expected[1])):
+        got = np.full_like(params, np.nan)
+        model.bind(params, got)
+        assert model.backward(ctx, ys) == loss
+        np.testing.assert_array_equal(got, grads)
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_any_number_of_samples_up_to_the_context(name, shape):
+    model, params, _, x, y = make(name, shape)
+    ctx = model.context(N)
+    mean = np.zeros_like(params)
+    losses = []
+    for i in range(N):
+        grads = np.empty_like(params)
+        model.bind(params, grads)
+        losses.append(model.gradient(ctx, x[i : i + 1], y[i : i + 1]))
+        mean += grads / N
+    model.bind(params, grads)
+    assert model.gradient(ctx, x.reshape(N, -1), y) == pytest.approx(np.mean(losses), rel=1e-12)
+    np.testing.assert_allclose(grads, mean, rtol=1e-10, atol=1e-13)
+
+
+def test_rebind_uses_the_new_parameters_and_leaves_the_old():
+    model, params, grads, x, y = make("mlp", (7,))
+    ctx = model.context(BATCH)
+    first = model.gradient(ctx, x, y)
+    kept, kept_grads = params.copy(), grads.copy()
+    model.bind(params * 2, np.empty_like(grads))
+    assert model.gradient(ctx, x, y) != first
+    np.testing.assert_array_equal(params, kept)
+    np.testing.assert_array_equal(grads, kept_grads)
+    model.bind(params, grads)
+    assert model.gradient(ctx, x, y) == first
+
+
+def test_evaluate_in_chunks():
+    model, _, _, _, _ = make("mlp", (7,))
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((23, 7)), rng.integers(0, CLASSES, 23)
+    z = np.array(model.logits(model.context(23), x))
+    correct, loss = model.evaluate(model.context(5), x, y)
+    assert correct == (z.argmax(axis=1) == y).sum()
+    power = np.exp(z)
+    assert loss == pytest.approx(-np.log(power[np.arange(23), y] / power.sum(axis=1)).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("softmax", (1, 28, 28)), ("mlp", (1, 28, 28)), ("cnn", (3, 28, 28))]
+)
+def test_a_step_allocates_nothing_of_an_arrays_size(name, shape):
+    model = build(name, shape, 10)
+    params = model.init(0)
+    model.bind(params, np.empty_like(params))
+    ctx = model.context(64)
+    x = np.random.default_rng(0).standard_normal((64, *shape)).astype(np.float32)
+    y = np.arange(64) % 10
+    for n in (64, 63):
+        model.gradient(ctx, x[:n], y[:n])
+    tracemalloc.start()
+    try:
+        base = tracemalloc.get_traced_memory()[0]
+        for n in (64, 63, 64):
+            model.gradient(ctx, x[:n], y[:n], lambda ready: None)
+            model.evaluate(ctx, x[:n], y[:n])
+        peak = tracemalloc.get_traced_memory()[1] - base
+    finally:
+        tracemalloc.stop()
+    assert peak < 8192  # the smallest activation, of 64 x 10, has 2560 bytes; objects for views are the rest
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_initialization_has_the_closed_forms_moments(dtype):
+    model = build("cnn", (1, 28, 28), 10, dtype)
+    views = model.layout.views(model.init(5))
+    expected = {  # He: 2 / fan_in; Xavier: 2 / (fan_in + fan_out)
+        "conv1": 2 / 9,
+        "conv2": 2 / (9 * 16),
+        "linear1": 2 / (7 * 7 * 32),
+        "linear2": 2 / (256 + 10),
+    }
+    for name, variance in expected.items():
+        weight = views[f"{name}.weight"].astype(np.float64)
+        assert not views[f"{name}.bias"].any()
+        assert np.abs(weight).max() <= np.sqrt(3 * variance) * (1 + 1e-6)
+        sigma = np.sqrt(0.8 / weight.size)  # of a uniform sample's variance, relative
+        assert (weight**2).mean() == pytest.approx(variance, rel=5 * sigma)
+        assert abs(weight.mean()) < 5 * np.sqrt(variance / weight.size)
+    assert len(np.unique(views["linear1.weight"])) > 0.9 * 2**17
+
+
+def test_initialization_by_argument_place_and_seed():
+    def largest(layers):
+        model = Model(layers, (50,))
+        return [np.abs(v).max() for k, v in model.layout.views(model.init(0)).items() if "weight" in k]
+
+    he, xavier = np.sqrt(6 / 50), np.sqrt(6 / 150)
+    for layers, a in (
+        ([Linear(100, relu=True)], he),
+        ([Linear(100), ReLU()], he),
+        ([Linear(100)], xavier),
+        ([Linear(100, init="he")], he),
+        ([Linear(100, relu=True, init="xavier")], xavier),
+        ([Linear(100), Linear(3, relu=True)], xavier),
+    ):
+        assert largest(layers)[0] == pytest.approx(a, rel=0.01)
+    model = build("mlp", (50,), 10)
+    assert (model.init(1) != model.init(2)).any()
+    np.testing.assert_array_equal(model.init(1), model.init(1))
+    np.testing.assert_array_equal(
+        build("mlp", (50,), 10, np.float64).init(1).astype(np.float32), model.init(1)
+    )
+
+
+def test_initialization_is_the_same_in_another_process():
+    code = (
+        "import hashlib; from psgd.nn.models import build; "
+        "print(hashlib.sha256(build('cnn', (1, 8, 8), 10).init(3).tobytes()).hexdigest())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    ours = hashlib.sha256(build("cnn", (1, 8, 8), 10).init(3).tobytes()).hexdigest()
+    assert run.stdout.strip() == ours
+
+
+def test_building_imports_neither_mpi_nor_numba_nor_cupy():
+    code = (
+        "import sys; from psgd.nn.models import build; m = build('cnn', (1, 8, 8), 10); m.bind(m.init(0)); "
+        "m.context(2); print([x for x in ('numba', 'cupy', 'mpi4py') if x in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    assert run.stdout.strip() == "[]"
+
+
+def test_first_layers_input_gradient_has_no_buffer():
+    model = build("cnn", (2, 8, 8), 10)
+    states = model.context(4).states
+    assert states[0].dx is None
+    assert states[1].dpadded is None
+    assert states[4].dpadded is not None
+    assert build("mlp", (8,), 10).context(4).states[1].dx is None
+
+
+def test_training_reaches_what_can_be_learned():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((256, 1, 8, 8)).astype(np.float32)
+    y = (x[:, 0, :4].sum(axis=(1, 2)) > x[:, 0, 4:].sum(axis=(1, 2))).astype(np.int64)
+    for name in NAMES:
+        model = build(name, (1, 8, 8), 2)
+        params = model.init(0)
+        grads = np.empty_like(params)
+        model.bind(params, grads)
+        ctx = model.context(64)
+        for step in range(240):
+            part = slice(step % 4 * 64, step % 4 * 64 + 64)
+            model.gradient(ctx, x[part], y[part])
+            params -= np.float32(0.1) * grads
+        assert model.evaluate(ctx, x, y)[0] >= 0.97 * 256, name
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("resnet", (1, 8, 8), "unknown model 'resnet': choose one of softmax, mlp, cnn"),
+        ("cnn", (64,), "cnn needs images"),
+        ("cnn", (8, 8), "cnn needs images"),
+        ("cnn", (1, 3, 9), "at least 4 x 4"),
+        ("mlp", (), "at least one value"),
+        ("mlp", (3, 0), "at least one value"),
+    ],
+)
+def test_build_refuses_in_one_line(name, shape, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        build(name, shape, 10)
+    assert "\n" not in str(caught.value)
+
+
+def test_model_refuses_what_does_not_fit():
+    with pytest.raises(UsageError, match="float32 or float64"):
+        build("mlp", (7,), 10, np.float16)
+    with pytest.raises(UsageError, match="layer with parameters"):
+        Model([Flatten()], (7,))
+    with pytest.raises(UsageError, match="one flat output"):
+        Model([ChannelsLast(), Conv2D(2, 3)], (1, 7, 7))
+    with pytest.raises(UsageError, match="xavier or he"):
+        Model([Linear(3, init="zero")], (7,)).init(0)
+
+
+def test_calls_refuse_wrong_arguments():
+    model, params, grads, x, y = make("mlp", (7,))
+    ctx = model.context(N)
+    for bad in (params[1:], params.astype(np.float32), params.reshape(1, -1), [1.0]):
+        with pytest.raises(UsageError):
+            model.bind(bad, grads)
+        with pytest.raises(UsageError):
+            model.bind(params, bad)
+    with pytest.raises(UsageError, match="1 to 3 samples"):
+        model.gradient(ctx, np.concatenate([x, x]), np.concatenate([y, y]))
+    with pytest.raises(UsageError, match="1 to 3 samples"):
+        model.gradient(ctx, x[:0], y[:0])
+    for bad in (x[:, :6], x.astype(np.float32), x.reshape(N, 7, 1)):
+        with pytest.raises(UsageError):
+            model.gradient(ctx, bad, y)
+    for bad in (y[:2], y.astype(float), y.reshape(N, 1)):
+        with pytest.raises(UsageError, match="integers"):
+            model.gradient(ctx, x, bad)
+    with pytest.raises(UsageError, match="another model"):
+        model.gradient(build("mlp", (7,), CLASSES, np.float64).context(N), x, y)
+    with pytest.raises(UsageError, match="at least 1"):
+        model.context(0)
+    model.gradient(ctx, x, y)
+    with pytest.raises(UsageError, match="forward pass"):
+        model.backward(ctx, y)
+    model.forward(ctx, x)
+    model.evaluate(ctx, x, y)
+    with pytest.raises(UsageError, match="forward pass"):
+        model.backward(ctx, y)
+    model.bind(params)
+    with pytest.raises(UsageError, match="bound grads"):
+        model.gradient(ctx, x, y)
+    assert model.evaluate(ctx, x, y)[1] > 0
+
+
+def test_wrong_label_leaves_the_gradient():
+    model, _, grads, x, _ = make("mlp", (7,))
+    grads[:] = 5
+    with pytest.raises(DataError, match="label 4 in row 1"):
+        model.gradient(model.context(N), x, np.array([0, 4, 0]))
+    assert (grads == 5).all()
