@@ -4,15 +4,19 @@ import contextlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from psgd.config import TrainConfig
 from psgd.kernels.errors import UsageError
 from psgd.launch import options, outcome, ranks, summary
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 WORKERS = 2
 
@@ -89,11 +93,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, told: int | None) -> i
         as_json: how rank 0 prints the result.
         told: the number of ranks that the launcher's environment names, if it does.
     """
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    if told is not None and told > 1 and comm.size == 1:
-        raise UsageError(_alone(told, MPI.get_vendor()))
+    comm = _start(told)
     from psgd.ending import guard
 
     with guard(comm):
@@ -116,11 +116,30 @@ def _run(config: TrainConfig | UsageError, as_json: bool, told: int | None) -> i
     return 0
 
 
+def _start(told: int | None) -> "MPI.Intracomm":
+    """Starts MPI, and refuses a job whose ranks do not see each other."""
+    import mpi4py
+
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    from mpi4py import MPI
+
+    several = told is not None and told > 1
+    # Under another MPI's mpiexec each rank is alone; MPICH's under Open MPI's cannot even start.
+    foreign = several and "OMPI_COMM_WORLD_RANK" in os.environ and MPI.get_vendor()[0] != "Open MPI"
+    if not foreign and not MPI.Is_initialized():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's word on the same thing, once a rank
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if foreign or (several and MPI.COMM_WORLD.size == 1):
+        raise UsageError(_alone(told or 0, MPI.get_vendor()))
+    return MPI.COMM_WORLD
+
+
 def _alone(told: int, vendor: tuple[str, tuple[int, ...]]) -> str:
     name = f"{vendor[0]} {'.'.join(map(str, vendor[1]))}"
     slurm = "pmix" if vendor[0] == "Open MPI" else "pmi2"
     return (
-        f"the environment says {told} ranks, but MPI sees 1, so each would train alone: not started by the "
+        f"the environment says {told} ranks, but each would train alone: they were not started by the "
         f"mpiexec of mpi4py's MPI, {name}; run plain `psgd train`, which finds that one, or under SLURM "
         f"srun --mpi={slurm}"
     )

@@ -199,7 +199,7 @@ def test_ranks_that_another_mpi_started_refuse(program, rank):
     assert done.returncode == (0 if rank else 2)
     assert len(said_by_us(done.stderr)) == (0 if rank else 1)
     if rank == 0:
-        for part in ("says 3 ranks, but MPI sees 1", "plain `psgd train`", mend):
+        for part in ("says 3 ranks, but each would train alone", "plain `psgd train`", mend):
             assert part in done.stderr
     assert "epoch" not in done.stderr
 
