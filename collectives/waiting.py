@@ -6,6 +6,7 @@ Test calls, which progress MPI, and after a patience it sleeps a tenth of the ti
 costs at most about a tenth of any wait, and an idle rank costs next to nothing.
 """
 
+import contextlib
 import ctypes
 import os
 import time
@@ -81,7 +82,5 @@ def ranks_outnumber_cores(comm: MPI.Intracomm) -> bool:
 
 def _sharpen_timer() -> None:
     """Asks Linux to wake sleepers within about 1 us instead of 50 us; harmless where it is not possible."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass

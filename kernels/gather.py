@@ -9,7 +9,7 @@ from psgd.kernels.jit import kernel
 
 
 @kernel
-def gather(  # noqa: PLR0917
+def gather(
     x: NDArray[Any],
     y: NDArray[Any],
     rows: NDArray[np.int64],

@@ -50,8 +50,6 @@ _EXPORTS = {
     "schedules": "psgd.schedules",
 }
 
-__all__ = sorted([*_EXPORTS, "__version__"])
-
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
@@ -67,4 +65,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*_EXPORTS, "__version__"])

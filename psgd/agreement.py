@@ -37,9 +37,7 @@ def agree(
     else:
         buffer = np.empty(int(lengths.sum()), np.uint8)
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        comm.Allgatherv(
-            np.frombuffer(text, np.uint8), [buffer, (lengths.tolist(), starts.tolist()), MPI.BYTE]
-        )
+        comm.Allgatherv(np.frombuffer(text, np.uint8), [buffer, (lengths.tolist(), starts.tolist()), MPI.BYTE])
         texts = [bytes(buffer[s : s + n]) for s, n in zip(starts, lengths, strict=True)]
     answers = [json.loads(t) for t in texts]
     for rank, answer in enumerate(answers):

@@ -120,7 +120,20 @@ class LocalClient:
         shard = self._shard
         self._pushes += 1
         header = Header(
-            FORMAT, 0, Kind.PUSH, 0, 0, 0, self._pushes, self._pushes - 1, shard.version, samples, 0, 0, loss, 0.0
+            FORMAT,
+            0,
+            Kind.PUSH,
+            0,
+            0,
+            0,
+            self._pushes,
+            self._pushes - 1,
+            shard.version,
+            samples,
+            0,
+            0,
+            loss,
+            0.0,
         )
         if samples:
             self._metrics.applied(header, shard.version)

@@ -69,7 +69,8 @@ def connect(
         servers: how many ranks serve; None is 1, or 0 on a single rank.
         lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
         rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
-        momentum, weight_decay: for a rule given by name. Applied once, on the server.
+        momentum: factor, for a rule given by name.
+        weight_decay: L2 coefficient, for a rule given by name. Both are applied once, on the server.
         clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
         metrics: filled on server 0 (on a single rank: here).
@@ -85,7 +86,7 @@ def connect(
     size = comm.Get_size()
     count = (1 if size > 1 else 0) if servers is None else servers
     workers = size - count
-    signature = {
+    signature: dict[str, str | int | float | bool | None] = {
         "size": vector.size,
         "dtype": str(vector.dtype),
         "servers": count,
@@ -130,7 +131,10 @@ def _checked(params: ArrayLike) -> tuple[Vector, str | None]:
     if vector.dtype not in (np.float32, np.float64):
         return vector, f"params: expected float32 or float64, got {vector.dtype}: convert it with astype"
     if vector.ndim != 1 or not vector.flags.c_contiguous:
-        return vector, f"params: expected a contiguous 1-D array, got shape {vector.shape}: pass params.reshape(-1)"
+        return (
+            vector,
+            f"params: expected a contiguous 1-D array, got shape {vector.shape}: pass params.reshape(-1)",
+        )
     if not vector.flags.writeable:
         return vector, "params: expected a writable array, got a read-only one: pass a copy"
     return vector, None

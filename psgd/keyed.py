@@ -17,9 +17,7 @@ def _word(value: int | str) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < 2**64:
-        raise UsageError(
-            f"random generator: seed and keys are texts or integers in 0..2**64-1, got {value!r}"
-        )
+        raise UsageError(f"random generator: seed and keys are texts or integers in 0..2**64-1, got {value!r}")
     return number
 
 

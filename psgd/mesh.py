@@ -45,8 +45,8 @@ class Mesh:
         self.workers = size - servers
         self.role: Role = "server" if rank < servers else "worker"
         self.index = rank if self.role == "server" else rank - servers
-        self.world: MPI.Intracomm = comm.Dup()
-        part: MPI.Intracomm = self.world.Split(0 if self.role == "server" else 1, rank)
+        self.world = comm.Dup()
+        part = self.world.Split(0 if self.role == "server" else 1, rank)
         self.server = part if self.role == "server" else None
         self.worker = part if self.role == "worker" else None
         self.data = self.worker

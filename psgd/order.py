@@ -76,8 +76,7 @@ def decode(words: NDArray[np.int64], workers: int) -> Action:
         raise ContractError(f"order: truncated entry of {words.size} words")
     weights = words.view(np.float64)
     group = tuple(
-        Member(int(words[at]), int(words[at + 1]), float(weights[at + 2]))
-        for at in range(3, 3 + 3 * members, 3)
+        Member(int(words[at]), int(words[at + 1]), float(weights[at + 2])) for at in range(3, 3 + 3 * members, 3)
     )
     release = tuple(int(word) for word in words[3 + 3 * members : 3 + 3 * members + releases])
     _check_workers([m.worker for m in group], workers)

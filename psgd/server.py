@@ -65,7 +65,7 @@ class Server:
         self._initialize()
         while not self._ended:
             event = self.transport.next()
-            if type(event) is Action:
+            if isinstance(event, Action):
                 self._queue.append(event)
             else:
                 self._take(event)
@@ -79,7 +79,7 @@ class Server:
         transport, shard = self.transport, self.shard
         while len(waiting) < self._workers:
             header = transport.next()
-            if type(header) is Action:
+            if isinstance(header, Action):
                 self._queue.append(header)
                 continue
             if header.kind == Kind.FAILED:

@@ -32,7 +32,7 @@ class _Worker:
         payload = params.nbytes if inline else 0
         self.header = np.zeros(HEADER_BYTES + payload, np.uint8)
         self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
-        self.header_view, self.answer_view = memoryview(self.header), memoryview(self.answer)
+        self.header_view, self.answer_view = self.header.data, self.answer.data  # struct reads these faster
         self.header_in = comm.Recv_init([self.header, MPI.BYTE], rank, Tag.PUSH)
         self.header_out = comm.Send_init([self.answer, MPI.BYTE], rank, Tag.REPLY)
         self.inline_in = self.header[HEADER_BYTES:].view(params.dtype)
@@ -79,9 +79,7 @@ class MpiServerTransport:
         self._waiter = waiter
         self._inline = 0 < params.nbytes <= INLINE_BYTES
         comm = mesh.world
-        self._workers = [
-            _Worker(comm, mesh.worker_rank(w), params, ranges, self._inline) for w in range(mesh.workers)
-        ]
+        self._workers = [_Worker(comm, mesh.worker_rank(w), params, ranges, self._inline) for w in range(mesh.workers)]
         self._events: deque[Header | Action] = deque()
         self._reading: list[list[MPI.Prequest]] = [[] for _ in ranges]
         self._receives = [worker.header_in for worker in self._workers]

@@ -121,18 +121,14 @@ class Shard:
             update(params, grad, state, lr, scale, version)
             emit(index)
 
-    def _clipped(
-        self, group: Sequence[Contribution], scale: float, fetch: Callable[[int, int], Vector]
-    ) -> float:
+    def _clipped(self, group: Sequence[Contribution], scale: float, fetch: Callable[[int, int], Vector]) -> float:
         """Sums the whole gradient and shrinks `scale` where its norm over all shards is too large."""
         for index in range(len(self.ranges)):
             self._gather(group, index, fetch)
         norm = scale * math.sqrt(self._sum_over_shards(accumulate.sum_of_squares(self._sum)))
         return scale * self._clip / norm if norm > self._clip else scale
 
-    def _gather(
-        self, group: Sequence[Contribution], index: int, fetch: Callable[[int, int], Vector]
-    ) -> Vector:
+    def _gather(self, group: Sequence[Contribution], index: int, fetch: Callable[[int, int], Vector]) -> Vector:
         out = self._sums[index]
         if len(group) == 1:
             out[:] = fetch(group[0][0], index)

@@ -59,7 +59,10 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
     with Journal(config.log if comm.Get_rank() == 0 else None) as journal:
         journal.write("start", **asdict(config) | {"workers": workers, "servers": servers, "samples": samples})
         metrics = RunMetrics(
-            workers, _teller(journal, on_progress), samples_per_epoch=samples, target_accuracy=config.target_accuracy
+            workers,
+            _teller(journal, on_progress),
+            samples_per_epoch=samples,
+            target_accuracy=config.target_accuracy,
         )
         params = np.empty(model.layout.size, np.float32) if serves else model.init(config.seed)
         trainer = None if serves else _Trainer(config, dataset, statistics, model, params)
@@ -154,9 +157,7 @@ class _Trainer:
         """All epochs; a worker that has run out of samples in an epoch pushes none and keeps pace."""
         config, model, batches, context = self._config, self._model, self._batches, self._context
         model.bind(ps.params, ps.grads)
-        sampler = Sampler(
-            self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed
-        )
+        sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
         for epoch in range(config.epochs):
             for step in range(sampler.steps):
                 indices = sampler.batch(epoch, step)

@@ -38,7 +38,7 @@ class _Server:
         self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
         self.inline_out = self.ask[HEADER_BYTES:].view(params.dtype)
         self.inline_in = self.answer[HEADER_BYTES:].view(params.dtype)
-        self.ask_view, self.answer_view = memoryview(self.ask), memoryview(self.answer)
+        self.ask_view, self.answer_view = self.ask.data, self.answer.data  # struct reads these faster
         self.header_out = comm.Send_init([self.ask, MPI.BYTE], rank, Tag.PUSH)
         self.header_in = comm.Recv_init([self.answer, MPI.BYTE], rank, Tag.REPLY)
         self.grads_out: list[MPI.Prequest] = []
@@ -77,9 +77,7 @@ class MpiWorkerTransport:
         self._worker = mesh.index
         self._waiter = waiter
         self._servers = [
-            _Server(
-                mesh.world, mesh.server_rank(m), params[r.start : r.stop], grads[r.start : r.stop], segment
-            )
+            _Server(mesh.world, mesh.server_rank(m), params[r.start : r.stop], grads[r.start : r.stop], segment)
             for m, r in enumerate(shards)
         ]
         servers = self._servers

@@ -4,8 +4,9 @@ import json
 import time
 
 import numpy as np
-import psgd
 import pytest
+
+import psgd
 from psgd import rules
 from psgd.collectives.split import split
 from psgd.kernels.errors import ContractError, PeerLostError, UsageError
@@ -229,11 +230,16 @@ def test_wrong_options(comm, options, message):
 def test_a_worker_that_raises_ends_the_block_everywhere(comm, n, strategy):
     params = np.zeros(n, np.float32)
     expected = ZeroDivisionError if comm.rank == 2 else PeerLostError
-    with pytest.raises(expected) as caught, psgd.connect(comm, params, strategy=strategy) as ps:
-        for step in range(1000):
-            if ps.worker == 1 and step == 3:
-                raise ZeroDivisionError
-            ps.step()
+
+    def loop():
+        with psgd.connect(comm, params, strategy=strategy) as ps:
+            for step in range(1000):
+                if ps.worker == 1 and step == 3:
+                    raise ZeroDivisionError
+                ps.step()
+
+    with pytest.raises(expected) as caught:
+        loop()
     if comm.rank != 2:
         assert "worker 1 left psgd.connect with an error" in str(caught.value)
 

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+
 from psgd.metrics import RunMetrics
 from psgd.wire import FORMAT, Header, Kind
 

@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from psgd.kernels.errors import ContractError
 from psgd.order import Action, Member, decode, encode, order_words
 
 WORKERS = 5
-members = st.builds(
-    Member, st.integers(0, WORKERS - 1), st.integers(1, 2**50), st.floats(0, 1e6, allow_nan=False)
-)
+members = st.builds(Member, st.integers(0, WORKERS - 1), st.integers(1, 2**50), st.floats(0, 1e6, allow_nan=False))
 actions = st.builds(
     Action,
     st.lists(members, max_size=WORKERS).map(tuple),

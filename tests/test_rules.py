@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from psgd import rules
 from psgd.kernels.errors import UsageError
 
@@ -13,8 +14,8 @@ GRADS = RNG.normal(size=(STEPS, N))
 
 def formula(name, weight_decay, momentum=0.9):
     w, v, m, s = START.copy(), np.zeros(N), np.zeros(N), np.zeros(N)
-    for t, g in enumerate(GRADS, 1):
-        g = g + weight_decay * w
+    for t, raw in enumerate(GRADS, 1):
+        g = raw + weight_decay * w
         if name == "sgd":
             w = w - LR * g
         elif name == "adam":

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+
 from psgd import schedules
 from psgd.config import TrainConfig
 from psgd.training import schedule

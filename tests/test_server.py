@@ -4,6 +4,7 @@ from collections import deque
 
 import numpy as np
 import pytest
+
 from psgd import rules, schedules, strategies
 from psgd.kernels.errors import ContractError, PeerLostError
 from psgd.metrics import RunMetrics

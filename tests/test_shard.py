@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from psgd import rules, schedules
 from psgd.shard import Shard
 
@@ -15,9 +16,7 @@ def step(shard, grads, group):
         part = shard.ranges[segment]
         return grads[worker][part.start : part.stop]
 
-    shard.apply(
-        group, fetch, lambda s: calls.append(("settle", s)), lambda s: calls.append(("emit", s))
-    )
+    shard.apply(group, fetch, lambda s: calls.append(("settle", s)), lambda s: calls.append(("emit", s)))
     return calls
 
 

@@ -1,6 +1,9 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from psgd.collectives.split import segments, split
 
 
@@ -8,9 +11,9 @@ from psgd.collectives.split import segments, split
 def test_split_covers_in_order_and_aligned(n, parts, align):
     ranges = split(n, parts, align)
     assert len(ranges) == parts
-    assert [i for r in ranges for i in (r.start, r.stop)][0] == 0
+    assert ranges[0].start == 0
     assert ranges[-1].stop == n
-    for left, right in zip(ranges, ranges[1:], strict=False):
+    for left, right in itertools.pairwise(ranges):
         assert left.stop == right.start
     assert all(r.start % align == 0 or r.start == n for r in ranges)
 

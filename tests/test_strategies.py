@@ -1,4 +1,5 @@
 import pytest
+
 from psgd import strategies
 from psgd.kernels.errors import UsageError
 from psgd.order import Action, Member
@@ -13,9 +14,7 @@ def test_sync_waits_for_all_and_sums_in_worker_order():
     sync = strategies.create("sync", 3)
     assert sync.on_push(push(2, 1), 0.0) == ()
     assert sync.on_push(push(0, 1), 0.1) == ()
-    assert sync.on_push(push(1, 1), 0.2) == (
-        Action((Member(0, 1), Member(1, 1), Member(2, 1)), (0, 1, 2)),
-    )
+    assert sync.on_push(push(1, 1), 0.2) == (Action((Member(0, 1), Member(1, 1), Member(2, 1)), (0, 1, 2)),)
 
 
 def test_sync_goes_on_without_a_worker_that_is_done():

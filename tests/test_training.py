@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from psgd import training
 from psgd.config import TrainConfig
 from psgd.kernels.errors import DataError

@@ -1,6 +1,7 @@
 import time
 
 import pytest
+
 from psgd.collectives.waiting import Waiter, ranks_outnumber_cores
 
 

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from psgd.kernels.errors import ContractError
 from psgd.wire import FORMAT, HEADER_BYTES, Header, Kind, pack, unpack
 
