@@ -28,18 +28,7 @@ def agree(
         UsageError: on all ranks, if one has a complaint; names that rank.
         ContractError: on all ranks, if they differ; names the ranks and both sides.
     """
-    text = json.dumps({"complaint": complaint, "signature": dict(signature)}).encode()
-    size = comm.Get_size()
-    lengths = np.empty(size, np.int64)
-    comm.Allgather(np.array([len(text)], np.int64), lengths)
-    if size == 1:
-        texts = [text]
-    else:
-        buffer = np.empty(int(lengths.sum()), np.uint8)
-        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        comm.Allgatherv(np.frombuffer(text, np.uint8), [buffer, (lengths.tolist(), starts.tolist()), MPI.BYTE])
-        texts = [bytes(buffer[s : s + n]) for s, n in zip(starts, lengths, strict=True)]
-    answers = [json.loads(t) for t in texts]
+    answers = gather(comm, {"complaint": complaint, "signature": dict(signature)})
     for rank, answer in enumerate(answers):
         if answer["complaint"]:
             raise UsageError(f"{call} on rank {rank}: {answer['complaint']}")
@@ -55,6 +44,19 @@ def agree(
 def _brief(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:8]))
     return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)} in all)"
+
+
+def gather(comm: MPI.Intracomm, value: Mapping[str, Any]) -> list[Any]:
+    """Every rank's value on all ranks, in rank order, as JSON text. Collective and blocking."""
+    text = bytearray(json.dumps(value).encode())
+    lengths = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([len(text)], np.int64), lengths)
+    ends = np.cumsum(lengths)
+    together = bytearray(int(ends[-1]))
+    comm.Allgatherv([text, MPI.BYTE], [together, (lengths.tolist(), (ends - lengths).tolist()), MPI.BYTE])
+    return [
+        json.loads(together[end - n : end].decode()) for n, end in zip(lengths.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def broadcast(comm: MPI.Intracomm, value: dict[str, Any]) -> dict[str, Any]:

@@ -66,8 +66,10 @@ class MpiClient:
 
     def start(self) -> None:
         """See `Client`."""
-        kind, data = (Kind.INIT, "params") if self._first else (Kind.PULL, "none")
-        self._transport.exchange(kind, (0, 0, 0, 0, 0, 0, 0.0, 0.0), data)
+        if self._first:
+            self.grads[:] = self.params  # the first push is where everyone starts
+        self._transport.exchange(Kind.INIT if self._first else Kind.PULL, (0, 0, 0, 0, 0, 0, 0.0, 0.0), self._first)
+        self.grads[:] = 0
         self._began = time.perf_counter()
 
     def step(self, samples: int, loss: float) -> None:
@@ -76,7 +78,7 @@ class MpiClient:
         self._drawn += samples
         self._pushes += 1
         fields = (self._pushes, self._pushes - 1, self.version, samples, self._drawn, 0, loss, 0.0)
-        answer = self._transport.exchange(_PUSH, fields, "grads" if samples else "none")
+        answer = self._transport.exchange(_PUSH, fields, samples > 0)
         self.version = answer.version
         self.stop = answer.extra != 0
         self.waited_s += time.perf_counter() - start
@@ -90,7 +92,7 @@ class MpiClient:
         """See `Client`."""
         computed = time.perf_counter() - self._began - self.waited_s
         fields = (self._pushes, self._pushes, self.version, 0, self._drawn, 0, self.waited_s, computed)
-        self.version = self._transport.exchange(Kind.DONE, fields, "none").version
+        self.version = self._transport.exchange(Kind.DONE, fields, False).version
         self._transport.close()
 
     def fail(self) -> None:

@@ -112,16 +112,17 @@ class Server:
             raise ContractError(f"server {self._index}: worker {header.worker} sent kind {kind} after the start")
 
     def _decide(self, actions: tuple[Action, ...]) -> None:
-        self._queue.extend(actions)
-        if self._publishes:
-            for action in actions:
+        """Does at once what was decided here: all that it needs has come."""
+        for action in actions:
+            if self._publishes:
                 self.transport.publish(action)
+            self._execute(action)
 
     def _ready(self, action: Action) -> bool:
-        """Whether all that the action needs has come; always so where it was decided here."""
+        """Whether all that server 0's action needs has come here too."""
         if action.end:
             return len(self._done) == self._workers
-        return self._decides or all(member.worker in self._pending for member in action.group)
+        return all(member.worker in self._pending for member in action.group)
 
     def _execute(self, action: Action) -> None:
         if not action.group:

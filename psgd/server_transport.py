@@ -1,5 +1,7 @@
 """A server's side of the wire over MPI, all in persistent requests made once.
 
+A gradient that lies in memory shared with this server is read there; for the others:
+
 Receives stand ready before their messages come: for each worker one header and a few segments (at most 4 MiB), so
 data flows while the server does other work. Replies are sent from the parameters where they lie; `settle` keeps a
 segment from changing under a reply. A shard of at most `INLINE_BYTES` travels in the header's own message.
@@ -20,7 +22,7 @@ from psgd.wire import HEADER_BYTES, Header, Kind, pack, unpack
 
 Vector = NDArray[np.floating]
 
-INLINE_BYTES = 32 << 10  # below, a copy costs less than a second message
+INLINE_BYTES = 4 << 10  # up to here a copy costs less than a second message (two cores, 2026-11-28)
 WINDOW_BYTES = 4 << 20  # most memory for one worker's gradient in flight
 _WITH_PAYLOAD = (int(Kind.INIT), int(Kind.PUSH))
 
@@ -28,7 +30,10 @@ _WITH_PAYLOAD = (int(Kind.INIT), int(Kind.PUSH))
 class _Worker:
     """Buffers and requests of one worker."""
 
-    def __init__(self, comm: MPI.Intracomm, rank: int, params: Vector, ranges: Sequence[range], inline: bool) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, rank: int, params: Vector, ranges: Sequence[range], grads: Vector | None
+    ) -> None:
+        inline = 0 < params.nbytes <= INLINE_BYTES
         payload = params.nbytes if inline else 0
         self.header = np.zeros(HEADER_BYTES + payload, np.uint8)
         self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
@@ -42,16 +47,19 @@ class _Worker:
         self.parts_out: list[MPI.Prequest] = []
         self.fetched = 0  # segments fetched in all: the slot is this modulo the slots
         self.held = False  # the inline payload is still needed, so the next header may not come yet
+        self.shared: list[Vector] = []
         if inline or not ranges:
+            return
+        for part in ranges:
+            self.parts_out.append(comm.Send_init([params[part.start : part.stop], MPI.BYTE], rank, Tag.PARAMETERS))
+        if grads is not None:
+            self.shared = [grads[part.start : part.stop] for part in ranges]
             return
         longest = len(ranges[0])
         count = min(len(ranges) + 1, max(2, WINDOW_BYTES // (longest * params.itemsize)))
-        for _ in range(count):
-            slot = np.empty(longest, params.dtype)
+        for slot in np.empty((count, longest), params.dtype):
             self.slots.append(slot)
             self.slots_in.append(comm.Recv_init([slot, MPI.BYTE], rank, Tag.GRADIENT))
-        for part in ranges:
-            self.parts_out.append(comm.Send_init([params[part.start : part.stop], MPI.BYTE], rank, Tag.PARAMETERS))
 
     def requests(self) -> list[MPI.Prequest]:
         return [self.header_in, self.header_out, *self.slots_in, *self.parts_out]
@@ -64,12 +72,20 @@ class MpiServerTransport:
         mesh: who is who.
         params: the shard, 1-D and contiguous; replies are sent from it.
         ranges: its segments.
+        grads: each worker's gradient for this shard where it can be read from here, else None.
         waiter: how to wait.
         follows: whether this server receives server 0's log.
     """
 
     def __init__(
-        self, mesh: Mesh, params: Vector, ranges: Sequence[range], waiter: Waiter, follows: bool = False
+        self,
+        mesh: Mesh,
+        params: Vector,
+        ranges: Sequence[range],
+        *,
+        grads: Sequence[Vector | None],
+        waiter: Waiter,
+        follows: bool = False,
     ) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -79,7 +95,7 @@ class MpiServerTransport:
         self._waiter = waiter
         self._inline = 0 < params.nbytes <= INLINE_BYTES
         comm = mesh.world
-        self._workers = [_Worker(comm, mesh.worker_rank(w), params, ranges, self._inline) for w in range(mesh.workers)]
+        self._workers = [_Worker(comm, mesh.worker_rank(w), params, ranges, grads[w]) for w in range(mesh.workers)]
         self._events: deque[Header | Action] = deque()
         self._reading: list[list[MPI.Prequest]] = [[] for _ in ranges]
         self._receives = [worker.header_in for worker in self._workers]
@@ -122,6 +138,10 @@ class MpiServerTransport:
         peer = self._workers[worker]
         if self._inline:
             return peer.inline_in
+        if peer.shared:
+            view = peer.shared[segment]
+            self.bytes_received += view.nbytes
+            return view
         slots = peer.slots_in
         turn = peer.fetched
         if turn:

@@ -1,7 +1,8 @@
 """A worker's side of the wire over MPI: one exchange with all servers, in persistent requests made once.
 
-Gradients are sent from the caller's vector and parameters received into it, with no copy between, except where a
-shard is so small that it travels inside the header's message.
+Gradients are sent from where the caller put them and parameters received where it reads them, with no copy between,
+except where a shard is so small that it travels inside the header's message. Of a gradient that lies in memory shared
+with the server only the header is sent.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,9 @@ _ABORT = int(Kind.ABORT)
 class _Server:
     """Buffers and requests for one server's shard."""
 
-    def __init__(self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool
+    ) -> None:
         ranges = segments(params.size, segment)
         self.inline = 0 < params.nbytes <= INLINE_BYTES
         self.segments = len(ranges)
@@ -42,13 +45,12 @@ class _Server:
         self.header_out = comm.Send_init([self.ask, MPI.BYTE], rank, Tag.PUSH)
         self.header_in = comm.Recv_init([self.answer, MPI.BYTE], rank, Tag.REPLY)
         self.grads_out: list[MPI.Prequest] = []
-        self.init_out: list[MPI.Prequest] = []
         self.params_in: list[MPI.Prequest] = []
         for part in ranges if not self.inline else ():
             view, grad = params[part.start : part.stop], grads[part.start : part.stop]
-            self.grads_out.append(comm.Send_init([grad, MPI.BYTE], rank, Tag.GRADIENT))
-            self.init_out.append(comm.Send_init([view, MPI.BYTE], rank, Tag.GRADIENT))
             self.params_in.append(comm.Recv_init([view, MPI.BYTE], rank, Tag.PARAMETERS))
+            if not shared:
+                self.grads_out.append(comm.Send_init([grad, MPI.BYTE], rank, Tag.GRADIENT))
 
 
 class MpiWorkerTransport:
@@ -59,6 +61,7 @@ class MpiWorkerTransport:
         params: the whole vector, overwritten by replies.
         grads: the whole gradient, of the same size and dtype; read while an exchange runs.
         shards: the servers' ranges.
+        reached: whether each server reads `grads` where it lies.
         segment: elements in a segment.
         waiter: how to wait.
     """
@@ -69,6 +72,8 @@ class MpiWorkerTransport:
         params: Vector,
         grads: Vector,
         shards: Sequence[range],
+        *,
+        reached: Sequence[bool],
         segment: int,
         waiter: Waiter,
     ) -> None:
@@ -77,35 +82,24 @@ class MpiWorkerTransport:
         self._worker = mesh.index
         self._waiter = waiter
         self._servers = [
-            _Server(mesh.world, mesh.server_rank(m), params[r.start : r.stop], grads[r.start : r.stop], segment)
-            for m, r in enumerate(shards)
+            _Server(mesh.world, mesh.server_rank(m), params[r.start : r.stop], grads[r.start : r.stop], segment, direct)
+            for m, (r, direct) in enumerate(zip(shards, reached, strict=True))
         ]
         servers = self._servers
-        asks = [s.header_out for s in servers]
-        self._answers = [s.header_in for s in servers]
+        self._headers_out = [s.header_out for s in servers]
+        self._sends = self._headers_out + [r for s in servers for r in s.grads_out]
         self._params_in = [r for s in servers for r in s.params_in]
-        self._sends: dict[str, list[MPI.Prequest]] = {
-            "none": asks,
-            "grads": asks + [r for s in servers for r in s.grads_out],
-            "params": asks + [r for s in servers for r in s.init_out],
-        }
-        # The first worker's parameters are received where they are sent from: one after the other.
-        self._starts = {
-            data: self._answers + (self._params_in if data != "params" else []) + sends
-            for data, sends in self._sends.items()
-        }
-        self._sent = {data: partial(self._are_sent, sends) for data, sends in self._sends.items()}
+        self._receives = [s.header_in for s in servers] + self._params_in
         self._arrived = partial(MPI.Request.Testall, self._params_in)
         self._payload = sum(s.params.nbytes for s in servers if not s.inline)
 
-    def exchange(self, kind: int, fields: tuple[float, ...], data: str) -> Header:
-        """Sends a header (and data) to all servers and blocks until all have answered.
+    def exchange(self, kind: int, fields: tuple[float, ...], with_grads: bool) -> Header:
+        """Sends a header to all servers, gradients behind it if asked, and blocks until all have answered.
 
         Args:
             kind: what the header says.
             fields: the header's fields from `push` on.
-            data: "grads" sends the gradient behind it, "params" the parameters (the first worker's start), "none"
-                nothing.
+            with_grads: whether the gradients go with it.
 
         Returns:
             Server 0's answer; parameters are in place.
@@ -116,22 +110,21 @@ class MpiWorkerTransport:
         """
         for index, server in enumerate(self._servers):
             pack(server.ask_view, (FORMAT, 0, kind, self._worker, index, server.segments, *fields))
-            if server.inline and data != "none":
-                server.inline_out[:] = server.grads if data == "grads" else server.params
+            if server.inline and with_grads:
+                server.inline_out[:] = server.grads
             self.bytes_sent += server.ask.nbytes
-        MPI.Prequest.Startall(self._starts[data])
-        if self._payload:
-            self._waiter.flowing(self._sent[data])
-        if data == "params" and self._params_in:
-            MPI.Prequest.Startall(self._params_in)
-        if data != "none":
+        sends = self._sends if with_grads else self._headers_out
+        MPI.Prequest.Startall(self._receives)
+        MPI.Prequest.Startall(sends)
+        if with_grads:
             self.bytes_sent += self._payload
+        if len(sends) > len(self._servers):
+            self._waiter.flowing(partial(self._are_sent, sends))
         first = self._read()
         if self._payload:
             self._waiter.flowing(self._arrived)
             self.bytes_received += self._payload
-        else:
-            self._waiter.flowing(self._sent[data])
+        self._waiter.flowing(partial(MPI.Request.Testall, sends))
         return first
 
     def tell(self, kind: int, fields: tuple[float, ...], servers: int | None = None) -> None:
@@ -180,11 +173,11 @@ class MpiWorkerTransport:
 
     def close(self) -> None:
         """Frees all requests; receives that still wait are cancelled, sends are left to MPI. Does not block."""
-        for request in self._answers + self._params_in:
+        for request in self._receives:
             if not request.Test():
                 request.Cancel()
                 request.Wait()
             request.Free()
         for server in self._servers:
-            for request in (server.header_out, *server.grads_out, *server.init_out):
+            for request in (server.header_out, *server.grads_out):
                 request.Free()

@@ -25,9 +25,7 @@ def test_output_and_environment():
 
 def test_failure_tells_the_last_lines():
     with pytest.raises(RuntimeError, match=r"(?s)exit code 3.*broken"):
-        processes.output(
-            [sys.executable, "-c", "import sys; print('broken', file=sys.stderr); sys.exit(3)"], 30
-        )
+        processes.output([sys.executable, "-c", "import sys; print('broken', file=sys.stderr); sys.exit(3)"], 30)
 
 
 def test_time_out_ends_children_too(tmp_path):
@@ -47,9 +45,7 @@ def test_time_out_ends_children_too(tmp_path):
 
 
 def test_stop_twice_and_after_the_end():
-    process = processes.start(
-        [sys.executable, "-c", "pass"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = processes.start([sys.executable, "-c", "pass"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     process.wait(30)
     processes.stop(process)
     processes.stop(process)

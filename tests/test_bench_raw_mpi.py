@@ -23,9 +23,7 @@ def test_push_pull(comm, servers, n, update):
     if comm.rank < servers:
         mine = start[cuts[comm.rank]].copy()
         pushes = [np.full(mine.size, np.nan, np.float32) for _ in workers]
-        raw_mpi.server(
-            comm, workers=workers, params=mine, pushes=pushes, repeats=repeats, lr=LR if update else None
-        )
+        raw_mpi.server(comm, workers=workers, params=mine, pushes=pushes, repeats=repeats, lr=LR if update else None)
         pushed = repeats * sum(worker + 1 for worker in workers) if update else 0
         np.testing.assert_array_equal(mine, start[cuts[comm.rank]] - np.float32(LR * pushed))
     else:

@@ -26,9 +26,7 @@ def test_parse(text, nbytes):
     assert parse_size(text) == nbytes
 
 
-@pytest.mark.parametrize(
-    "text", ["", "KiB", "-4", "0", "2", "6", "4XiB", "nan", "inf", "1e3", "0.001KiB", "4 4", "٤"]
-)
+@pytest.mark.parametrize("text", ["", "KiB", "-4", "0", "2", "6", "4XiB", "nan", "inf", "1e3", "0.001KiB", "4 4", "٤"])
 def test_refused(text):
     with pytest.raises(UsageError, match="--sizes"):
         parse_size(text)

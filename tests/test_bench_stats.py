@@ -26,9 +26,7 @@ def test_four_degrees(t):
     assert student_cdf(t, 4) == pytest.approx(0.5 + 0.75 * (s - s**3 / 3), abs=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("freedom", "t"), [(3, 3.1824), (4, 2.7764), (9, 2.2622), (29, 2.0452), (120, 1.9799)]
-)
+@pytest.mark.parametrize(("freedom", "t"), [(3, 3.1824), (4, 2.7764), (9, 2.2622), (29, 2.0452), (120, 1.9799)])
 def test_table_of_the_two_sided_95_percent(freedom, t):
     assert student_quantile(0.975, freedom) == pytest.approx(t, abs=5e-5)
 

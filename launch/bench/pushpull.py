@@ -21,12 +21,8 @@ COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RP
     help="Bytes of the float32 vector, comma-separated.",
 )
 @click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that hold it.")
-@click.option(
-    "--workers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that push and pull."
-)
-@click.option(
-    "--repeats", type=click.IntRange(1), help="Timed steps for each size; default 20 to 2000 by size."
-)
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that push and pull.")
+@click.option("--repeats", type=click.IntRange(1), help="Timed steps for each size; default 20 to 2000 by size.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_json: bool) -> int:
     """Median time of push + pull beside raw MPI and PyTorch's RPC, verified first.
@@ -45,9 +41,7 @@ def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_
     return job.run("pushpull", count, rank)
 
 
-def _rank(
-    *, first: bool, sizes: list[int], servers: int, count: int, repeats: int | None, as_json: bool
-) -> None:
+def _rank(*, first: bool, sizes: list[int], servers: int, count: int, repeats: int | None, as_json: bool) -> None:
     """One rank's part. PyTorch's processes start before MPI does: nothing may fork afterwards."""
     from psgd.launch.bench import job, torch_rpc
 
@@ -102,6 +96,4 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _line(cells: tuple[str, ...]) -> str:
-    return "  ".join(
-        cell.rjust(width) for cell, width in zip(cells, (8, 9, 9, 6, 11, 6, 9, 6, 6), strict=True)
-    )
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, (8, 9, 9, 6, 11, 6, 9, 6, 6), strict=True))

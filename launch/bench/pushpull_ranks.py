@@ -173,9 +173,7 @@ def _verify(comm: MPI.Intracomm, n: int, servers: int) -> None:
     verdict = np.array([right], np.uint8)
     comm.Allreduce(MPI.IN_PLACE, verdict, MPI.MIN)
     if not verdict[0]:
-        raise Error(
-            f"pushpull: after {PUSHES} pushes of a known gradient of {4 * n} bytes the parameters are wrong"
-        )
+        raise Error(f"pushpull: after {PUSHES} pushes of a known gradient of {4 * n} bytes the parameters are wrong")
 
 
 def _time_ours(comm: MPI.Intracomm, n: int, servers: int, repeats: int) -> NDArray[np.float64]:

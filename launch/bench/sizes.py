@@ -21,9 +21,7 @@ def parse_size(text: str) -> int:
         raise UsageError(f"--sizes: expected sizes such as 4KiB,64KiB,1MiB (B, KiB, MiB, GiB), got {text!r}")
     nbytes = float(match[1]) * unit
     if nbytes < ITEM_NBYTES or nbytes % ITEM_NBYTES:
-        raise UsageError(
-            f"--sizes: expected a positive multiple of {ITEM_NBYTES} bytes (float32), got {text!r}"
-        )
+        raise UsageError(f"--sizes: expected a positive multiple of {ITEM_NBYTES} bytes (float32), got {text!r}")
     return int(nbytes)
 
 

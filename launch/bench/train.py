@@ -20,9 +20,7 @@ COLUMNS = ("mode", "samples/s", "accuracy", "95 %", "against", "ratio")
 @click.command()
 @click.option("--dataset", default="fashion-mnist", show_default=True, help="As psgd train's.")
 @click.option("--model", default="mlp", show_default=True, metavar="softmax|mlp|cnn", help="Network.")
-@click.option(
-    "--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the training set."
-)
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the training set.")
 @click.option(
     "--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each mode: seeds 0, 1, ..."
 )
@@ -30,9 +28,7 @@ COLUMNS = ("mode", "samples/s", "accuracy", "95 %", "against", "ratio")
     "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Samples per worker and step."
 )
 @click.option("--lr", type=float, default=0.1, show_default=True, help="Learning rate.")
-@click.option(
-    "--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute."
-)
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute.")
 @click.option("--modes", default=",".join(MODES), show_default=True, help="Which to run, comma-separated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a mode.")
 def train(
@@ -54,9 +50,7 @@ def train(
     without start-up or evaluation. The ratio is psgd's samples/s over that peer's.
     """
     if ranks.place() is not None:
-        raise UsageError(
-            "bench train: starts the processes of each mode itself; run it without mpirun or srun"
-        )
+        raise UsageError("bench train: starts the processes of each mode itself; run it without mpirun or srun")
     chosen = _modes(modes)
     if not (math.isfinite(lr) and lr > 0):
         raise UsageError(f"--lr: expected a finite number above 0, got {lr}")
@@ -65,9 +59,7 @@ def train(
         chosen = [mode for mode in chosen if mode in OURS]
         click.echo("psgd: PyTorch is not installed: its modes are left out", err=True)
         if not chosen:
-            raise UsageError(
-                "--modes: none is left without PyTorch; install it, or add single, sync or async"
-            )
+            raise UsageError("--modes: none is left without PyTorch; install it, or add single, sync or async")
 
     from psgd.launch.bench import train_runs
     from psgd.launch.bench.torch_options import Options

@@ -1,0 +1,24 @@
+"""Every program in examples/ runs as its first lines say."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("n", "arguments"), [(None, []), (3, []), (5, ["async", "--servers", "2"])])
+def test_own_loop(job, n, arguments):
+    result = job(n, [sys.executable, str(EXAMPLES / "own_loop.py"), *arguments], check=True)
+    distance = float(re.search(r"exact solution ([\d.]+)", result.stdout).group(1))
+    assert distance < 0.02
+
+
+@pytest.mark.job
+def test_own_loop_ends_together(job):
+    result = job(2, [sys.executable, str(EXAMPLES / "own_loop.py"), "--servers", "2"])
+    assert result.returncode != 0
+    assert "servers: expected 1 to 1 of 2 ranks" in result.stderr
