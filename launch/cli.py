@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     threads.limit()
+    # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.
+    os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     if _only_asks(words) and not ranks.speaks():
         sys.exit(0)
     try:
