@@ -32,9 +32,7 @@ class Run:
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option(
-    "-o", "--output", default="psgd.png", show_default=True, metavar="FILE", help=".png, .pdf or .svg."
-)
+@click.option("-o", "--output", default="psgd.png", show_default=True, metavar="FILE", help=".png, .pdf or .svg.")
 def plot(logs: tuple[str, ...], output: str) -> None:
     """Draw loss and accuracy against time and samples, and staleness, from the logs of train."""
     target = Path(output)

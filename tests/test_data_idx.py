@@ -127,9 +127,7 @@ def test_missing_and_unreadable(tmp_path, suffix):
 def edits(data):
     """A sound file with some bytes of its head replaced, cut or lengthened anywhere."""
     replaced = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 255)), max_size=6)
-    return st.tuples(replaced, st.integers(0, len(data)), st.binary(max_size=8)).map(
-        lambda edit: _edited(data, *edit)
-    )
+    return st.tuples(replaced, st.integers(0, len(data)), st.binary(max_size=8)).map(lambda edit: _edited(data, *edit))
 
 
 def _edited(data, replaced, cut, tail):
@@ -146,9 +144,7 @@ def scratch(tmp_path_factory):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    data=st.one_of(
-        st.binary(max_size=64), edits(GOOD), edits(GOOD).map(gzip.compress), edits(gzip.compress(GOOD))
-    ),
+    data=st.one_of(st.binary(max_size=64), edits(GOOD), edits(GOOD).map(gzip.compress), edits(gzip.compress(GOOD))),
     packed=st.booleans(),
 )
 def test_any_bytes_give_an_array_or_a_data_error(scratch, data, packed):

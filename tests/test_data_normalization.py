@@ -50,9 +50,7 @@ def test_floats_with_any_offset(rows, columns, offset, seed):
     got = measure(part(x))
     exact = x - x.mean(dtype=np.longdouble)
     assert got.mean == pytest.approx(float(x.mean(dtype=np.longdouble)), rel=1e-14, abs=1e-14)
-    assert got.std == pytest.approx(
-        float(np.sqrt((exact * exact).mean())), rel=1e-10, abs=1e-7 * (offset != 0)
-    )
+    assert got.std == pytest.approx(float(np.sqrt((exact * exact).mean())), rel=1e-10, abs=1e-7 * (offset != 0))
 
 
 def test_samples_larger_than_a_chunk():

@@ -17,9 +17,7 @@ def epoch_of(samples, workers, batch, seed=0, epoch=0):
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    samples=st.integers(1, 300), workers=st.integers(1, 8), batch=st.integers(1, 40), epoch=st.integers(0, 5)
-)
+@given(samples=st.integers(1, 300), workers=st.integers(1, 8), batch=st.integers(1, 40), epoch=st.integers(0, 5))
 @example(samples=1003, workers=4, batch=10, epoch=0)
 @example(samples=3, workers=4, batch=1, epoch=0)
 @example(samples=3, workers=4, batch=10, epoch=1)

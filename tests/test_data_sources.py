@@ -82,9 +82,7 @@ def test_idx_counts_that_differ(tmp_path):
 
 def arrays(train, test):
     both = dict(zip(train, (X.astype(np.float32), Y.astype(np.int64)), strict=True))
-    return (
-        both | dict(zip(test, (X.astype(np.float32) + 1, Y.astype(np.int64)), strict=True)) if test else both
-    )
+    return both | dict(zip(test, (X.astype(np.float32) + 1, Y.astype(np.int64)), strict=True)) if test else both
 
 
 LAYOUTS = [

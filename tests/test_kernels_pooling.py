@@ -13,9 +13,7 @@ ARRAY = (
 
 
 @pytest.mark.parametrize(("forward", "backward"), [HOST, ARRAY], ids=["host", "array"])
-@pytest.mark.parametrize(
-    ("height", "width", "size"), [(4, 6, 2), (5, 7, 2), (7, 3, 3), (3, 3, 1), (16, 15, 15)]
-)
+@pytest.mark.parametrize(("height", "width", "size"), [(4, 6, 2), (5, 7, 2), (7, 3, 3), (3, 3, 1), (16, 15, 15)])
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_maximum_and_its_first_place(forward, backward, height, width, size, ties, dtype):

@@ -34,9 +34,7 @@ def test_all_keys_differ():
 
 def test_same_in_another_process():
     code = "from psgd.keyed import generator; print(generator(7, 'init', 3).integers(0, 2**63, 4).tolist())"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
     assert run.stdout.strip() == str(list(draw(7, "init", 3)))
 
 

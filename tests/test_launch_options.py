@@ -64,9 +64,7 @@ WRONG_VALUES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [(name, text) for name, all_ in WRONG_VALUES.items() for text in all_]
-)
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, all_ in WRONG_VALUES.items() for text in all_])
 def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
     with pytest.raises(UsageError) as caught:
         options.build({name: text})

@@ -19,9 +19,7 @@ def test_without_a_launcher_nothing_is_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "text", [None, "", "{", "[]", "{}", '{"exit": true}', '{"exit": "0"}', '{"exit": null}']
-)
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"exit": true}', '{"exit": "0"}', '{"exit": null}'])
 def test_what_is_no_report_reads_as_none(text, tmp_path):
     path = tmp_path / "outcome"
     if text is not None:

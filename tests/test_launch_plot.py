@@ -32,9 +32,7 @@ def write_log(path, ended=True):
             }
         )
     if ended:
-        events.append(
-            {"event": "end", "staleness": {"mean": 0.5, "max": 2, "histogram": {"0": 6, "1": 3, "2": 1}}}
-        )
+        events.append({"event": "end", "staleness": {"mean": 0.5, "max": 2, "histogram": {"0": 6, "1": 3, "2": 1}}})
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     return path
 

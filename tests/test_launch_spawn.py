@@ -35,9 +35,7 @@ def test_the_exit_code_of_a_run(mpiexec, reported, code, capsys):
     assert spawn._judge(mpiexec, reported) == code
     said = capsys.readouterr().err
     assert said == (
-        "psgd: error: mpiexec returned 0 but the run did not complete\n"
-        if (mpiexec, reported) == (0, None)
-        else ""
+        "psgd: error: mpiexec returned 0 but the run did not complete\n" if (mpiexec, reported) == (0, None) else ""
     )
 
 

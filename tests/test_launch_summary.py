@@ -25,9 +25,7 @@ def test_aligned_lines():
 
 
 def test_what_is_missing_gives_no_line():
-    assert (
-        summary.text({"train_loss": 1.0, "test_accuracy": None, "staleness": None}) == "loss         1.0000"
-    )
+    assert summary.text({"train_loss": 1.0, "test_accuracy": None, "staleness": None}) == "loss         1.0000"
 
 
 def test_bytes():

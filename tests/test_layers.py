@@ -107,9 +107,7 @@ def test_float32_is_float64_to_rounding(layer, shape):
 def torch_result(torch, run):
     """Forward and gradients of the same layer by PyTorch, in our shapes and orders."""
     f = torch.nn.functional
-    x, w, b = (
-        None if a is None else torch.tensor(a, requires_grad=True) for a in (run.x, run.weight, run.bias)
-    )
+    x, w, b = (None if a is None else torch.tensor(a, requires_grad=True) for a in (run.x, run.weight, run.bias))
     first, last = (0, 3, 1, 2), (0, 2, 3, 1)
     layer = run.layer
     if isinstance(layer, Linear):
@@ -146,9 +144,7 @@ def test_gpu_is_the_host_to_rounding(layer, shape, dtype):
     if not cupy.cuda.is_available():
         pytest.skip("no GPU")
     tolerance = 1e-5 if dtype == np.float32 else 1e-12
-    for host, device in zip(
-        Run(layer, shape).backward(), Run(layer, shape, cupy, dtype).backward(), strict=True
-    ):
+    for host, device in zip(Run(layer, shape).backward(), Run(layer, shape, cupy, dtype).backward(), strict=True):
         if host is not None:
             assert device.dtype == dtype
             np.testing.assert_allclose(device.get(), host, rtol=tolerance, atol=tolerance)

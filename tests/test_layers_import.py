@@ -85,9 +85,7 @@ def test_the_rule_can_fail(folder, text, count):
     assert len(violations(text, folder)) == count
 
 
-@pytest.mark.parametrize(
-    "module", ["psgd", "psgd.kernels", "psgd.collectives", "psgd.launch", "psgd.launch.cli"]
-)
+@pytest.mark.parametrize("module", ["psgd", "psgd.kernels", "psgd.collectives", "psgd.launch", "psgd.launch.cli"])
 def test_importing_starts_neither_mpi_nor_cuda(module, tmp_path):
     probe = f"import sys, {module}; print(*{{'mpi4py.MPI', 'numba', 'cupy'}} & set(sys.modules))"
     done = subprocess.run(

@@ -153,9 +153,7 @@ def test_the_real_one_is_found_without_starting_mpi(tmp_path):
         check=True,
     )
     vendor, version, path, program = done.stdout.strip().split("|")
-    says = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, timeout=20, check=True
-    ).stdout
+    says = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     assert mpiexec.vendor_of(says) == vendor
     assert version in says
     assert Path(path).name.startswith("libmpi")

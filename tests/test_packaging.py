@@ -119,9 +119,7 @@ def test_all_four_import_from_the_wheel(site, tmp_path):
     *paths, walked = done.stdout.splitlines()
     assert len(paths) == 4
     assert all(Path(path).is_relative_to(site) for path in paths)
-    modules = {
-        name.removesuffix(".py").removesuffix("/__init__") for name in sources() if name.endswith(".py")
-    }
+    modules = {name.removesuffix(".py").removesuffix("/__init__") for name in sources() if name.endswith(".py")}
     assert set(walked.split()) == {name.replace("/", ".") for name in modules} - {"psgd"}
 
 

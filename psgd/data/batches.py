@@ -24,9 +24,7 @@ class Batches:
         dtype: float32 or float64, of the batches.
     """
 
-    def __init__(
-        self, split: Split, statistics: Statistics, batch_size: int, dtype: DTypeLike = np.float32
-    ) -> None:
+    def __init__(self, split: Split, statistics: Statistics, batch_size: int, dtype: DTypeLike = np.float32) -> None:
         if batch_size < 1 or np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise UsageError(
                 f"Batches: expected batch_size of 1 or more and dtype float32 or float64, "

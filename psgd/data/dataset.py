@@ -71,8 +71,7 @@ def split(x: NDArray[Any], y: NDArray[Any], x_where: str, y_where: str) -> Split
     """
     if not 2 <= x.ndim <= 4:
         raise DataError(
-            f"{x_where}: samples need shape (n, d), (n, height, width) or (n, channels, height, width), "
-            f"got {x.shape}"
+            f"{x_where}: samples need shape (n, d), (n, height, width) or (n, channels, height, width), got {x.shape}"
         )
     if str(x.dtype) not in SAMPLE_DTYPES:
         raise DataError(
@@ -118,9 +117,7 @@ def _hold_out(whole: Split) -> tuple[Split, Split]:
     n = whole.samples
     if n < 2:
         raise DataError(f"{whole.x_where}: a single sample leaves none for testing; give a test part")
-    if whole.y[0] != whole.y[-1] and (
-        np.all(whole.y[:-1] <= whole.y[1:]) or np.all(whole.y[:-1] >= whole.y[1:])
-    ):
+    if whole.y[0] != whole.y[-1] and (np.all(whole.y[:-1] <= whole.y[1:]) or np.all(whole.y[:-1] >= whole.y[1:])):
         raise DataError(
             f"{whole.y_where}: labels are sorted, so that the last sixth, which is held out for testing, "
             f"would miss classes; shuffle the samples or give x_test and y_test"

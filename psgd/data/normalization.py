@@ -102,9 +102,7 @@ def _check_finite(split: Split, start: int, stop: int) -> None:
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
         value = split.x[start + row].reshape(-1)[column]
-        raise DataError(
-            f"{split.x_where}: sample {split.first + start + row} holds {value}; remove or repair it"
-        )
+        raise DataError(f"{split.x_where}: sample {split.first + start + row} holds {value}; remove or repair it")
 
 
 def _check_labels(split: Split, classes: int) -> None:

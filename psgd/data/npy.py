@@ -28,8 +28,7 @@ def read(path: Path) -> NDArray[Any]:
             offset = stream.tell()
         if fortran:
             raise DataError(
-                f"{path}: is in Fortran order, whose rows cannot be mapped; "
-                f"save numpy.ascontiguousarray(array) instead"
+                f"{path}: is in Fortran order, whose rows cannot be mapped; save numpy.ascontiguousarray(array) instead"
             )
         check_size(str(path), shape, dtype, path.stat().st_size - offset)
         return np.memmap(path, dtype, "r", offset, shape)

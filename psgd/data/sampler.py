@@ -52,9 +52,7 @@ class Sampler:
         if not 0 <= step < self.steps:
             raise IndexError(f"Sampler.batch: step {step} of an epoch with {self.steps} steps")
         if epoch != self._epoch:
-            self._shard = np.ascontiguousarray(
-                order(self.samples, self.seed, epoch)[self.worker :: self.workers]
-            )
+            self._shard = np.ascontiguousarray(order(self.samples, self.seed, epoch)[self.worker :: self.workers])
             self._shard.flags.writeable = False
             self._epoch = epoch
         return self._shard[step * self.batch_size : (step + 1) * self.batch_size]

@@ -51,9 +51,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Dataset:
     if is_file and path.suffix == ".npz":
         return _archive(name, path)
     if is_file:
-        raise DataError(
-            f"dataset {path}: one file is not a dataset unless it is an .npz; expected {ACCEPTED}"
-        )
+        raise DataError(f"dataset {path}: one file is not a dataset unless it is an .npz; expected {ACCEPTED}")
     if not is_folder:
         raise DataError(f"dataset {name!r}: neither a known name nor an existing path; expected {ACCEPTED}")
     if any(_idx_file(path, part, kind) for part in ("train", "t10k") for kind in ("images", "labels")):
@@ -115,9 +113,7 @@ def _numpy_folder(name: str, folder: Path) -> Dataset:
     files = {key: folder / f"{key}.npy" for key in _KEYS if (folder / f"{key}.npy").is_file()}
     if not files:
         raise DataError(f"{folder}: holds none of the files that are looked for; expected {ACCEPTED}")
-    return _numpy_pairs(
-        name, folder, set(files), lambda key: npy.read(files[key]), lambda key: str(files[key])
-    )
+    return _numpy_pairs(name, folder, set(files), lambda key: npy.read(files[key]), lambda key: str(files[key]))
 
 
 def _numpy_pairs(

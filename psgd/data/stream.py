@@ -79,12 +79,9 @@ def fill(
         more = len(stream.read(1))
     except EOFError as error:
         raise DataError(
-            f"{where}: truncated in its compressed data after {got} of {expected} bytes; "
-            f"fetch or write the file again"
+            f"{where}: truncated in its compressed data after {got} of {expected} bytes; fetch or write the file again"
         ) from error
     except (OSError, zlib.error) as error:
-        raise DataError(
-            f"{where}: corrupt compressed data ({error}); fetch or write the file again"
-        ) from error
+        raise DataError(f"{where}: corrupt compressed data ({error}); fetch or write the file again") from error
     check_size(where, shape, dtype, got + more)
     return data.view(dtype).reshape(shape)

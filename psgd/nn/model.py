@@ -47,9 +47,7 @@ class Model:
         layout: where each parameter lies in the vector.
     """
 
-    def __init__(
-        self, layers: Sequence[Layer[Any]], input_shape: Sequence[int], dtype: Any = np.float32
-    ) -> None:
+    def __init__(self, layers: Sequence[Layer[Any]], input_shape: Sequence[int], dtype: Any = np.float32) -> None:
         """Fits the layers together.
 
         Raises:
@@ -107,9 +105,7 @@ class Model:
             if step.weights is not None:
                 fans = step.weights.fan_in, step.weights.fan_out
                 a = bound(step.weights.init or self._init_by_place(index), *fans)
-                views[f"{step.name}.weight"][...] = uniform(
-                    keyed.generator(seed, "init", index), a, step.weights.shape
-                )
+                views[f"{step.name}.weight"][...] = uniform(keyed.generator(seed, "init", index), a, step.weights.shape)
         return vector
 
     def _init_by_place(self, index: int) -> Init:
@@ -138,9 +134,7 @@ class Model:
         xp = array_module(params)
         for name, vector in (("params", params), ("grads", grads)):
             if vector is not None and (array_module(vector) is not xp or vector.dtype != self.dtype):
-                raise UsageError(
-                    f"bind: {name} is {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}"
-                )
+                raise UsageError(f"bind: {name} is {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}")
         self._weights = self._by_step(params)
         self._grads = [] if grads is None else self._by_step(grads)
         gaps = self.layout.padding

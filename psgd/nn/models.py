@@ -17,9 +17,7 @@ from psgd.nn.reshape import ChannelsLast, Flatten
 NAMES = ("softmax", "mlp", "cnn")
 
 
-def build(
-    name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.float32, hidden: int = 256
-) -> Model:
+def build(name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.float32, hidden: int = 256) -> Model:
     """Returns a model for samples of `input_shape` and `classes` classes.
 
     softmax: one linear layer. mlp: hidden layer of `hidden` with ReLU, and an output layer. cnn: two 3 x 3

@@ -73,9 +73,7 @@ class ChannelsLast(Layer[ChannelsLastState]):
         y[...] = x.transpose(0, 2, 3, 1)
         return y
 
-    def backward(
-        self, state: ChannelsLastState, dy: Array, weight: Array, dweight: Array, dbias: Array
-    ) -> Array:
+    def backward(self, state: ChannelsLastState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
         """Returns dy with its channels first, contiguous."""
         if state.y is None:
             return dy.reshape(len(dy), 1, *dy.shape[1:3])

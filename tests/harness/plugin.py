@@ -29,9 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is None:
         return
     if "comm" not in metafunc.fixturenames or not marker.args:
-        raise pytest.UsageError(
-            f"{metafunc.definition.nodeid}: ranks(n, ...) needs a number and an argument `comm`"
-        )
+        raise pytest.UsageError(f"{metafunc.definition.nodeid}: ranks(n, ...) needs a number and an argument `comm`")
     metafunc.parametrize("comm", marker.args, indirect=True, ids=[f"{n}ranks" for n in marker.args])
 
 

@@ -63,9 +63,7 @@ def first(n: int) -> MPI.Intracomm:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Runs the test body; the reply has one of the keys ok, skip, failed."""
-    kwargs = {
-        key: Path(value["path"]) if key == "tmp_path" else value for key, value in request["kwargs"].items()
-    }
+    kwargs = {key: Path(value["path"]) if key == "tmp_path" else value for key, value in request["kwargs"].items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
