@@ -19,3 +19,15 @@ class ContractError(Error):
 
 class PeerLostError(Error):
     """A peer died or closed its side while it was still needed."""
+
+
+class AgreedError(Error):
+    """Marks an error that all ranks of a communicator raise alike, so that each may leave by itself."""
+
+
+class AgreedUsageError(AgreedError, UsageError):
+    """A wrong argument on some rank, told to all."""
+
+
+class AgreedContractError(AgreedError, ContractError):
+    """Ranks that passed different arguments, told to all."""

@@ -94,7 +94,8 @@ def _threads() -> str | None:
     import subprocess
 
     env = {"OMPI_MCA_btl": "^ofi", **os.environ}
-    command = [sys.executable, "-c", _ASK]
+    # Not from the user's folder: a struct.py there would be imported in place of Python's.
+    command = [sys.executable, "-c", f"import sys; sys.path[:1] = []\n{_ASK}"]
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:

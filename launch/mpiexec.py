@@ -186,8 +186,9 @@ def command(
     place = local and not _options(extra) & set(_PLACEMENT)
     if vendor == OPEN_MPI:
         words += ["--allow-run-as-root"] if root else []
+        if local and ranks > cores and not _options(extra) & {"oversubscribe", "map-by", "rankfile"}:
+            words += ["--oversubscribe"]
         if place:
-            words += ["--oversubscribe"] if ranks > cores else []
             words += ["--bind-to", "core" if bind and ranks <= cores else "none"]
         if local and "btl" not in extra:
             words += ["--mca", "btl", "^ofi"]  # looking for fabrics takes 1 s of every start

@@ -44,7 +44,7 @@ def plot(logs: tuple[str, ...], output: str) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise UsageError("plot needs matplotlib; pip install 'psgd[plot]'") from None
+        raise UsageError("plot needs matplotlib; pip install matplotlib") from None
     matplotlib.use("agg")
     try:
         draw(runs, target)
@@ -82,13 +82,18 @@ def read(path: Path) -> Run:
 def _add(run: Run, event: dict[str, Any]) -> None:
     kind = event["event"]
     if kind == "progress":
-        run.progress.append((float(event["time"]), float(event["samples"]), float(event["loss"])))
+        run.progress.append((float(event["time"]), float(event["samples"]), _number(event["loss"])))
     elif kind == "eval":
-        run.tests.append((float(event["time"]), float(event["samples"]), float(event["accuracy"])))
+        run.tests.append((float(event["time"]), float(event["samples"]), _number(event["accuracy"])))
     elif kind == "end":
         histogram = (event.get("staleness") or {}).get("histogram") or {}
         pairs = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
         run.staleness = {int(key): int(count) for key, count in pairs}
+
+
+def _number(value: object) -> float:
+    """A diverged run's loss is null in its log: a gap in the picture."""
+    return float("nan") if value is None else float(value)  # type: ignore[arg-type]
 
 
 def draw(runs: list[Run], target: Path) -> None:

@@ -9,7 +9,7 @@ from psgd.launch import terminal
 
 _REDRAW_S = 0.1
 _PATIENCE_S = 1.0  # for an evaluation to join its epoch's line
-_BAR = 24
+_BAR = 16
 
 
 class Progress:
@@ -42,8 +42,7 @@ class Progress:
             epochs: how many epochs.
         """
         self._total, self._epochs = max(total_samples, 1), epochs
-        self._began = time.monotonic()
-        self._next = 0.0
+        self._began = self._next = 0.0
 
     def update(self, samples: int, epoch: int, loss: float, accuracy: float | None = None) -> None:
         """Tells the state of the run.
@@ -58,6 +57,8 @@ class Progress:
             return
         if accuracy is not None:
             self._accuracy = accuracy
+        if not self._began:
+            self._began = time.monotonic()  # training begins; until here it was start-up
         if self._bar is None:
             self._line(samples, epoch, loss, accuracy)
             return
@@ -80,11 +81,12 @@ class Progress:
     def _draw(self, stream: TextIO, samples: int, epoch: int, loss: float, now: float) -> None:
         done = min(samples / self._total, 1.0)
         cells = int(done * _BAR)
-        seconds = max(now - self._began, 1e-9)
+        seconds = now - self._began
+        speed = f"  {samples / seconds:,.0f} samples/s" if seconds > 0 else ""
         accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.4f}"
         text = (
             f"epoch {min(epoch + 1, self._epochs)}/{self._epochs} [{'#' * cells}{'-' * (_BAR - cells)}] "
-            f"{done:4.0%}  loss {loss:.4f}{accuracy}  {samples / seconds:,.0f} samples/s"
+            f"{done:4.0%}  loss {loss:.4f}{accuracy}{speed}"
         )
         try:
             columns = os.get_terminal_size(stream.fileno()).columns

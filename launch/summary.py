@@ -25,8 +25,15 @@ def text(result: Mapping[str, Any]) -> str:
         if result.get(key) is not None:
             lines.append((name, form.format(result[key])))
 
-    add("accuracy", "test_accuracy", "{:.4f}")
-    add("loss", "train_loss", "{:.4f}")
+    if result.get("train_samples") is not None:
+        ranks = f"{result['servers']} server(s), {result['workers']} worker(s)"
+        lines.append(("run", f"{result['dataset']}, {result['model']}, {result['strategy']}, {ranks}"))
+        lines.append(("samples", f"{result['train_samples']:,} to train on, {result['test_samples']:,} to test on"))
+    add("accuracy", "test_accuracy", "{:.4f} on the test samples")
+    if "train_loss" in result:
+        lost = result["train_loss"]
+        told = "not finite: the run diverged; try a lower --lr" if lost is None else f"{lost:.4f} in training"
+        lines.append(("loss", told))
     add("samples/s", "samples_per_second", "{:,.0f}")
     add("time", "seconds", "{:.2f} s")
     if result.get("bytes_sent") is not None and result.get("bytes_received") is not None:

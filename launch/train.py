@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psgd.config import TrainConfig
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import options, outcome, ranks, summary
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     from psgd.launch import spawn
 
     spawn.split(mpiexec_args)
+    most = max(64, 16 * (os.cpu_count() or 1))
+    if servers + workers > most:
+        raise UsageError(
+            f"--servers {servers} --workers {workers}: expected at most {most} ranks started on one machine of "
+            f"{os.cpu_count()} cores; start more with mpirun or srun on several"
+        )
     options.check_here(chosen)
     if servers + workers == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
@@ -100,20 +106,46 @@ def _run(config: TrainConfig | UsageError, as_json: bool, told: int | None) -> i
         from psgd.launch.progress import Progress
         from psgd.training import run
 
-        if isinstance(config, UsageError):
-            raise config
-        config = fit(config, comm.size)
-        if comm.rank == 0:
-            options.check_log(config.log)
-        progress = Progress(shown=comm.rank == 0)
-        with contextlib.closing(progress):
-            result = run(config, comm, on_progress=progress)
+        try:
+            chosen = _agreed(config, comm)
+            progress = Progress(shown=comm.rank == 0)
+            with contextlib.closing(progress):
+                result = run(chosen, comm, on_progress=progress)
+        except AgreedError as error:
+            return _refuse(error)
         if comm.rank == 0:
             assert result is not None
             print(json.dumps(result) if as_json else summary.text(result))
             sys.stdout.flush()
             outcome.report(0)
     return 0
+
+
+def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
+    """The options, once all ranks have the same and none has found a fault in them. Collective."""
+    from psgd.agreement import agree
+
+    complaint = None
+    try:
+        if isinstance(config, UsageError):
+            raise config
+        config = fit(config, comm.size)
+        if comm.rank == 0:
+            options.check_log(config.log)
+    except UsageError as error:
+        complaint = str(error)
+    signature = {name: str(value) for name, value in vars(config).items()} if complaint is None else {}
+    agree(comm, "", signature, complaint)
+    assert isinstance(config, TrainConfig)
+    return config
+
+
+def _refuse(error: AgreedError) -> int:
+    """All ranks have the same error and end by themselves: rank 0 speaks, and its exit code is the job's."""
+    if not ranks.speaks():
+        return 0
+    print(f"psgd: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    return 0 if outcome.report(2) else 2
 
 
 def _start(told: int | None) -> "MPI.Intracomm":

@@ -7,38 +7,39 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psgd.kernels.errors import ContractError, UsageError
+from psgd.kernels.errors import AgreedContractError, AgreedUsageError
 
 
 def agree(
     comm: MPI.Intracomm,
     call: str,
-    signature: Mapping[str, str | int | float | bool | None],
+    signature: Mapping[str, Any],
     complaint: str | None = None,
 ) -> None:
     """Compares what the ranks pass to a collective call. Collective and blocking; the exchange is JSON text.
 
     Args:
         comm: the ranks that must agree.
-        call: the call's name, for messages.
-        signature: what must be the same on all ranks.
+        call: the call's name, for messages; empty where the ranks' complaints need no more words.
+        signature: what must be the same on all ranks, as JSON can say it.
         complaint: what is wrong with this rank's arguments, or None.
 
     Raises:
-        UsageError: on all ranks, if one has a complaint; names that rank.
-        ContractError: on all ranks, if they differ; names the ranks and both sides.
+        AgreedUsageError: on all ranks, if one has a complaint; names that rank.
+        AgreedContractError: on all ranks, if they differ; names the ranks and both sides.
     """
     answers = gather(comm, {"complaint": complaint, "signature": dict(signature)})
     for rank, answer in enumerate(answers):
         if answer["complaint"]:
-            raise UsageError(f"{call} on rank {rank}: {answer['complaint']}")
+            where = f"{call} on rank {rank}: " if call else ""
+            raise AgreedUsageError(where + answer["complaint"])
     for key in signature:
         values: dict[str, list[int]] = {}
         for rank, answer in enumerate(answers):
             values.setdefault(json.dumps(answer["signature"].get(key)), []).append(rank)
         if len(values) > 1:
             sides = "; ".join(f"{value} on rank(s) {_brief(ranks)}" for value, ranks in values.items())
-            raise ContractError(f"{call}: all ranks must pass the same {key}, got {sides}")
+            raise AgreedContractError(f"{call or 'options'}: all ranks must pass the same {key}, got {sides}")
 
 
 def _brief(ranks: list[int]) -> str:

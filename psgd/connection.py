@@ -1,5 +1,6 @@
 """`psgd.connect`: the parameter server under somebody else's training loop."""
 
+import operator
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -86,23 +87,30 @@ def connect(
     size = comm.Get_size()
     count = (1 if size > 1 else 0) if servers is None else servers
     workers = size - count
-    signature: dict[str, str | int | float | bool | None] = {
-        "size": vector.size,
-        "dtype": str(vector.dtype),
-        "servers": count,
-        "strategy": strategy,
-        "clip_norm": clip_norm,
-        "reduction": reduction,
-        "segment_bytes": segment_bytes,
-    }
     try:
         schedule = lr if callable(lr) else constant(_positive(lr))
         chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
         decide = strategies.create(strategy, workers, **options)
         if reduction not in ("mean", "sum"):
             raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
+        if not (isinstance(clip_norm, int | float) and 0.0 <= clip_norm < float("inf")):
+            raise UsageError(f"clip_norm: expected a number of 0 (off) or more, got {clip_norm!r}")
     except UsageError as error:
         complaint = complaint or str(error)
+    signature = {
+        "size": vector.size,
+        "dtype": str(vector.dtype),
+        "servers": count,
+        "strategy": strategy,
+        "strategy's options": repr(sorted(options.items())),
+        "rule": rule.name if isinstance(rule, Rule) else rule,
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "clip_norm": clip_norm,
+        "reduction": reduction,
+        "segment_bytes": segment_bytes,
+        "lr": [schedule(samples) for samples in (0, 1e3, 1e6)] if callable(lr) else repr(lr),
+    }
     agree(comm, "psgd.connect", signature, complaint)
     return Connection(
         Mesh(comm, count),
@@ -120,6 +128,13 @@ def connect(
 def _segment_bytes(shard_bytes: int) -> int:
     """Measured on two cores with both MPIs, 2026-11-28: within a tenth of the fastest, from 256 KiB to 64 MiB."""
     return 512 << 10 if shard_bytes < 8 << 20 else 1 << 20
+
+
+def _count(samples: Any) -> int:
+    try:
+        return operator.index(samples)
+    except TypeError:
+        raise UsageError(f"step: samples: expected a whole number, got {samples!r}") from None
 
 
 def _positive(lr: float) -> float:
@@ -226,16 +241,27 @@ class Connection:
         Args:
             samples: weight of this gradient in its group's mean; 0 sends none and only keeps pace.
             loss: mean loss over the samples, for the log.
+
+        Raises:
+            UsageError: samples is not a whole number of 0 or more, or this is outside the `with` block.
+            PeerLostError: another worker left the block with an error.
         """
-        self._only_on_workers().step(samples, loss)
+        client = self._only_on_workers()
+        if type(samples) is not int:
+            samples = _count(samples)
+        if samples < 0:
+            raise UsageError(f"step: samples: expected 0 or more, got {samples}")
+        client.step(samples, loss)
 
     def report(self, accuracy: float, loss: float) -> None:
         """Tells server 0 of an evaluation of `params` (for the log, and to stop at a target)."""
         self._only_on_workers().report(accuracy, loss)
 
     def _only_on_workers(self) -> Client:
-        if self._client is None:
+        if self._skipping:
             raise _WorkersOnly
+        if self._client is None:
+            raise UsageError("psgd.connect: this works inside its `with` block only: with psgd.connect(...) as ps: ...")
         return self._client
 
     def __enter__(self) -> "Connection":
@@ -294,18 +320,18 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._skipping = False
-        if self._client is None:
-            if kind in (None, _WorkersOnly):
+        client, transport, skipping = self._client, self._transport, self._skipping
+        self._client, self._skipping = None, False
+        if client is None:
+            if kind is None or (skipping and kind is _WorkersOnly):
                 self.mesh.free()
-            return kind is _WorkersOnly
+            return skipping and kind is _WorkersOnly
         if kind is None:
-            self._client.finish()
-        elif not issubclass(kind, PeerLostError | ContractError | MPI.Exception | _WorkersOnly):
-            self._client.fail()
-            return False
-        if self._transport is not None:
-            self.bytes_sent, self.bytes_received = self._transport.bytes_sent, self._transport.bytes_received
+            client.finish()
+        elif not issubclass(kind, PeerLostError | ContractError | MPI.Exception):
+            client.fail()
+        if transport is not None:
+            self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
         if kind is None:
             self.mesh.free()
         return False

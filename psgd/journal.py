@@ -1,14 +1,16 @@
 """The run's log: one JSON object a line, on rank 0, written as it happens."""
 
+import contextlib
 import json
 import math
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 
 class Journal:
-    """Appends JSON lines to a file; without a path it does nothing.
+    """Writes JSON lines to a file; without a path it does nothing. A disk that is full costs the log, not the run.
 
     Args:
         path: the file, overwritten; None is off.
@@ -19,13 +21,19 @@ class Journal:
 
     def write(self, event: str, **fields: Any) -> None:
         """Writes one line; numbers that are not finite become null."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps({"event": event, **clean(fields)}) + "\n")
+        except OSError as error:
+            print(f"psgd: warning: log {self._file.name}: {error.strerror}; it ends here", file=sys.stderr, flush=True)
+            self.close()
 
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._file = None
 
     def __enter__(self) -> "Journal":

@@ -22,6 +22,7 @@ class RunMetrics:
         target_accuracy: `stop` is set once an evaluation reaches it; 0 is off.
 
     Attributes:
+        samples_per_epoch: as given.
         staleness: pushes by staleness (version at apply minus version pulled). Pushes of 0 samples do not count.
         pushes: pushes applied, by worker.
         samples: samples applied.
@@ -53,7 +54,7 @@ class RunMetrics:
         self.stop = False
         self.seconds_to_target: float | None = None
         self._on_event = on_event
-        self._per_epoch = samples_per_epoch
+        self.samples_per_epoch = samples_per_epoch
         self._target = target_accuracy
         self._started = time.perf_counter()
         self._next_event = 0.0
@@ -73,7 +74,7 @@ class RunMetrics:
     @property
     def epoch(self) -> int:
         """Whole epochs of samples applied."""
-        return self.samples // self._per_epoch if self._per_epoch else 0
+        return self.samples // self.samples_per_epoch if self.samples_per_epoch else 0
 
     @property
     def loss(self) -> float:
@@ -95,8 +96,8 @@ class RunMetrics:
     def progress(self, samples: int, version: int, lr: float) -> None:
         """A group was applied: samples in all, version reached, rate taken."""
         self.samples, self.steps, self.lr = samples, version, lr
-        if self._per_epoch and samples >= self._next_epoch:
-            self._next_epoch = (self.epoch + 1) * self._per_epoch
+        if self.samples_per_epoch and samples >= self._next_epoch:
+            self._next_epoch = (self.epoch + 1) * self.samples_per_epoch
             self._epoch_loss = self._mean_loss()
             self._loss_sum, self._loss_samples = 0.0, 0
             self._tell("epoch")
@@ -108,10 +109,14 @@ class RunMetrics:
 
     def report(self, header: Header) -> None:
         """A worker evaluated the parameters."""
-        self.accuracy, self.test_loss = header.value, header.value2
-        if self._target and header.value >= self._target and not self.stop:
+        self.evaluated(header.value, header.value2, self.elapsed_s())
+
+    def evaluated(self, accuracy: float, loss: float, seconds: float) -> None:
+        """The parameters were evaluated `seconds` after the start."""
+        self.accuracy, self.test_loss = accuracy, loss
+        if self._target and accuracy >= self._target and not self.stop:
             self.stop = True
-            self.seconds_to_target = self.elapsed_s()
+            self.seconds_to_target = seconds
         self._tell("eval")
 
     def _tell(self, event: Event) -> None:

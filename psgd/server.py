@@ -164,4 +164,4 @@ class Server:
 
 def lost_message(worker: int) -> str:
     """What every rank says when a worker left with an error."""
-    return f"worker {worker} left psgd.connect with an error; its traceback is on its own standard error"
+    return f"worker {worker} left psgd.connect with an error; that rank's own output says which"

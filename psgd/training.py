@@ -15,6 +15,7 @@ from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics, validate
 from psgd.data.sampler import Sampler
 from psgd.journal import Journal, clean
+from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.metrics import Event, RunMetrics
 from psgd.nn import models
 from psgd.nn.model import Model
@@ -48,7 +49,8 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
         On rank 0 the keys of `psgd train --json`; None elsewhere.
 
     Raises:
-        UsageError: wrong options or data, on the rank that met them.
+        AgreedUsageError: wrong options or data, on all ranks alike.
+        UsageError: data that this rank alone cannot read.
     """
     servers = (1 if comm.Get_size() > 1 else 0) if config.servers is None else config.servers
     workers = comm.Get_size() - servers
@@ -79,14 +81,15 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             reduction=config.reduction,
             metrics=metrics,
         )
-        with connection as ps:
-            if trainer is not None and not ps.is_server:
-                trainer.train(ps)
-        seconds = metrics.elapsed_s()
-        if on_progress is not None and comm.Get_rank() == 0:
-            on_progress.close()
-        result = _result(config, comm, connection, metrics, seconds, trainer, len(dataset.test.y) if dataset else 0)
+        # Overflow is told as a loss that is not finite, not as a warning from the depths of each rank.
+        with np.errstate(over="ignore", invalid="ignore"):
+            with connection as ps:
+                if trainer is not None and not ps.is_server:
+                    trainer.train(ps)
+            seconds = metrics.elapsed_s()
+            result = _result(config, comm, connection, metrics, seconds, trainer, facts["test_samples"])
         if result is not None:
+            metrics.evaluated(result["test_accuracy"], result["test_loss"], seconds)
             journal.write("end", **result)
         return result
 
@@ -110,16 +113,23 @@ def _open(
     dataset = None
     facts: dict[str, Any] = {}
     if comm.Get_rank() == 0:
-        dataset = load(config.dataset)
-        statistics = validate(dataset)
-        facts = {
-            "samples": dataset.train.samples,
-            "shape": list(dataset.sample_shape),
-            "classes": dataset.classes,
-            "mean": statistics.mean,
-            "std": statistics.std,
-        }
+        try:
+            dataset = load(config.dataset)
+            statistics = validate(dataset)
+            facts = {
+                "samples": dataset.train.samples,
+                "test_samples": dataset.test.samples,
+                "shape": list(dataset.sample_shape),
+                "classes": dataset.classes,
+                "mean": statistics.mean,
+                "std": statistics.std,
+            }
+            models.build(config.model, dataset.sample_shape, dataset.classes)
+        except UsageError as error:
+            facts = {"error": str(error)}
     facts = broadcast(comm, facts)
+    if "error" in facts:
+        raise AgreedUsageError(facts["error"])
     if needs_data and dataset is None:
         dataset = load(config.dataset)
     return dataset, Statistics(facts["mean"], facts["std"]), facts
@@ -235,16 +245,23 @@ def _result(
         return None
     result: dict[str, Any] = clean(
         {
+            "dataset": config.dataset,
+            "model": config.model,
             "strategy": config.strategy,
             "workers": connection.workers,
             "servers": connection.servers,
             "device": "cpu",
             "mpi": " ".join([MPI.get_vendor()[0], ".".join(map(str, MPI.get_vendor()[1]))]),
             "epochs": config.epochs,
+            "batch_size": config.batch_size,
+            "lr": config.lr,
+            "seed": config.seed,
             "steps": metrics.steps,
             "samples": metrics.samples,
             "seconds": seconds,
             "samples_per_second": metrics.samples / seconds,
+            "train_samples": metrics.samples_per_epoch,
+            "test_samples": test_samples,
             "train_loss": metrics.loss,
             "test_accuracy": total[0].item() / max(1, test_samples),
             "test_loss": total[1].item() / max(1, test_samples),

@@ -181,7 +181,15 @@ def test_different_sizes_are_one_error_on_all_ranks(comm):
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize(
-    ("key", "mine", "theirs"), [("strategy", "sync", "async"), ("clip_norm", 1.0, 2.0), ("servers", 1, 2)]
+    ("key", "mine", "theirs"),
+    [
+        ("strategy", "sync", "async"),
+        ("clip_norm", 1.0, 2.0),
+        ("servers", 1, 2),
+        ("rule", "sgd", "adam"),
+        ("momentum", 0.9, 0.5),
+        ("weight_decay", 0.0, 0.1),
+    ],
 )
 def test_different_options_are_one_error_on_all_ranks(comm, key, mine, theirs):
     options = {key: mine if comm.rank < 2 else theirs}
@@ -222,6 +230,41 @@ def test_wrong_arrays_on_one_rank_are_named_on_all(comm, what):
 def test_wrong_options(comm, options, message):
     with pytest.raises(UsageError, match=message):
         psgd.connect(comm, np.zeros(4, np.float32), **options)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_different_rates_are_one_error_on_all_ranks(comm, scheduled):
+    lr = 0.1 * (1 + comm.rank // 2)
+    with pytest.raises(ContractError, match=r"the same lr, got .* on rank\(s\) 0, 1; .* on rank\(s\) 2"):
+        psgd.connect(comm, np.zeros(4, np.float32), lr=psgd.schedules.cosine(lr, 1e4) if scheduled else lr)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("samples", [-1, 2.5, "3", None])
+def test_wrong_samples(comm, samples):
+    params = np.zeros(4, np.float32)
+    with psgd.connect(comm, params) as ps:
+        ps.grads[:] = -1
+        with pytest.raises(UsageError, match="step: samples: expected"):
+            ps.step(samples)
+        ps.step(np.int32(2))
+    if comm.rank == comm.size - 1:
+        np.testing.assert_array_equal(params, np.float32(0.1))
+
+
+@pytest.mark.ranks(1, 2)
+def test_outside_the_block(comm):
+    params = np.zeros(4, np.float32)
+    connection = psgd.connect(comm, params)
+    for use in (connection.step, lambda: connection.grads, lambda: connection.worker):
+        with pytest.raises(UsageError, match="inside its `with` block only"):
+            use()
+    with connection as ps:
+        ps.step()
+    with pytest.raises(UsageError, match="inside its `with` block only"):
+        ps.step()
+    assert ps.params is params
 
 
 @pytest.mark.ranks(4)

@@ -14,6 +14,13 @@ def test_lines_are_whole_as_they_are_written(tmp_path):
     assert json.loads(last) == {"event": "progress", "loss": None, "nested": {"worst": None, "list": [1]}}
 
 
+def test_a_full_disk_costs_the_log_not_the_run(capfd):
+    with Journal(Path("/dev/full")) as journal:
+        journal.write("start")
+        journal.write("progress")
+    assert capfd.readouterr().err == "psgd: warning: log /dev/full: No space left on device; it ends here\n"
+
+
 def test_no_path_writes_nothing():
     with Journal(None) as journal:
         journal.write("start")

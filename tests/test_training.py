@@ -7,7 +7,7 @@ import pytest
 
 from psgd import training
 from psgd.config import TrainConfig
-from psgd.kernels.errors import DataError
+from psgd.kernels.errors import AgreedUsageError
 
 
 def toy(folder, samples=1003, features=6, classes=3, seed=0):
@@ -129,9 +129,10 @@ def test_result_and_log(comm, tmp_path, strategy):
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines if line["event"] in ("start", "end")] == ["start", "end"]
     evaluated = [line["epoch"] for line in lines if line["event"] == "eval"]
-    assert len(evaluated) == 2
+    assert len(evaluated) == 3
     if strategy == "sync":
-        assert evaluated == [1, 2]
+        assert evaluated == [1, 2, 3]
+    assert [line["accuracy"] for line in lines if line["event"] == "eval"][-1] == result["test_accuracy"]
     assert lines[-1]["test_accuracy"] == result["test_accuracy"]
     count = sum(result["staleness"]["histogram"].values())
     assert count == (result["steps"] if strategy == "async" or comm.size == 1 else 2 * result["steps"])
@@ -169,13 +170,13 @@ def test_reported_accuracy_is_that_of_the_final_weights(comm):
 
 
 @pytest.mark.ranks(3)
-def test_bad_values_are_one_error_on_rank_0(comm, tmp_path):
+def test_bad_values_are_the_same_error_on_all_ranks(comm, tmp_path):
     data = once(comm, tmp_path)
     x = np.load(tmp_path / "x_train.npy")
     x[17, 2] = np.nan
     comm.Barrier()
     if comm.rank == 0:
         np.save(tmp_path / "x_train.npy", x)
-        with pytest.raises(DataError, match="x_train"):
-            training.run(TrainConfig(dataset=data, model="softmax"), comm)
-    # the other ranks wait for rank 0; under the command it ends the job
+    comm.Barrier()
+    with pytest.raises(AgreedUsageError, match=r"x_train.*17"):
+        training.run(TrainConfig(dataset=data, model="softmax"), comm)

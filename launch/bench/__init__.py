@@ -6,9 +6,12 @@ from psgd.launch.bench.pushpull import pushpull
 from psgd.launch.bench.train import train
 
 
-@click.group()
-def bench() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def bench(ctx: click.Context) -> None:
     """Verify and measure, beside peers in the same run."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 bench.add_command(pushpull)
