@@ -11,3 +11,4 @@ class Tag(IntEnum):
     REPLY = 3  # server to worker: header, with the parameters behind it when the shard is small
     PARAMETERS = 4  # server to worker: one segment of the parameters
     ORDER = 5  # server 0 to the other servers: one entry of the log
+    ALARM = 6  # either way: the sender gives up

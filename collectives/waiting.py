@@ -28,19 +28,21 @@ class Waiter:
 
     Args:
         crowded: ranks outnumber cores on this node, so a spinning rank holds a core that its peer needs.
+        watch: called between tests; it raises to end a wait for something that will never come.
     """
 
-    def __init__(self, crowded: bool) -> None:
+    def __init__(self, crowded: bool, watch: Callable[[], None] | None = None) -> None:
         self.crowded = crowded
+        self._watch = watch or _nothing
         self._patience_s = _CROWDED_PATIENCE_S if crowded else _PATIENCE_S
 
     @classmethod
-    def for_node(cls, comm: MPI.Intracomm) -> "Waiter":
+    def for_node(cls, comm: MPI.Intracomm, watch: Callable[[], None] | None = None) -> "Waiter":
         """Decides from this node's ranks and cores. Collective over `comm`."""
         crowded = ranks_outnumber_cores(comm)
         if crowded:
             _sharpen_timer()
-        return cls(crowded)
+        return cls(crowded, watch)
 
     def until(self, test: Callable[[], object]) -> None:
         """Calls `test` until it returns something true: for what may take long. Blocks; its exceptions pass."""
@@ -50,18 +52,21 @@ class Waiter:
         start = clock()
         patience = self._patience_s
         while not test():
+            self._watch()
             waited = clock() - start
             if waited > patience:
                 time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
 
     def flowing(self, test: Callable[[], object]) -> None:
         """The same for data on its way: both sides must keep calling MPI, so it yields the core but never sleeps."""
-        if self.crowded:
-            while not test():
+        while not test():
+            self._watch()
+            if self.crowded:
                 os.sched_yield()
-        else:
-            while not test():
-                pass
+
+
+def _nothing() -> None:
+    pass
 
 
 def ranks_outnumber_cores(comm: MPI.Intracomm) -> bool:

@@ -26,6 +26,6 @@ def sum_of_squares(values: np.ndarray) -> float:
     """Sum of squares in float64, in index order (the same bits wherever it runs)."""
     total = 0.0
     for i in range(values.size):
-        x = float(values[i])
+        x = np.float64(values[i])
         total += x * x
     return total

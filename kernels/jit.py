@@ -1,5 +1,6 @@
 """One way to compile a host kernel: cached on disk, GIL released, no fast-math (results repeat bit for bit)."""
 
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,5 +15,9 @@ def kernel(function: F) -> F:
     The GIL is released while it runs. Fast-math is off and no contraction is allowed, so that the same
     inputs give the same bits on every rank of one machine type.
     """
-    compiled: F = numba.njit(function, cache=True, nogil=True, fastmath=False, error_model="numpy")
+    compile_ = functools.partial(numba.njit, nogil=True, fastmath=False, error_model="numpy")
+    try:
+        compiled: F = compile_(function, cache=True)
+    except RuntimeError:  # neither beside the file nor in the home may a cache be written: compile each time
+        compiled = compile_(function)
     return compiled

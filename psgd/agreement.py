@@ -49,7 +49,7 @@ def _brief(ranks: list[int]) -> str:
 
 def gather(comm: MPI.Intracomm, value: Mapping[str, Any]) -> list[Any]:
     """Every rank's value on all ranks, in rank order, as JSON text. Collective and blocking."""
-    text = bytearray(json.dumps(value).encode())
+    text = bytearray(json.dumps(value, default=repr).encode())
     lengths = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(text)], np.int64), lengths)
     ends = np.cumsum(lengths)

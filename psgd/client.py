@@ -46,9 +46,6 @@ class Client(Protocol):
     def finish(self) -> None:
         """No more pushes; returns with the final parameters once all workers are done. Blocks."""
 
-    def fail(self) -> None:
-        """This worker gives up: every rank is told."""
-
 
 class MpiClient:
     """A worker with servers on other ranks. Implements `Client`."""
@@ -93,11 +90,6 @@ class MpiClient:
         computed = time.perf_counter() - self._began - self.waited_s
         fields = (self._pushes, self._pushes, self.version, 0, self._drawn, 0, self.waited_s, computed)
         self.version = self._transport.exchange(Kind.DONE, fields, False).version
-        self._transport.close()
-
-    def fail(self) -> None:
-        """See `Client`."""
-        self._transport.tell(Kind.FAILED, (self._pushes, self._pushes, self.version, 0, 0, 0, 0.0, 0.0))
 
 
 class LocalClient:
@@ -155,9 +147,6 @@ class LocalClient:
         self.stop = self._metrics.stop
 
     def finish(self) -> None:
-        """See `Client`."""
-
-    def fail(self) -> None:
         """See `Client`."""
 
 

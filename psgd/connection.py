@@ -1,6 +1,5 @@
 """`psgd.connect`: the parameter server under somebody else's training loop."""
 
-import operator
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -11,17 +10,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from psgd import rules, strategies
 from psgd.agreement import agree
+from psgd.alarm import Alarm
+from psgd.arguments import real_number, whole_number
 from psgd.client import Client, LocalClient, MpiClient
 from psgd.collectives.split import split
 from psgd.collectives.waiting import Waiter
 from psgd.gradients import Gradients, allocate
-from psgd.kernels.errors import ContractError, PeerLostError, UsageError
+from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
 from psgd.rules import Rule
 from psgd.schedules import Schedule, constant
 from psgd.server import Server
-from psgd.server_transport import MpiServerTransport
+from psgd.server_transport import INLINE_BYTES, MpiServerTransport
 from psgd.shard import Shard
 from psgd.worker_transport import MpiWorkerTransport
 
@@ -83,34 +84,41 @@ def connect(
         ContractError: ranks that passed different arguments; the same error on all ranks.
         PeerLostError: on every other rank, if a worker leaves the block with an error.
     """
+    if not isinstance(comm, MPI.Intracomm):
+        raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
     vector, complaint = _checked(params)
     size = comm.Get_size()
-    count = (1 if size > 1 else 0) if servers is None else servers
-    workers = size - count
+    count, segment = (1 if size > 1 else 0), 0
+    signature: dict[str, Any] = {}
     try:
-        schedule = lr if callable(lr) else constant(_positive(lr))
+        if servers is not None:
+            count = whole_number("servers", servers)
+        schedule = lr if callable(lr) else constant(real_number("lr", lr, above=0.0))
         chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
-        decide = strategies.create(strategy, workers, **options)
+        decide = strategies.create(strategy, size - count, **options)
         if reduction not in ("mean", "sum"):
             raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
-        if not (isinstance(clip_norm, int | float) and 0.0 <= clip_norm < float("inf")):
-            raise UsageError(f"clip_norm: expected a number of 0 (off) or more, got {clip_norm!r}")
-    except UsageError as error:
-        complaint = complaint or str(error)
-    signature = {
-        "size": vector.size,
-        "dtype": str(vector.dtype),
-        "servers": count,
-        "strategy": strategy,
-        "strategy's options": repr(sorted(options.items())),
-        "rule": rule.name if isinstance(rule, Rule) else rule,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "clip_norm": clip_norm,
-        "reduction": reduction,
-        "segment_bytes": segment_bytes,
-        "lr": [schedule(samples) for samples in (0, 1e3, 1e6)] if callable(lr) else repr(lr),
-    }
+        clip = real_number("clip_norm", clip_norm)
+        if metrics is not None and len(metrics.pushes) != size - count:
+            raise UsageError(f"metrics: expected RunMetrics for {size - count} workers, got {len(metrics.pushes)}")
+        segment = segment_bytes_for(vector.nbytes // max(1, count), segment_bytes)
+        signature = {
+            "size": vector.size,
+            "dtype": str(vector.dtype),
+            "servers": count,
+            "strategy": strategy,
+            "strategy's options": repr(sorted(options.items())),
+            "rule": chosen.name,
+            "momentum": repr(momentum),
+            "weight_decay": repr(weight_decay),
+            "clip_norm": clip,
+            "reduction": reduction,
+            "segment_bytes": segment,
+            "lr": [float(schedule(samples)) for samples in (0, 1e3, 1e6)],
+        }
+    except Exception as error:  # whatever it is, all ranks must hear of it
+        text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        complaint = complaint or text
     agree(comm, "psgd.connect", signature, complaint)
     return Connection(
         Mesh(comm, count),
@@ -118,29 +126,23 @@ def connect(
         decide,
         chosen,
         schedule,
-        metrics or RunMetrics(workers),
-        max(1, (segment_bytes or _segment_bytes(vector.nbytes // max(1, count))) // vector.itemsize),
-        clip_norm,
-        float(workers) if reduction == "sum" else 1.0,
+        metrics or RunMetrics(size - count),
+        segment // vector.itemsize,
+        clip,
+        float(size - count) if reduction == "sum" else 1.0,
     )
 
 
-def _segment_bytes(shard_bytes: int) -> int:
-    """Measured on two cores with both MPIs, 2026-11-28: within a tenth of the fastest, from 256 KiB to 64 MiB."""
+def segment_bytes_for(shard_bytes: int, asked: int | None) -> int:
+    """Bytes of a segment: what was asked for (what travels inline is one), or by the size of the shard.
+
+    Measured on two cores with both MPIs, 2026-11-28: within a tenth of the fastest from 256 KiB to 64 MiB.
+    """
+    if asked is not None:
+        if whole_number("segment_bytes", asked) < 1:
+            raise UsageError(f"segment_bytes: expected 1 or more, got {asked}")
+        return max(INLINE_BYTES, asked)
     return 512 << 10 if shard_bytes < 8 << 20 else 1 << 20
-
-
-def _count(samples: Any) -> int:
-    try:
-        return operator.index(samples)
-    except TypeError:
-        raise UsageError(f"step: samples: expected a whole number, got {samples!r}") from None
-
-
-def _positive(lr: float) -> float:
-    if not (isinstance(lr, int | float) and 0.0 < lr < float("inf")):
-        raise UsageError(f"lr: expected a positive number or a schedule, got {lr!r}")
-    return float(lr)
 
 
 def _checked(params: ArrayLike) -> tuple[Vector, str | None]:
@@ -192,7 +194,9 @@ class Connection:
         self._segment = segment
         self._shards = split(params.size, max(1, mesh.servers), max(1, _ALIGN_BYTES // params.itemsize))
         self._client: Client | None = None
-        self._transport: MpiWorkerTransport | None = None
+        self._transport: MpiWorkerTransport | MpiServerTransport | None = None
+        self._alarm: Alarm | None = None
+        self._waiter = Waiter(crowded=False)
         self._shard = partial(
             Shard, rule=rule, schedule=schedule, segment=segment, clip_norm=clip_norm, reduction_factor=reduction_factor
         )
@@ -247,10 +251,8 @@ class Connection:
             PeerLostError: another worker left the block with an error.
         """
         client = self._only_on_workers()
-        if type(samples) is not int:
-            samples = _count(samples)
-        if samples < 0:
-            raise UsageError(f"step: samples: expected 0 or more, got {samples}")
+        if type(samples) is not int or samples < 0:
+            samples = whole_number("step: samples", samples)
         client.step(samples, loss)
 
     def report(self, accuracy: float, loss: float) -> None:
@@ -272,27 +274,40 @@ class Connection:
             self._client.start()
             return self
         grads = allocate(mesh, params.size, params.dtype)
-        waiter = Waiter.for_node(mesh.world)
-        if grads.own is None:
-            self._serve(grads, waiter)
-            self._skipping = True
-            return self
-        self._transport = MpiWorkerTransport(
-            mesh, params, grads.own, self._shards, reached=grads.reached, segment=self._segment, waiter=waiter
-        )
-        self._client = MpiClient(self._transport, params, grads.own, first=mesh.index == 0)
-        self._client.start()
+        if mesh.role == "server":
+            peers, cause = [mesh.worker_rank(w) for w in range(mesh.workers)], -1 - mesh.index
+        else:
+            peers, cause = [mesh.server_rank(m) for m in range(mesh.servers)], mesh.index
+        self._alarm = Alarm(mesh.world, peers, cause)
+        self._waiter = Waiter.for_node(mesh.world, self._alarm.check)
+        try:
+            if grads.own is None:
+                self._serve(grads)
+                self._skipping = True
+            else:
+                self._begin(grads.own, grads.reached)
+        except BaseException:
+            self._end(failed=True)
+            raise
         return self
 
-    def _serve(self, grads: Gradients, waiter: Waiter) -> None:
+    def _begin(self, grads: Vector, reached: list[bool]) -> None:
+        mesh, params = self.mesh, self._params
+        self._transport = transport = MpiWorkerTransport(
+            mesh, params, grads, self._shards, reached=reached, segment=self._segment, waiter=self._waiter
+        )
+        self._client = MpiClient(transport, params, grads, first=mesh.index == 0)
+        self._client.start()
+
+    def _serve(self, grads: Gradients) -> None:
         mesh, part = self.mesh, self._shards[self.mesh.index]
         shard = self._shard(self._params[part.start : part.stop], sum_over_shards=self._sum_over_servers)
-        transport = MpiServerTransport(
+        self._transport = transport = MpiServerTransport(
             mesh,
             shard.params,
             shard.ranges,
             grads=[None if whole is None else whole[part.start : part.stop] for whole in grads.workers],
-            waiter=waiter,
+            waiter=self._waiter,
             follows=mesh.index > 0 and not self._strategy.fixed_order,
         )
         server = Server(
@@ -305,33 +320,51 @@ class Connection:
             metrics=self.metrics,
         )
         server.run()
-        transport.close()
-        self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
+
+    def _end(self, failed: bool) -> None:
+        """Ends this rank's part: rings the alarm if it failed, and takes back every request.
+
+        After a failure the communicators are not freed: a late message would meet whoever gets their number next.
+        """
+        transport, self._transport = self._transport, None
+        try:
+            if failed and self._alarm is not None:
+                self._alarm.ring()
+            if transport is not None:
+                self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
+                transport.close()
+            if self._alarm is not None:
+                self._alarm.close()
+            if not failed:
+                self.mesh.free()
+        except MPI.Exception:
+            if not failed:  # else the first error is the one to see
+                raise
+        finally:
+            self._alarm = None
 
     def _sum_over_servers(self, value: float) -> float:
         """Adds in server order, so that every server gets the same bits."""
         comm = self.mesh.server
         if comm is None or comm.Get_size() == 1:
             return value
-        parts = np.empty(comm.Get_size(), np.float64)
-        comm.Allgather(np.array([value]), parts)
+        mine, parts = np.array([value]), np.empty(comm.Get_size(), np.float64)
+        self._waiter.flowing(comm.Iallgather(mine, parts).Test)
         return float(sum(parts.tolist()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        client, transport, skipping = self._client, self._transport, self._skipping
+        client, skipping = self._client, self._skipping
         self._client, self._skipping = None, False
         if client is None:
-            if kind is None or (skipping and kind is _WorkersOnly):
-                self.mesh.free()
+            self._end(failed=False)
             return skipping and kind is _WorkersOnly
-        if kind is None:
-            client.finish()
-        elif not issubclass(kind, PeerLostError | ContractError | MPI.Exception):
-            client.fail()
-        if transport is not None:
-            self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
-        if kind is None:
-            self.mesh.free()
+        try:
+            if kind is None:
+                client.finish()
+        except BaseException:
+            self._end(failed=True)
+            raise
+        self._end(failed=kind is not None)
         return False

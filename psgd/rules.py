@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.arguments import real_number
 from psgd.kernels import update as kernels
 from psgd.kernels.errors import UsageError
 
@@ -74,12 +75,14 @@ def create(name: str, momentum_factor: float = 0.9, weight_decay: float = 0.0) -
     """The rule of that name.
 
     Raises:
-        UsageError: no such rule.
+        UsageError: no such rule, or a factor or weight decay that cannot be.
     """
+    decay = real_number("weight_decay", weight_decay)
     if name == "sgd":
-        return sgd(weight_decay)
+        return sgd(decay)
     if name in ("momentum", "nesterov"):
-        return momentum(momentum_factor, weight_decay, name == "nesterov")
+        factor = real_number("momentum", momentum_factor, below=1.0)
+        return momentum(factor, decay, name == "nesterov")
     if name == "adam":
-        return adam(weight_decay=weight_decay)
+        return adam(weight_decay=decay)
     raise UsageError(f"optimizer: expected one of {', '.join(NAMES)}, got {name!r}")

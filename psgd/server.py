@@ -7,7 +7,7 @@ server finds it alone and no message passes between them.
 import time
 from collections import deque
 
-from psgd.kernels.errors import ContractError, PeerLostError
+from psgd.kernels.errors import ContractError
 from psgd.metrics import RunMetrics
 from psgd.order import Action
 from psgd.shard import Shard
@@ -59,7 +59,7 @@ class Server:
         """Serves until every worker is done. Blocks.
 
         Raises:
-            PeerLostError: a worker left with an error, after all workers have been told.
+            PeerLostError: a worker left with an error (the transport's waits raise it).
             ContractError: a push that no rule of the protocol allows.
         """
         self._initialize()
@@ -82,8 +82,6 @@ class Server:
             if isinstance(header, Action):
                 self._queue.append(header)
                 continue
-            if header.kind == Kind.FAILED:
-                self._abort(header)
             if header.kind == Kind.INIT:
                 for segment, part in enumerate(shard.ranges):
                     shard.params[part.start : part.stop] = transport.fetch(header.worker, segment)
@@ -106,8 +104,6 @@ class Server:
                     self._decide((Action(release=tuple(range(self._workers)), end=True),))
         elif kind == Kind.REPORT:
             self.metrics.report(header)
-        elif kind == Kind.FAILED:
-            self._abort(header)
         else:
             raise ContractError(f"server {self._index}: worker {header.worker} sent kind {kind} after the start")
 
@@ -150,18 +146,6 @@ class Server:
         for segment in range(len(self.shard.ranges)):
             self.transport.emit(workers, segment)
 
-    def _abort(self, failed: Header) -> None:
-        """Tells every worker, then raises: a worker that left with an error cannot be waited for."""
-        others = tuple(w for w in range(self._workers) if w != failed.worker and w not in self._done)
-        self.transport.reply(others, self._header(Kind.ABORT, self.shard.version, failed.worker))
-        raise PeerLostError(lost_message(failed.worker))
-
-    def _header(self, kind: int, version: int, extra: int = 0) -> tuple[float, ...]:
-        segments = 0 if kind == Kind.ABORT else len(self.shard.ranges)
-        extra = extra or int(self.metrics.stop)
-        return (FORMAT, 0, kind, 0, self._index, segments, 0, 0, version, 0, 0, extra, self.shard.lr, 0.0)
-
-
-def lost_message(worker: int) -> str:
-    """What every rank says when a worker left with an error."""
-    return f"worker {worker} left psgd.connect with an error; that rank's own output says which"
+    def _header(self, kind: int, version: int) -> tuple[float, ...]:
+        segments, stop = len(self.shard.ranges), int(self.metrics.stop)
+        return (FORMAT, 0, kind, 0, self._index, segments, 0, 0, version, 0, 0, stop, self.shard.lr, 0.0)

@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.alarm import close
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
 from psgd.mesh import Mesh
@@ -215,13 +216,8 @@ class MpiServerTransport:
         self._published.clear()
 
     def close(self) -> None:
-        """Cancels the receives that still stand ready and frees all requests. Does not block."""
+        """Frees all requests; what still waits is cancelled. Blocks for a moment at most."""
         receives = [r for worker in self._workers for r in (worker.header_in, *worker.slots_in)]
-        for request in receives + self._receives[len(self._workers) :]:
-            if not request.Test():
-                request.Cancel()
-                request.Wait()
-            request.Free()
-        for worker in self._workers:
-            for request in (worker.header_out, *worker.parts_out):
-                request.Free()
+        receives += self._receives[len(self._workers) :]
+        sends = [r for worker in self._workers for r in (worker.header_out, *worker.parts_out)]
+        close(receives, [*sends, *(request for request, _ in self._published)])

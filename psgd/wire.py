@@ -23,10 +23,8 @@ class Kind(IntEnum):
     PUSH = 3  # a gradient follows (none if samples is 0)
     REPORT = 4  # an evaluation: values = accuracy, loss
     DONE = 5  # this worker has no more pushes
-    FAILED = 6  # this worker left with an error
     REPLY = 16  # parameters follow
     END = 17  # final parameters follow
-    ABORT = 18  # a worker failed; nothing follows
 
 
 class Header(NamedTuple):
@@ -44,7 +42,7 @@ class Header(NamedTuple):
         version: groups applied when the parameters were sent; in a push, the version pulled.
         samples: samples behind the gradient.
         position: samples this worker has drawn so far (sampler position).
-        extra: reason code or rank, by kind.
+        extra: in a reply, 1 asks the worker to stop.
         value: loss (push), accuracy (report), worker's waiting seconds (done).
         value2: loss (report), worker's computing seconds (done).
     """

@@ -12,18 +12,16 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.alarm import close
 from psgd.collectives.split import segments
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
-from psgd.kernels.errors import ContractError, PeerLostError
+from psgd.kernels.errors import ContractError
 from psgd.mesh import Mesh
-from psgd.server import lost_message
 from psgd.server_transport import INLINE_BYTES
-from psgd.wire import FORMAT, HEADER_BYTES, Header, Kind, pack, unpack
+from psgd.wire import FORMAT, HEADER_BYTES, Header, pack, unpack
 
 Vector = NDArray[np.floating]
-
-_ABORT = int(Kind.ABORT)
 
 
 class _Server:
@@ -105,7 +103,7 @@ class MpiWorkerTransport:
             Server 0's answer; parameters are in place.
 
         Raises:
-            PeerLostError: another worker left with an error.
+            PeerLostError: another rank gave up (the waits raise it).
             ContractError: shards with different versions: a torn read.
         """
         for index, server in enumerate(self._servers):
@@ -119,7 +117,7 @@ class MpiWorkerTransport:
         if with_grads:
             self.bytes_sent += self._payload
         if len(sends) > len(self._servers):
-            self._waiter.flowing(partial(self._are_sent, sends))
+            self._waiter.flowing(partial(MPI.Request.Testall, sends))
         first = self._read()
         if self._payload:
             self._waiter.flowing(self._arrived)
@@ -137,27 +135,12 @@ class MpiWorkerTransport:
         for server in chosen:
             self._waiter.until(server.header_out.Test)
 
-    def _are_sent(self, sends: list[MPI.Prequest]) -> bool:
-        """Whether a push is out. A server that has given up takes no more of it, but has answered."""
-        if MPI.Request.Testall(sends):
-            return True
-        for index, server in enumerate(self._servers):
-            if server.header_in.Test():
-                self._refuse_abort(unpack(server.answer_view, self._worker, index))
-        return False
-
-    @staticmethod
-    def _refuse_abort(header: Header) -> None:
-        if header.kind == _ABORT:
-            raise PeerLostError(lost_message(header.extra))
-
     def _read(self) -> Header:
         """Waits for every server's answer, as long as it takes."""
         first: Header | None = None
         for index, server in enumerate(self._servers):
             self._waiter.until(server.header_in.Test)
             header = unpack(server.answer_view, self._worker, index)
-            self._refuse_abort(header)
             if server.inline:
                 server.params[:] = server.inline_in
             self.bytes_received += server.answer.nbytes
@@ -172,12 +155,5 @@ class MpiWorkerTransport:
         return first
 
     def close(self) -> None:
-        """Frees all requests; receives that still wait are cancelled, sends are left to MPI. Does not block."""
-        for request in self._receives:
-            if not request.Test():
-                request.Cancel()
-                request.Wait()
-            request.Free()
-        for server in self._servers:
-            for request in (server.header_out, *server.grads_out):
-                request.Free()
+        """Frees all requests; what still waits is cancelled. Blocks for a moment at most."""
+        close(self._receives, self._sends)

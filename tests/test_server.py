@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psgd import rules, schedules, strategies
-from psgd.kernels.errors import ContractError, PeerLostError
+from psgd.kernels.errors import ContractError
 from psgd.metrics import RunMetrics
 from psgd.order import Action, Member
 from psgd.server import Server
@@ -159,15 +159,6 @@ def test_a_worker_that_is_done_holds_nobody_up():
     np.testing.assert_allclose(transport.params, START - 0.5 * made[0, 1] - 0.5 * made[0, 2], rtol=1e-15)
     assert server.shard.version == 2
     assert [r[1] for r in transport.replies[-2:]] == [Kind.END, Kind.END]
-
-
-def test_a_failed_worker_is_told_to_all_others():
-    transport = FakeTransport(np.zeros(N), [*HELLO, header(Kind.FAILED, 1)], grads(0))
-    shard = Shard(transport.params, rules.sgd(), schedules.constant(0.5), segment=SEGMENT)
-    with pytest.raises(PeerLostError, match="worker 1 left"):
-        Server(transport, shard, strategies.create("sync", 2), workers=2).run()
-    assert transport.replies[-1][:2] == (0, Kind.ABORT)
-    assert transport.replies[-1][4] == 1
 
 
 def test_server_0_publishes_what_it_decides():

@@ -38,7 +38,7 @@ def create(name: str, workers: int, **options: Any) -> Strategy:
     Raises:
         UsageError: no such strategy, or an option that it does not take.
     """
-    if name not in _FILES:
+    if not isinstance(name, str) or name not in _FILES:
         raise UsageError(f"strategy: expected one of {', '.join(NAMES)}, got {name!r}")
     factory = importlib.import_module(f"psgd.strategies.{_FILES[name]}").create
     known = list(inspect.signature(factory).parameters)[1:]

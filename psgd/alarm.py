@@ -1,0 +1,90 @@
+"""The alarm: how a rank that gives up tells the others, whatever they and it were doing.
+
+It has a tag, buffers and receives of its own, so that it can be rung in the middle of an exchange, and every wait
+looks for it. A worker rings at all servers, a server at all workers; whoever hears it leaves and rings in turn, so all
+ranks end, with the same first cause.
+"""
+
+import ctypes
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.collectives.tags import Tag
+from psgd.kernels.errors import PeerLostError
+
+_PATIENCE_S = 0.1
+
+
+def cause_message(cause: int) -> str:
+    """What every rank says of a cause: a worker's index, or -1 minus a server's."""
+    if cause >= 0:
+        return f"worker {cause} left psgd.connect with an error; that rank's own output says which"
+    return f"server {-1 - cause} failed inside psgd.connect; that rank's own output says why"
+
+
+class Alarm:
+    """One rank's alarm towards its peers.
+
+    Args:
+        comm: the private communicator.
+        peers: ranks to tell and to hear.
+        cause: what this rank is called if it is the first: its index as a worker, -1 minus its index as a server.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, peers: Sequence[int], cause: int) -> None:
+        self._cause = np.array([cause], np.int64)
+        self._heard = np.zeros((len(peers), 1), np.int64)
+        self._out = [comm.Send_init([self._cause, MPI.INT64_T], peer, Tag.ALARM) for peer in peers]
+        self._in = [comm.Recv_init([self._heard[i], MPI.INT64_T], peer, Tag.ALARM) for i, peer in enumerate(peers)]
+        self._rung = False
+        if self._in:
+            MPI.Prequest.Startall(self._in)
+
+    def check(self) -> None:
+        """Raises if a peer has rung. Does not block.
+
+        Raises:
+            PeerLostError: names the first cause.
+        """
+        index, rung = MPI.Request.Testany(self._in)
+        if rung and index != MPI.UNDEFINED:
+            self._cause[0] = self._heard[index, 0]
+            raise PeerLostError(cause_message(int(self._cause[0])))
+
+    def ring(self) -> None:
+        """Tells all peers, once. Does not block."""
+        if not self._rung and self._out:
+            self._rung = True
+            MPI.Prequest.Startall(self._out)
+
+    def close(self) -> None:
+        """Takes the receives back; after `ring`, lets the messages go out."""
+        close(self._in, self._out)
+
+
+def close(receives: Sequence[MPI.Request], sends: Sequence[MPI.Request]) -> None:
+    """Frees persistent requests, active ones too. Blocks for a moment at most.
+
+    A receive that still waits is cancelled. What cannot end, because its peer is gone, keeps its buffer for ever:
+    MPI may touch it until it is finalized, which is after Python has freed all that it owns.
+    """
+    for request in receives:
+        if not request.Test():
+            request.Cancel()
+    limit = time.monotonic() + _PATIENCE_S
+    for request in (*receives, *sends):
+        while not (done := request.Test()) and time.monotonic() < limit:
+            time.sleep(1e-3)
+        if done:
+            request.Free()
+        else:
+            _keep_for_ever(request)
+
+
+def _keep_for_ever(thing: Any) -> None:
+    """Makes an object immortal, and with it what it refers to: a request holds its buffer."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
