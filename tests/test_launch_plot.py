@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 from click.testing import CliRunner
@@ -88,9 +89,24 @@ def test_a_wrong_output_is_refused_before_reading(output, tmp_path, monkeypatch)
         CliRunner().invoke(plot.plot, ["missing.jsonl", "-o", output], catch_exceptions=False)
 
 
+def test_a_diverged_run_is_drawn(tmp_path):
+    log = tmp_path / "nan.jsonl"
+    log.write_text(
+        '{"event": "start"}\n'
+        '{"event": "progress", "time": 0.1, "samples": 10, "epoch": 0, "loss": 2.5, "lr": 1e6}\n'
+        '{"event": "progress", "time": 0.2, "samples": 20, "epoch": 0, "loss": null, "lr": 1e6}\n'
+        '{"event": "eval", "time": 0.3, "samples": 20, "epoch": 1, "accuracy": 0.1, "loss": null}\n'
+    )
+    run = plot.read(log)
+    assert [math.isnan(loss) for _, _, loss in run.progress] == [False, True]
+    pytest.importorskip("matplotlib")
+    plot.draw([run], tmp_path / "nan.png")
+    assert (tmp_path / "nan.png").stat().st_size > 1000
+
+
 def test_without_matplotlib_one_line_names_the_extra(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match=r"psgd\[plot\]"):
+    with pytest.raises(UsageError, match="pip install matplotlib"):
         CliRunner().invoke(plot.plot, [str(write_log(tmp_path / "a.jsonl"))], catch_exceptions=False)

@@ -89,7 +89,8 @@ def test_the_bar_is_one_line_and_draws_ten_times_a_second():
     assert drawn.endswith("\n")
     assert 2 <= drawn.count("\r") < 50
     last = drawn.rsplit("\r", 1)[1]
-    assert last.startswith("epoch 2/2 [########################] 100%  loss 0.5000  accuracy 0.8750")
+    assert last.startswith("epoch 2/2 [################] 100%  loss 0.5000  accuracy 0.8750  ")
+    assert last.endswith(" samples/s\n")
 
 
 def test_other_ranks_are_quiet(capfd):

@@ -1,6 +1,13 @@
 from psgd.launch import summary
 
 RESULT = {
+    "dataset": "digits",
+    "model": "mlp",
+    "strategy": "async",
+    "servers": 1,
+    "workers": 2,
+    "train_samples": 1497,
+    "test_samples": 300,
     "test_accuracy": 0.96667,
     "train_loss": 0.05,
     "samples_per_second": 41234.4,
@@ -15,8 +22,10 @@ RESULT = {
 
 def test_aligned_lines():
     assert summary.text(RESULT).splitlines() == [
-        "accuracy     0.9667",
-        "loss         0.0500",
+        "run          digits, mlp, async, 1 server(s), 2 worker(s)",
+        "samples      1,497 to train on, 300 to test on",
+        "accuracy     0.9667 on the test samples",
+        "loss         0.0500 in training",
         "samples/s    41,234",
         "time         3.21 s",
         "bytes moved  12.3 MB sent, 999 B received",
@@ -25,7 +34,14 @@ def test_aligned_lines():
 
 
 def test_what_is_missing_gives_no_line():
-    assert summary.text({"train_loss": 1.0, "test_accuracy": None, "staleness": None}) == "loss         1.0000"
+    assert (
+        summary.text({"train_loss": 1.0, "test_accuracy": None, "staleness": None}) == "loss         1.0000 in training"
+    )
+    assert summary.text({"seconds": 1.0}) == "time         1.00 s"
+
+
+def test_a_diverged_run_is_called_that():
+    assert summary.text({"train_loss": None}) == "loss         not finite: the run diverged; try a lower --lr"
 
 
 def test_bytes():

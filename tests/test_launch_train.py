@@ -124,7 +124,17 @@ def test_plain_lines_and_a_summary_without_a_terminal(program):
     assert done.returncode == 0
     assert "\r" not in done.stderr
     assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [f"epoch {n}/4" for n in range(1, 5)]
-    assert done.stdout.splitlines() == ["accuracy     0.5000", "staleness    mean 0.50, largest 2"]
+    assert done.stdout.splitlines() == [
+        "accuracy     0.5000 on the test samples",
+        "staleness    mean 0.50, largest 2",
+    ]
+
+
+def test_absurdly_many_ranks_are_refused(program):
+    done = run([*program, "--servers", "5000"])
+    assert done.returncode == 2
+    assert len(said_by_us(done.stderr)) == 1
+    assert "ranks started on one machine" in done.stderr
 
 
 def test_threads_that_were_told_stay(program):
