@@ -135,7 +135,7 @@ class _Rank:
         self.name = f"[{self.rank}/{self.size}] {socket.gethostname()}"
         self.pid, self.ending = os.getpid(), False
         self.turn_s = ALIKE_S if self.rank else 0.0
-        self.patience_s = 1.0 + 0.5 * min(self.rank, 6)  # one of the bereaved is enough to tell
+        self.patience_s = 2.0 + 0.5 * min(self.rank, 6)  # one of the bereaved is enough to tell
 
     def fail(self, error: BaseException, command: bool = True) -> NoReturn:
         """Ends the job for `error`; from `command`, a UsageError needs no traceback."""

@@ -23,3 +23,8 @@ def test_weighted_sum(n, dtype):
 def test_sum_of_squares_is_exact_on_integers(n):
     values = np.random.default_rng(n).integers(-1000, 1000, n).astype(np.float32)
     assert accumulate.sum_of_squares(values) == float(np.sum(values.astype(np.float64) ** 2))
+
+
+def test_squares_are_taken_in_float64():
+    assert accumulate.sum_of_squares(np.full(3, 1e30, np.float32)) == pytest.approx(3e60, rel=1e-6)
+    assert accumulate.sum_of_squares(np.full(1000, 1e-25, np.float32)) == pytest.approx(1e-47, rel=1e-6)
