@@ -67,6 +67,9 @@ def measure(
     Raises:
         Error: the parameters that came back are not the closed form (on all ranks alike).
     """
+    if peer is not None:
+        peer.measure(64, 1)  # waits for its start, which would disturb the first timings
+    _quiet_barrier(comm)
     for nbytes in sizes:
         _verify(comm, nbytes // 4, servers)
         count = -(-(repeats or default_repeats(nbytes)) // ROUNDS)

@@ -4,15 +4,18 @@ Run as a module it is one of the two processes: `server FOLDER` or `worker FOLDE
 in FOLDER and leave when their stdin closes, so they cannot outlive whoever started them. The worker reads
 JSON objects `{"nbytes", "repeats"}`, one a line, and answers each with `{"seconds": [...]}`.
 
-`RpcPeer` starts the two. It must be made before MPI starts (no fork after), and sleeps while it is not asked.
+`RpcPeer` starts the two. It must be made before MPI starts (no fork after). TensorPipe's threads spin while they
+wait, on the cores that others are timed on, so the two are stopped (SIGSTOP) while they are not asked.
 """
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,7 @@ from psgd.launch.bench import processes
 LR = 0.25
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 120.0
+_PR_SET_PDEATHSIG = 1
 _held: dict[str, Any] = {}
 
 
@@ -51,6 +55,7 @@ class RpcPeer:
         """Seconds of each of `repeats` push + pull calls; None once the peer has failed. Blocks."""
         if not self._processes:
             return None
+        self._signal(signal.SIGCONT)
         stdin = self._processes[1].stdin
         assert stdin is not None
         try:
@@ -61,10 +66,12 @@ class RpcPeer:
             self.close()
             return None
         self._timeout_s = CALL_TIMEOUT_S
+        self._signal(signal.SIGSTOP)
         return [float(value) for value in answer["seconds"]]
 
     def close(self) -> None:
         """Ends both processes and removes their files. Does nothing twice."""
+        self._signal(signal.SIGCONT)
         for process in reversed(self._processes):
             processes.stop(process)
         self._processes.clear()
@@ -77,6 +84,11 @@ class RpcPeer:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
 
     def _line(self) -> bytes:
         """The worker's next line, or an OSError when it has not come in time."""
@@ -129,6 +141,9 @@ def _main(role: str, folder: str) -> None:
     import torch
     from torch.distributed import rpc
 
+    with contextlib.suppress(OSError, AttributeError):
+        # Stopped, it would not see its stdin close when whoever started it is killed.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     torch.set_num_threads(1)
     with contextlib.suppress(AttributeError, OSError):
         # Its fastest form: a core each. A bound rank's child starts with that rank's core only.
