@@ -43,7 +43,7 @@ _EXPORTS = {
     "PeerLostError": "psgd.kernels.errors",
     "UsageError": "psgd.kernels.errors",
     "abort_on_exception": "psgd.ending",
-    "connect": "psgd.connection",
+    "connect": "psgd.joining",
     "Mesh": "psgd.mesh",
     "Layout": "psgd.nn.layout",
     "rules": "psgd.rules",

@@ -1,17 +1,15 @@
-"""`psgd.connect`: the parameter server under somebody else's training loop."""
+"""What `psgd.connect` gives: a rank's part of a parameter server, as a context manager."""
 
 from functools import partial
 from types import TracebackType
-from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from psgd import rules, strategies
-from psgd.agreement import agree
+from psgd import strategies
 from psgd.alarm import Alarm
-from psgd.arguments import real_number, whole_number
+from psgd.arguments import whole_number
 from psgd.client import Client, LocalClient, MpiClient
 from psgd.collectives.split import split
 from psgd.collectives.waiting import Waiter
@@ -20,9 +18,9 @@ from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
 from psgd.rules import Rule
-from psgd.schedules import Schedule, constant
+from psgd.schedules import Schedule
 from psgd.server import Server
-from psgd.server_transport import INLINE_BYTES, MpiServerTransport
+from psgd.server_transport import MpiServerTransport
 from psgd.shard import Shard
 from psgd.worker_transport import MpiWorkerTransport
 
@@ -33,133 +31,6 @@ _ALIGN_BYTES = 64
 
 class _WorkersOnly(BaseException):
     """Raised on a server that reaches the training loop; swallowed where the `with` block ends."""
-
-
-def connect(
-    comm: MPI.Intracomm,
-    params: ArrayLike,
-    *,
-    strategy: str = "sync",
-    servers: int | None = None,
-    lr: float | Schedule = 0.1,
-    rule: str | Rule = "sgd",
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-    reduction: str = "mean",
-    metrics: RunMetrics | None = None,
-    segment_bytes: int | None = None,
-    **options: Any,
-) -> "Connection":
-    """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.
-
-    The first `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
-    the block; then the block's body is skipped there at its first use of a worker's attribute. The first worker's
-    `params` are where everyone starts. On leaving, every worker's `params` hold the final weights; a server's
-    hold its own part of them.
-
-        with psgd.connect(comm, params, strategy="async", lr=0.1) as ps:
-            for batch in my_shard(ps.worker, ps.workers):
-                ps.grads[:] = my_gradient(ps.params, batch)
-                ps.step(samples=len(batch))
-
-    Args:
-        comm: any intracommunicator; a private duplicate is used and freed at the end. Collective.
-        params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
-            place by `step` and owned by the caller; do not write to it inside the block.
-        strategy: a name in `psgd.strategies.NAMES`.
-        servers: how many ranks serve; None is 1, or 0 on a single rank.
-        lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
-        rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
-        momentum: factor, for a rule given by name.
-        weight_decay: L2 coefficient, for a rule given by name. Both are applied once, on the server.
-        clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
-        reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
-        metrics: filled on server 0 (on a single rank: here).
-        segment_bytes: large shards travel in messages of this size; None chooses by the size of a shard.
-        **options: the strategy's own.
-
-    Raises:
-        UsageError: a wrong argument on some rank; the same error on all ranks.
-        ContractError: ranks that passed different arguments; the same error on all ranks.
-        PeerLostError: on every other rank, if a worker leaves the block with an error.
-    """
-    if not isinstance(comm, MPI.Intracomm):
-        raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
-    vector, complaint = _checked(params)
-    size = comm.Get_size()
-    count, segment = (1 if size > 1 else 0), 0
-    signature: dict[str, Any] = {}
-    try:
-        if servers is not None:
-            count = whole_number("servers", servers)
-        schedule = lr if callable(lr) else constant(real_number("lr", lr, above=0.0))
-        chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
-        decide = strategies.create(strategy, size - count, **options)
-        if reduction not in ("mean", "sum"):
-            raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
-        clip = real_number("clip_norm", clip_norm)
-        if metrics is not None and len(metrics.pushes) != size - count:
-            raise UsageError(f"metrics: expected RunMetrics for {size - count} workers, got {len(metrics.pushes)}")
-        segment = segment_bytes_for(vector.nbytes // max(1, count), segment_bytes)
-        signature = {
-            "size": vector.size,
-            "dtype": str(vector.dtype),
-            "servers": count,
-            "strategy": strategy,
-            "strategy's options": repr(sorted(options.items())),
-            "rule": chosen.name,
-            "momentum": repr(momentum),
-            "weight_decay": repr(weight_decay),
-            "clip_norm": clip,
-            "reduction": reduction,
-            "segment_bytes": segment,
-            "lr": [float(schedule(samples)) for samples in (0, 1e3, 1e6)],
-        }
-    except Exception as error:  # whatever it is, all ranks must hear of it
-        text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
-        complaint = complaint or text
-    agree(comm, "psgd.connect", signature, complaint)
-    return Connection(
-        Mesh(comm, count),
-        vector,
-        decide,
-        chosen,
-        schedule,
-        metrics or RunMetrics(size - count),
-        segment // vector.itemsize,
-        clip,
-        float(size - count) if reduction == "sum" else 1.0,
-    )
-
-
-def segment_bytes_for(shard_bytes: int, asked: int | None) -> int:
-    """Bytes of a segment: what was asked for (what travels inline is one), or by the size of the shard.
-
-    Measured on two cores with both MPIs, 2026-11-28: within a tenth of the fastest from 256 KiB to 64 MiB.
-    """
-    if asked is not None:
-        if whole_number("segment_bytes", asked) < 1:
-            raise UsageError(f"segment_bytes: expected 1 or more, got {asked}")
-        return max(INLINE_BYTES, asked)
-    return 512 << 10 if shard_bytes < 8 << 20 else 1 << 20
-
-
-def _checked(params: ArrayLike) -> tuple[Vector, str | None]:
-    """The vector itself, and what is wrong with it (or None)."""
-    if not isinstance(params, np.ndarray):
-        return np.empty(0, np.float32), f"params: expected a NumPy array, got {type(params).__name__}"
-    vector = cast(Vector, params)
-    if vector.dtype not in (np.float32, np.float64):
-        return vector, f"params: expected float32 or float64, got {vector.dtype}: convert it with astype"
-    if vector.ndim != 1 or not vector.flags.c_contiguous:
-        return (
-            vector,
-            f"params: expected a contiguous 1-D array, got shape {vector.shape}: pass params.reshape(-1)",
-        )
-    if not vector.flags.writeable:
-        return vector, "params: expected a writable array, got a read-only one: pass a copy"
-    return vector, None
 
 
 class Connection:

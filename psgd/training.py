@@ -9,11 +9,12 @@ from mpi4py import MPI
 from psgd import rules, schedules
 from psgd.agreement import broadcast
 from psgd.config import TrainConfig
-from psgd.connection import Connection, connect
+from psgd.connection import Connection
 from psgd.data import Dataset, load
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics, validate
 from psgd.data.sampler import Sampler
+from psgd.joining import connect
 from psgd.journal import Journal, clean
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.metrics import Event, RunMetrics
