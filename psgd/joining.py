@@ -15,7 +15,7 @@ from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
 from psgd.rules import Rule
 from psgd.schedules import Schedule, constant
-from psgd.server_transport import INLINE_BYTES
+from psgd.wire import INLINE_BYTES
 
 Vector = NDArray[np.floating]
 

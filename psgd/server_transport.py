@@ -14,16 +14,15 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.alarm import close
+from psgd.collectives.requests import close
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
 from psgd.mesh import Mesh
 from psgd.order import Action, decode, encode, order_words
-from psgd.wire import HEADER_BYTES, Header, Kind, pack, unpack
+from psgd.wire import HEADER_BYTES, Header, Kind, pack, travels_inline, unpack
 
 Vector = NDArray[np.floating]
 
-INLINE_BYTES = 4 << 10  # up to here a copy costs less than a second message (two cores, 2026-11-28)
 WINDOW_BYTES = 4 << 20  # most memory for one worker's gradient in flight
 _WITH_PAYLOAD = (int(Kind.INIT), int(Kind.PUSH))
 
@@ -34,7 +33,7 @@ class _Worker:
     def __init__(
         self, comm: MPI.Intracomm, rank: int, params: Vector, ranges: Sequence[range], grads: Vector | None
     ) -> None:
-        inline = 0 < params.nbytes <= INLINE_BYTES
+        inline = travels_inline(params.nbytes)
         payload = params.nbytes if inline else 0
         self.header = np.zeros(HEADER_BYTES + payload, np.uint8)
         self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
@@ -94,7 +93,7 @@ class MpiServerTransport:
         self._params = params
         self._ranges = ranges
         self._waiter = waiter
-        self._inline = 0 < params.nbytes <= INLINE_BYTES
+        self._inline = travels_inline(params.nbytes)
         comm = mesh.world
         self._workers = [_Worker(comm, mesh.worker_rank(w), params, ranges, grads[w]) for w in range(mesh.workers)]
         self._events: deque[Header | Action] = deque()

@@ -90,7 +90,6 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             seconds = metrics.elapsed_s()
             result = _result(config, comm, connection, metrics, seconds, trainer, facts["test_samples"])
         if result is not None:
-            metrics.evaluated(result["test_accuracy"], result["test_loss"], seconds)
             journal.write("end", **result)
         return result
 
@@ -244,6 +243,7 @@ def _result(
     comm.Reduce(mine, total, MPI.SUM, root=0)
     if comm.Get_rank() != 0:
         return None
+    metrics.evaluated(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
     result: dict[str, Any] = clean(
         {
             "dataset": config.dataset,
@@ -264,8 +264,8 @@ def _result(
             "train_samples": metrics.samples_per_epoch,
             "test_samples": test_samples,
             "train_loss": metrics.loss,
-            "test_accuracy": total[0].item() / max(1, test_samples),
-            "test_loss": total[1].item() / max(1, test_samples),
+            "test_accuracy": metrics.accuracy,
+            "test_loss": metrics.test_loss,
             "bytes_sent": int(total[2]),
             "bytes_received": int(total[3]),
             "staleness": metrics.staleness_summary(),

@@ -14,6 +14,13 @@ FORMAT = 0x50534701  # "PSG" and the version of this layout
 _STRUCT = struct.Struct("<6I6q2d")
 HEADER_BYTES = 128  # room on the wire; a payload that follows inline starts aligned to a cache line
 
+INLINE_BYTES = 4 << 10  # up to here a copy costs less than a second message (two cores, 2026-11-28)
+
+
+def travels_inline(nbytes: int) -> bool:
+    """Whether a shard of this size rides in the header's own message."""
+    return 0 < nbytes <= INLINE_BYTES
+
 
 class Kind(IntEnum):
     """What a header announces."""

@@ -12,14 +12,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.alarm import close
+from psgd.collectives.requests import close
 from psgd.collectives.split import segments
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
 from psgd.kernels.errors import ContractError
 from psgd.mesh import Mesh
-from psgd.server_transport import INLINE_BYTES
-from psgd.wire import FORMAT, HEADER_BYTES, Header, pack, unpack
+from psgd.wire import FORMAT, HEADER_BYTES, Header, pack, travels_inline, unpack
 
 Vector = NDArray[np.floating]
 
@@ -31,7 +30,7 @@ class _Server:
         self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool
     ) -> None:
         ranges = segments(params.size, segment)
-        self.inline = 0 < params.nbytes <= INLINE_BYTES
+        self.inline = travels_inline(params.nbytes)
         self.segments = len(ranges)
         self.params, self.grads = params, grads
         payload = params.nbytes if self.inline else 0

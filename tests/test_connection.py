@@ -1,5 +1,6 @@
 """`psgd.connect` on real ranks, against sequential simulations and closed forms."""
 
+import os
 import time
 
 import numpy as np
@@ -286,7 +287,9 @@ def test_outside_the_block(comm):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("n", [10, 50_000])
 @pytest.mark.parametrize("strategy", ["sync", "async"])
-def test_a_worker_that_raises_ends_the_block_everywhere(comm, n, strategy):
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_a_worker_that_raises_ends_the_block_everywhere(comm, n, strategy, shared):
+    os.environ["PSGD_SHARED"] = shared
     params = np.zeros(n, np.float32)
     expected = ZeroDivisionError if comm.rank == 2 else PeerLostError
 
@@ -297,8 +300,11 @@ def test_a_worker_that_raises_ends_the_block_everywhere(comm, n, strategy):
                     raise ZeroDivisionError
                 ps.step()
 
-    with pytest.raises(expected) as caught:
-        loop()
+    try:
+        with pytest.raises(expected) as caught:
+            loop()
+    finally:
+        del os.environ["PSGD_SHARED"]
     if comm.rank != 2:
         assert "worker 1 left psgd.connect with an error" in str(caught.value)
 

@@ -44,24 +44,3 @@ def test_messages_where_memory_is_not_shared(comm, without):
         finally:
             del os.environ["PSGD_SHARED"]
     np.testing.assert_array_equal(weights[0], weights[1])
-
-
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize("n", [10, 50_000])
-@pytest.mark.parametrize("strategy", ["sync", "async"])
-def test_a_worker_that_raises_ends_the_block_everywhere_without_shared_memory(comm, n, strategy):
-    os.environ["PSGD_SHARED"] = "0"
-    params = np.zeros(n, np.float32)
-
-    def loop():
-        with psgd.connect(comm, params, strategy=strategy) as ps:
-            for step in range(1000):
-                if ps.worker == 1 and step == 3:
-                    raise ZeroDivisionError
-                ps.step()
-
-    try:
-        with pytest.raises(ZeroDivisionError if comm.rank == 2 else psgd.PeerLostError):
-            loop()
-    finally:
-        del os.environ["PSGD_SHARED"]

@@ -151,6 +151,13 @@ def test_a_target_ends_the_run_early(comm):
         assert result["test_accuracy"] > 0.85
 
 
+@pytest.mark.ranks(1, 3)
+def test_a_target_reached_at_the_very_end_has_its_time(comm):
+    result = training.run(TrainConfig(epochs=2, eval_every=0, target_accuracy=0.5), comm)
+    if comm.rank == 0:
+        assert result["seconds_to_target"] == result["seconds"]
+
+
 @pytest.mark.ranks(3)
 def test_reported_accuracy_is_that_of_the_final_weights(comm):
     config = TrainConfig(epochs=2, strategy="async")

@@ -1,0 +1,34 @@
+"""Taking persistent requests back, also those that can no longer end."""
+
+import ctypes
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+_PATIENCE_S = 0.1
+
+
+def close(receives: Sequence[MPI.Request], sends: Sequence[MPI.Request]) -> None:
+    """Frees persistent requests, active ones too. Blocks for a moment at most.
+
+    A receive that still waits is cancelled. What cannot end, because its peer is gone, keeps its buffer for ever:
+    MPI may touch it until it is finalized, which is after Python has freed all that it owns.
+    """
+    for request in receives:
+        if not request.Test():
+            request.Cancel()
+    limit = time.monotonic() + _PATIENCE_S
+    for request in (*receives, *sends):
+        while not (done := request.Test()) and time.monotonic() < limit:
+            time.sleep(1e-3)
+        if done:
+            request.Free()
+        else:
+            _keep_for_ever(request)
+
+
+def _keep_for_ever(thing: Any) -> None:
+    """Makes an object immortal, and with it what it refers to: a request holds its buffer."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
