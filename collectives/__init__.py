@@ -1,1 +1,26 @@
-"""Moving flat arrays between ranks. Usable alone by any MPI program."""
+"""Moving flat arrays between ranks: collectives that any MPI program can call in place of mpi4py's.
+
+`Communicator` has mpi4py's verbs; `MEAN` is the operation that MPI lacks; the functions are single algorithms for those
+who want one. Importing this package does not start MPI: the names below are imported on first use.
+"""
+
+import importlib
+from typing import Any
+
+_EXPORTS = {
+    "Communicator": "psgd.collectives.communicator",
+    "MEAN": "psgd.collectives.operations",
+    "Request": "psgd.collectives.progress",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'psgd.collectives' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_EXPORTS)

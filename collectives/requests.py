@@ -26,9 +26,9 @@ def close(receives: Sequence[MPI.Request], sends: Sequence[MPI.Request]) -> None
         if done:
             request.Free()
         else:
-            _keep_for_ever(request)
+            keep_for_ever(request)
 
 
-def _keep_for_ever(thing: Any) -> None:
+def keep_for_ever(thing: Any) -> None:
     """Makes an object immortal, and with it what it refers to: a request holds its buffer."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -32,3 +32,10 @@ def split(n: int, parts: int, align: int = 1) -> list[range]:
 def segments(n: int, size: int) -> list[range]:
     """Cuts `range(n)` into ranges of `size` elements; the last may be shorter. `n == 0` gives none."""
     return [range(start, min(n, start + size)) for start in range(0, n, size)]
+
+
+def first_of(n: int, parts: int, part: int, item: int, align_bytes: int = 64) -> int:
+    """Where part number `part` begins when n elements of `item` bytes are split with parts aligned to `align_bytes`."""
+    align = max(1, align_bytes // item)
+    blocks = -(-n // align)
+    return min(n, align * (part * (blocks // parts) + min(part, blocks % parts)))

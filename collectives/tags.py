@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Tag(IntEnum):
-    """What a message on psgd's private communicator is."""
+    """What a message on one of psgd's private communicators is."""
 
     PUSH = 1  # worker to server: header, with the gradient behind it when the shard is small
     GRADIENT = 2  # worker to server: one segment of a gradient
@@ -12,3 +12,5 @@ class Tag(IntEnum):
     PARAMETERS = 4  # server to worker: one segment of the parameters
     ORDER = 5  # server 0 to the other servers: one entry of the log
     ALARM = 6  # either way: the sender gives up
+    DATA = 7  # one rank's part in a collective: a header before the first between two ranks
+    CONTROL = 8  # to all ranks of a collective: the sender gives up, or has been waiting for long

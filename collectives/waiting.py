@@ -18,6 +18,7 @@ from mpi4py import MPI
 _PR_SET_TIMERSLACK = 29
 _PATIENCE_S = 20e-3
 _CROWDED_PATIENCE_S = 2e-6
+_YIELDING_S = 1e-3
 _SHORTEST_S = 20e-6
 _LONGEST_S = 1e-3
 _SHARE = 0.1
@@ -35,14 +36,13 @@ class Waiter:
         self.crowded = crowded
         self._watch = watch or _nothing
         self._patience_s = _CROWDED_PATIENCE_S if crowded else _PATIENCE_S
+        if crowded:
+            _sharpen_timer()
 
     @classmethod
     def for_node(cls, comm: MPI.Intracomm, watch: Callable[[], None] | None = None) -> "Waiter":
         """Decides from this node's ranks and cores. Collective over `comm`."""
-        crowded = ranks_outnumber_cores(comm)
-        if crowded:
-            _sharpen_timer()
-        return cls(crowded, watch)
+        return cls(ranks_outnumber_cores(comm), watch)
 
     def until(self, test: Callable[[], object]) -> None:
         """Calls `test` until it returns something true: for what may take long. Blocks; its exceptions pass."""
@@ -57,6 +57,21 @@ class Waiter:
             if waited > patience:
                 time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
 
+    def soon(self, test: Callable[[], object]) -> None:
+        """For what is likely to come within a millisecond but may take long: yields the core first, and sleeps later."""
+        if test():
+            return
+        clock = time.perf_counter
+        start = clock()
+        patience = max(self._patience_s, _YIELDING_S)
+        while not test():
+            self._watch()
+            waited = clock() - start
+            if waited > patience:
+                time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
+            elif self.crowded:
+                os.sched_yield()
+
     def flowing(self, test: Callable[[], object]) -> None:
         """The same for data on its way: both sides must keep calling MPI, so it yields the core but never sleeps."""
         while not test():
@@ -69,10 +84,10 @@ def _nothing() -> None:
     pass
 
 
-def ranks_outnumber_cores(comm: MPI.Intracomm) -> bool:
-    """Whether the ranks of this node share cores: more ranks than cores in the union of their affinities.
+def cores_per_rank(comm: MPI.Intracomm) -> float:
+    """Cores in the union of the affinities of this node's ranks, for each of these ranks.
 
-    Collective over `comm`; the answer may differ between nodes.
+    Collective over `comm`, blocks; the answer may differ between nodes.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     try:
@@ -80,9 +95,14 @@ def ranks_outnumber_cores(comm: MPI.Intracomm) -> bool:
         mine[[core for core in os.sched_getaffinity(0) if core < mine.size]] = 1
         union = np.empty_like(mine)
         node.Allreduce(mine, union, MPI.MAX)
-        return bool(node.size > int(union.sum()))
+        return int(union.sum()) / node.size
     finally:
         node.Free()
+
+
+def ranks_outnumber_cores(comm: MPI.Intracomm) -> bool:
+    """Whether the ranks of this node share cores. Collective over `comm`."""
+    return cores_per_rank(comm) < 1
 
 
 def _sharpen_timer() -> None:

@@ -1,8 +1,11 @@
 """One way to compile a host kernel: cached on disk, GIL released, no fast-math (results repeat bit for bit)."""
 
+import contextlib
 import functools
+import zlib
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numba
 
@@ -18,6 +21,26 @@ def kernel(function: F) -> F:
     compile_ = functools.partial(numba.njit, nogil=True, fastmath=False, error_model="numpy")
     try:
         compiled: F = compile_(function, cache=True)
+        _depend_on_all(compiled, Path(function.__code__.co_filename).parent)
     except RuntimeError:  # neither beside the file nor in the home may a cache be written: compile each time
         compiled = compile_(function)
     return compiled
+
+
+def _depend_on_all(compiled: Any, folder: Path) -> None:
+    """Has the cached code used only while all that it may be made of is unchanged.
+
+    Numba looks at the file of the function alone, not at those of the functions and constants that it uses.
+    """
+    with contextlib.suppress(AttributeError):  # another Numba may keep it elsewhere
+        file = compiled._cache._cache_file
+        file._source_stamp = (*file._source_stamp, _sources(folder), _sources(Path(__file__).parent))
+
+
+@functools.cache
+def _sources(folder: Path) -> int:
+    """A checksum of a folder's source files."""
+    total = 0
+    for path in sorted(folder.glob("*.py")):
+        total = zlib.crc32(path.read_bytes(), total)
+    return total

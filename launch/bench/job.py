@@ -6,7 +6,15 @@ from psgd.kernels.errors import UsageError
 from psgd.launch import outcome, ranks, spawn
 
 
-def run(name: str, count: int, body: Callable[[bool], None]) -> int:
+def run(
+    name: str,
+    count: int,
+    body: Callable[[bool], int | None],
+    *,
+    fixed: bool = True,
+    what: str = "servers + workers",
+    mpiexec_args: str = "",
+) -> int:
     """Runs `body(first)` on each rank of this job; where there is none, starts `count` ranks of this command.
 
     Blocks.
@@ -14,33 +22,34 @@ def run(name: str, count: int, body: Callable[[bool], None]) -> int:
     Args:
         name: of the benchmark, for messages.
         count: ranks that it needs.
-        body: one rank's part, told whether it is rank 0; starts MPI itself.
+        body: one rank's part, told whether it is rank 0; starts MPI itself. May return an exit code.
+        fixed: a job of another number of ranks is refused.
+        what: gave the number, for that message.
+        mpiexec_args: more arguments for mpiexec, as in a shell.
 
     Returns:
-        The exit code.
+        The exit code: the one of rank 0 where that reports to a launcher of psgd.
 
     Raises:
         UsageError: this job has another number of ranks. MPI is not started for it where the launcher tells.
     """
     place = ranks.place()
     if place is None:
-        return spawn.run(spawn.again(), count)
+        return spawn.run(spawn.again(), count, mpiexec_args)
     rank, size = place
-    if size is not None:
-        check(name, count, size)
-    body(rank == 0)
-    if rank == 0:
-        outcome.report(0)
-    return 0
+    if fixed and size is not None:
+        check(name, count, size, what)
+    code = body(rank == 0) or 0
+    if rank == 0 and outcome.report(code):
+        return 0  # mpiexec would take another code for a crash
+    return code
 
 
-def check(name: str, count: int, size: int) -> None:
+def check(name: str, count: int, size: int, what: str = "servers + workers") -> None:
     """Refuses a job of the wrong size.
 
     Raises:
         UsageError: `size` is not `count`.
     """
     if size != count:
-        raise UsageError(
-            f"bench {name}: expected a job of {count} ranks (servers + workers), got {size}; use -n {count}"
-        )
+        raise UsageError(f"bench {name}: expected a job of {count} ranks ({what}), got {size}; use -n {count}")

@@ -10,7 +10,7 @@ ITEM_NBYTES = 4
 
 
 def parse_size(text: str) -> int:
-    """Reads one size as a number of bytes that holds whole float32 values, at least one.
+    """Reads one size as a number of bytes, a multiple of 4: whole float32 values, at least one.
 
     Raises:
         UsageError: not a number with one of the known units, not whole float32 values, or too small.
@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
         raise UsageError(f"--sizes: expected sizes such as 4KiB,64KiB,1MiB (B, KiB, MiB, GiB), got {text!r}")
     nbytes = float(match[1]) * unit
     if nbytes < ITEM_NBYTES or nbytes % ITEM_NBYTES:
-        raise UsageError(f"--sizes: expected a positive multiple of {ITEM_NBYTES} bytes (float32), got {text!r}")
+        raise UsageError(f"--sizes: expected a positive multiple of {ITEM_NBYTES} bytes, got {text!r}")
     return int(nbytes)
 
 

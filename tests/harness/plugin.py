@@ -1,12 +1,15 @@
-"""The pytest side: the `ranks` marker, the fixtures `comm`, `job` and `psgd_command`."""
+"""The pytest side: the `ranks` marker, the fixtures `comm`, `job`, `hosts` and `psgd_command`."""
 
+import contextlib
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.hosts import Cluster, UnavailableError
 from harness.job import Command, Jobs
 from harness.pool import Pool
 
@@ -80,6 +83,20 @@ def _as_json(name: str, value: Any) -> Any:
 def job(tmp_path: Path) -> Jobs:
     """Runs an MPI job of its own: `job(n, code_or_argv, timeout=, env=, ulfm=, check=)`."""
     return Jobs(tmp_path)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Callable[..., Cluster]]:
+    """Makes hosts behind links of a rate, or skips: `hosts(n, rate="1gbit").run(ranks_per_host, ...)`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(n: int, rate: str = "1gbit") -> Cluster:
+            try:
+                return stack.enter_context(Cluster(n, rate))
+            except UnavailableError as error:
+                pytest.skip(f"no hosts here: {error}")
+
+        yield make
 
 
 @pytest.fixture

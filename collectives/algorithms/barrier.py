@@ -1,0 +1,22 @@
+"""Barrier by dissemination: in round k a rank tells the one 2^k ahead and hears the one 2^k behind; log2 P rounds."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from psgd.collectives.channel import Channel, Test
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+def barrier(channel: "Channel") -> Generator["Test", None, None]:
+    """Ends once all ranks have begun it."""
+    distance = 1
+    while distance < channel.size:
+        heard = channel.receive((channel.rank - distance) % channel.size, _NOTHING)
+        told = channel.send((channel.rank + distance) % channel.size, _NOTHING)
+        yield heard
+        yield told
+        distance *= 2

@@ -1,0 +1,159 @@
+"""Reduce-scatter, all-gather and all-reduce round a ring: least bytes, most steps; for large arrays.
+
+P ranks, S bytes. Reduce-scatter and all-gather take P - 1 steps each, in which a rank sends S less one chunk:
+(P - 1)/P S where chunks are equal. All-reduce is both: 2 (P - 1) steps and 2 (P - 1)/P S (Patarasuk and Yuan, 2009).
+
+Chunk: the part of the array that belongs to one rank at the end of the reduce-scatter; `parts` names all of them.
+Rank r sends to r + 1 and receives from r - 1; what arrives is combined with its own values and sent on in the next
+step. So chunk c is ((x[c+1] op x[c+2]) op ...) op x[c], ranks modulo P, and the all-gather copies those bits.
+
+Segment: `segment` consecutive elements of a chunk, the last may be shorter. Segments are what is sent, and they travel
+in groups of `AHEAD`: a group does all P - 1 steps before the next one follows, so the sums on their way fill 3 AHEAD
+segments at most and stay in the cache. While one is combined, the rest of its group and the group of the next step
+come into receives that stand ready, and the last step of a group overlaps the first of the next.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from psgd.collectives.channel import Channel, Test
+from psgd.collectives.operations import Operation
+from psgd.collectives.split import split
+
+AHEAD = 2  # segments of a group
+ALIGN_BYTES = 64
+_BANKS = 3  # one step is being received, one combined, one sent
+
+
+def allreduce(
+    channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation, segment: int
+) -> Generator[Test, None, None]:
+    """Reduces over all ranks; the result has the same bits on all of them.
+
+    Args:
+        channel: the ranks.
+        send: this rank's values, n elements; may be `recv`, else it is not changed.
+        recv: n elements, for the result.
+        op: the reduction; a mean is divided once, on each chunk's owner.
+        segment: elements of a segment, at least 1.
+    """
+    parts = split(send.size, channel.size, max(1, ALIGN_BYTES // send.itemsize))
+    own = parts[channel.rank]
+    yield from reduce_scatter(channel, send, recv[own.start : own.stop], parts, op, segment)
+    yield from allgather(channel, recv, parts, segment)
+
+
+def reduce_scatter(
+    channel: Channel, send: NDArray[Any], recv: NDArray[Any], parts: Sequence[range], op: Operation, segment: int
+) -> Generator[Test, None, None]:
+    """Reduces over all ranks; each keeps its own chunk, finished if `op` is a mean.
+
+    Args:
+        channel: the ranks.
+        send: this rank's values of all chunks; not changed where `recv` is not part of it.
+        recv: `len(parts[rank])` elements, for the result; may be `send[parts[rank]]`.
+        parts: the chunk of each rank: consecutive elements of `send`, of any lengths, also none.
+        op: the reduction.
+        segment: elements of a segment, at least 1.
+    """
+    own = parts[channel.rank]
+    if channel.size == 1:
+        recv[:] = send[own.start : own.stop]
+        return
+    length = min(segment, max(len(part) for part in parts))
+    sums = channel.scratch("ring", _BANKS * AHEAD * length, send.dtype)
+
+    def landing(slot: int, cut: slice) -> NDArray[Any]:
+        return sums[slot * length : slot * length + cut.stop - cut.start]
+
+    def arrived(landed: NDArray[Any], cut: slice, last: bool) -> None:
+        if not last:
+            op.combine(landed, landed, send[cut])
+            return
+        out = recv[cut.start - own.start : cut.stop - own.start]
+        op.combine(out, landed, send[cut])
+        op.finish(out, channel.size)
+
+    yield from _circulate(channel, parts, segment, 1, lambda cut: send[cut], landing, arrived)
+
+
+def allgather(
+    channel: Channel, recv: NDArray[Any], parts: Sequence[range], segment: int
+) -> Generator[Test, None, None]:
+    """Gathers everyone's chunk on all ranks.
+
+    Args:
+        channel: the ranks.
+        recv: all chunks; this rank's own is there on entry, the others are written.
+        parts: the chunk of each rank: elements of `recv`, of any lengths, also none, that do not overlap.
+        segment: elements of a segment, at least 1.
+    """
+    if channel.size > 1:
+        yield from _circulate(
+            channel, parts, segment, 0, lambda cut: recv[cut], lambda slot, cut: recv[cut], lambda *arrived: None
+        )
+
+
+def _circulate(
+    channel: Channel,
+    parts: Sequence[range],
+    segment: int,
+    first: int,
+    mine: Callable[[slice], NDArray[Any]],
+    landing: Callable[[int, slice], NDArray[Any]],
+    arrived: Callable[[NDArray[Any], slice, bool], None],
+) -> Generator[Test, None, None]:
+    """Sends chunks round: rank r starts with chunk r - first and then sends on what it has received.
+
+    Steps are counted through all groups. A slot is the place of one segment of a step, and there are slots for three
+    steps, so before a receive is posted its slot's last send is waited for. That send belongs to an earlier step than
+    the one that this rank is in, as does everything else that it ever waits for: so the rank that is behind all others
+    can always go on, and nothing can deadlock.
+
+    Args:
+        channel: at least 2 ranks.
+        parts: the chunk of each rank.
+        segment: elements of a segment.
+        first: see above.
+        mine: this rank's own values of some elements.
+        landing: where some elements are received, by slot.
+        arrived: called with what was received, which elements these are, and whether this is the chunk's last step.
+    """
+    rank, steps = channel.rank, channel.size - 1
+    left, right = (rank - 1) % channel.size, (rank + 1) % channel.size
+    total = steps * max(1, -(-max(len(part) for part in parts) // (segment * AHEAD)))
+    receiving: list[tuple[Test, NDArray[Any], slice] | None] = [None] * (_BANKS * AHEAD)
+    sending: list[Test | None] = [None] * (_BANKS * AHEAD)
+
+    def segment_of(step: int, back: int, i: int) -> slice | None:
+        """The elements that travel as number i of a step; none where the chunk is too short."""
+        group, hop = divmod(step, steps)
+        part = parts[(rank - hop - back) % channel.size]
+        start = part.start + (group * AHEAD + i) * segment
+        if start < part.stop:
+            return slice(start, min(part.stop, start + segment))
+        return slice(part.start, part.start) if step == i == 0 else None  # peers check each other's first message
+
+    for step in range(-1, total):
+        here, there = step % _BANKS * AHEAD, (step + 1) % _BANKS * AHEAD
+        for i in range(AHEAD if step + 1 < total else 0):
+            if (sent := sending[there + i]) is not None:
+                yield sent
+                sending[there + i] = None
+            if (cut := segment_of(step + 1, first + 1, i)) is not None:
+                into = landing(there + i, cut)
+                receiving[there + i] = channel.receive(left, into), into, cut
+        for i in range(AHEAD):
+            came = receiving[here + i]
+            if came is not None:
+                yield came[0]
+                arrived(came[1], came[2], (step + 1) % steps == 0)
+                receiving[here + i] = None
+            if step + 1 < total and (cut := segment_of(step + 1, first, i)) is not None:
+                data = came[1] if came is not None and (step + 1) % steps else mine(cut)
+                sending[here + i] = channel.send(right, data)
+    for sent in sending:
+        if sent is not None:
+            yield sent

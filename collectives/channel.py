@@ -1,0 +1,145 @@
+"""Messages between the ranks of a collective call, the first of each pair preceded by a header that is checked."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike, NDArray
+
+from psgd.collectives import contract
+from psgd.collectives.compiled import layout
+from psgd.collectives.tags import Tag
+
+Test = Callable[[], bool]
+LIMIT = 2**30  # elements in one message: MPI counts them in 32 bits
+
+
+class Mismatch(Exception):
+    """A peer's header does not agree with this rank's call."""
+
+
+class Channel:
+    """Point-to-point messages of one group of ranks, for one call at a time.
+
+    Args:
+        comm: psgd's own communicator.
+        ranks: of the group, as numbered in `comm`; None takes all.
+
+    Attributes:
+        rank: this rank's place in the group.
+        size: ranks in the group.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int] | None = None) -> None:
+        self._comm = comm
+        self._ranks = list(range(comm.size)) if ranks is None else list(ranks)
+        self.size = len(self._ranks)
+        self.rank = self._ranks.index(comm.rank)
+        self._line: NDArray[np.int64] | None = None
+        self._sent: set[int] = set()
+        self._received: set[int] = set()
+        self._scratch: dict[str, NDArray[np.uint8]] = {}
+
+    def begin(self, line: NDArray[np.int64] | None) -> None:
+        """Begins a call. Its first messages carry a copy of `line`; None sends no headers, where ranks agreed already."""
+        self._line = None if line is None else line.copy()
+        self._sent.clear()
+        self._received.clear()
+
+    def send(self, to: int, data: NDArray[Any]) -> Test:
+        """Starts to send a 1-D contiguous array, which must stay as it is until the test is true."""
+        rank = self._ranks[to]
+        if self._line is None or to in self._sent:
+            return self._sending(rank, data)
+        self._sent.add(to)
+        first = self._comm.Isend(self._line, rank, Tag.DATA)
+        second = self._sending(rank, data)
+        return _Both(first.Test, second)
+
+    def receive(self, source: int, into: NDArray[Any]) -> Test:
+        """Starts to receive an array of the size and dtype of `into`.
+
+        The test raises Mismatch where the header that came with it tells of another call.
+        """
+        rank = self._ranks[source]
+        if self._line is None or source in self._received:
+            return self._receiving(rank, into)
+        self._received.add(source)
+        header = np.empty(layout.LINE_WORDS, np.int64)
+        first = self._comm.Irecv(header, rank, Tag.DATA)
+        return _Checked(first.Test, header, self._line, self._receiving(rank, into))
+
+    def scratch(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Memory of this channel that is kept between calls, by name; its contents are anything."""
+        nbytes = size * np.dtype(dtype).itemsize
+        memory = self._scratch.get(name)
+        if memory is None or memory.size < nbytes:
+            memory = self._scratch[name] = np.empty(nbytes, np.uint8)
+        return memory[:nbytes].view(dtype)
+
+    def _sending(self, rank: int, data: NDArray[Any]) -> Test:
+        if data.size <= LIMIT:
+            return self._comm.Isend(data, rank, Tag.DATA).Test
+        return _All([self._comm.Isend(part, rank, Tag.DATA) for part in _parts(data)])
+
+    def _receiving(self, rank: int, into: NDArray[Any]) -> Test:
+        if into.size <= LIMIT:
+            return self._comm.Irecv(into, rank, Tag.DATA).Test
+        return _All([self._comm.Irecv(part, rank, Tag.DATA) for part in _parts(into)])
+
+
+def _parts(data: NDArray[Any]) -> list[NDArray[Any]]:
+    return [data[start : start + LIMIT] for start in range(0, data.size, LIMIT)]
+
+
+class _Both:
+    """True once two tests were; each is asked until it was true once."""
+
+    __slots__ = ("_first", "_second")
+
+    def __init__(self, first: Test, second: Test) -> None:
+        self._first: Test | None = first
+        self._second = second
+
+    def __call__(self) -> bool:
+        if self._first is not None:
+            if not self._first():
+                return False
+            self._first = None
+        return self._second()
+
+
+class _Checked:
+    """True once a header came that agrees, and then the data behind it."""
+
+    __slots__ = ("_first", "_header", "_line", "_second")
+
+    def __init__(self, first: Test, header: NDArray[np.int64], line: NDArray[np.int64], second: Test) -> None:
+        self._first: Test | None = first
+        self._header = header
+        self._line = line
+        self._second = second
+
+    def __call__(self) -> bool:
+        if self._first is not None:
+            if not self._first():
+                return False
+            self._first = None
+            if not contract.agree(self._line, self._header):
+                raise Mismatch
+        return self._second()
+
+
+class _All:
+    """True once all requests are done."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, requests: list[MPI.Request]) -> None:
+        self._requests = requests
+
+    def __call__(self) -> bool:
+        while self._requests and self._requests[0].Test():
+            self._requests.pop(0)
+        return not self._requests

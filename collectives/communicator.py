@@ -1,0 +1,372 @@
+"""mpi4py's collective verbs, carried out by psgd: the face of this package."""
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike, NDArray
+
+from psgd.collectives import contract, tuning, verbs
+from psgd.collectives.compiled import layout
+from psgd.collectives.algorithms import shared
+from psgd.collectives.arrays import KINDS
+from psgd.collectives.calls import Call
+from psgd.collectives.compiled.collective import run
+from psgd.collectives.engine import Engine, Program
+from psgd.collectives.node import Node, ranks_of_node
+from psgd.collectives.operations import MAX_, SUM_, Operation
+from psgd.collectives.split import first_of
+from psgd.collectives.progress import Queue, Request
+from psgd.collectives.programs import check_algorithm, program
+from psgd.collectives.waiting import cores_per_rank
+from psgd.kernels.errors import AgreedContractError, UsageError
+
+_address = MPI.Get_address
+_IN_PLACE = MPI.IN_PLACE
+_SUM, _MAX = MPI.SUM, MPI.MAX
+_pack_three, _pack_four, _pack_rest, _pack_places = (struct.Struct(f"{n}q").pack_into for n in (3, 4, 5, 6))
+
+
+class Communicator:
+    """A communicator whose collectives are psgd's; all other names are the wrapped one's.
+
+    The verbs take mpi4py's arguments. They block until this rank's buffers may be used again; the I-verbs return a
+    request. All ranks must call them in the same order. Results have the same bits on all ranks, and from run to run
+    for the same number of ranks, size and algorithm. float16 and bfloat16 are summed in float32.
+
+    Args:
+        comm: any intracommunicator. Creating is collective over it. psgd duplicates it twice and never uses it itself.
+
+    Attributes:
+        comm: the wrapped communicator.
+        rank: of this process.
+        size: number of ranks.
+
+    Raises (every verb):
+        UsageError: some rank's own arguments are wrong; on all ranks.
+        ContractError: ranks passed different calls, counts, dtypes, operations or roots; on all ranks.
+        PeerLostError: a rank ended, or left a call in the middle.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            raise UsageError(f"Communicator: expected an mpi4py intracommunicator, got {comm!r}")
+        self.comm = comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        first = comm.Dup()
+        try:
+            ranks = ranks_of_node(first)
+            heads = np.empty(self.size, np.int64)
+            first.Allgather(np.array([ranks[0]], np.int64), heads)
+            leaders = sorted(set(heads.tolist()))
+            cores = cores_per_rank(first)
+            self._tuned = tuning.load(first, len(leaders))
+            self._node = Node.create(first, ranks) if self.size > 1 else None
+        finally:
+            first.Free()
+        self._engine = Engine(comm, self._node, 0, cores < 1, leaders)
+        spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
+        self._queue = Queue(Engine(comm, self._node, 1, cores < 1, leaders), spare)
+        if self._node is not None:
+            self._node.use(self._engine.comm)
+        self.nodes = len(leaders)
+        self._hierarchical = self._node is not None and not self._engine.local and self.nodes < self.size
+        self._limits: dict[str, tuning.Limits] = {}
+        self._sums, self._maxima = _signs(SUM_), _signs(MAX_)
+        self._tells: dict[tuple[int, ...], int] = {}
+        self._freed = False
+        self._methods = self._short_way()
+        self._short = bool(self._methods)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "comm":
+            raise AttributeError(name)
+        return getattr(self.comm, name)
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.free()
+
+    def __repr__(self) -> str:
+        return f"<psgd.collectives.Communicator: rank {self.rank} of {self.size} on {self.nodes} node(s)>"
+
+    @property
+    def last(self) -> tuple[str, str]:
+        """Algorithm and transport of this rank's last blocking call."""
+        return self._engine.last
+
+    def Allreduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+    ) -> None:
+        """Reduces everyone's values; all ranks get the result. `sendbuf` may be `MPI.IN_PLACE`.
+
+        Args:
+            sendbuf: n elements, not changed; or MPI.IN_PLACE.
+            recvbuf: n elements.
+            op: MPI.SUM, PROD, MIN, MAX or collectives.MEAN; MPI's other operations go to MPI.
+            algorithm: a name of docs/collectives.md instead of the table's choice; the same on all ranks.
+        """
+        # What follows is run's meaning for plain arrays in shared memory, without its overhead.
+        if type(recvbuf) is np.ndarray and algorithm is None and self._short and (op is _SUM or op is _MAX):
+            found = (self._sums if op is _SUM else self._maxima).get(recvbuf.dtype)
+            if found is not None and recvbuf.flags.carray:
+                to = source = _address(recvbuf)
+                plain = sendbuf is _IN_PLACE
+                if not plain and type(sendbuf) is np.ndarray:
+                    source = _address(sendbuf)
+                    plain = (
+                        sendbuf.dtype == recvbuf.dtype
+                        and sendbuf.size == recvbuf.size
+                        and sendbuf.flags.c_contiguous
+                        and sendbuf.flags.aligned
+                        and (source == to or abs(source - to) >= recvbuf.nbytes)
+                    )
+                if plain:
+                    self._allreduce(found, source, to, recvbuf)
+                    return
+        self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm)
+
+    def _allreduce(self, found: tuple[int, int, NDArray[Any]], source: int, to: int, recv: NDArray[Any]) -> None:
+        engine, node = self._engine, self._node
+        assert node is not None
+        sign, code, like = found
+        n, nbytes, shape = recv.size, recv.nbytes, recv.shape
+        tells = 0
+        if len(shape) > 1:
+            tells = self._tells.get(shape) or self._tells.setdefault(shape, contract.fingerprint(shape))
+        if engine.prepared is not found:
+            contract.fill(engine.line, sign, n, (), tells)
+            _pack_rest(engine.block, 8 * layout.PARTS, 0, layout.REDUCES | layout.GATHERS, code, 0, -1)
+            engine.prepared = found
+        method = layout.DIRECT
+        for limit, each in self._methods:
+            if nbytes <= limit:
+                method = each
+                break
+        if method == layout.INLINE:
+            _pack_four(engine.block, 8 * layout.FROM, source, to, to, method)
+        else:
+            at = first_of(n, self.size, self.rank, like.itemsize) * like.itemsize
+            _pack_four(engine.block, 8 * layout.FROM, source, to, to + at, method)
+            _pack_places(engine.block, 8 * layout.SEND, source, *node.find(source, nbytes), to, *node.find(to, nbytes))
+        _pack_three(engine.block, 0, sign, n, tells)
+        engine.took = None
+        status = run(*engine.addresses, node.reads, engine.spins, like)
+        if status == layout.DONE:
+            engine.calls += 1
+            return
+        engine.prepared = None
+        if len(shape) > 1:
+            engine.line[layout.DIMENSIONS :][: 1 + len(shape[:4])] = len(shape), *shape[:4]
+        try:
+            engine.run(engine.resume(status, lambda: run(*engine.addresses, node.reads, engine.spins, like)))
+        finally:
+            if engine.broken:
+                self._short = False
+
+    def Reduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, root: int = 0, *, algorithm: str | None = None
+    ) -> None:
+        """Reduces everyone's values to `root`, the only rank whose `recvbuf` is used and that may pass MPI.IN_PLACE."""
+        self._run("Reduce", lambda: verbs.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm)
+
+    def Reduce_scatter(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        recvcounts: Sequence[int] | None = None,
+        op: MPI.Op | str = MPI.SUM,
+        *,
+        algorithm: str | None = None,
+    ) -> None:
+        """Reduces everyone's values; rank r gets the next `recvcounts[r]` elements of the result."""
+        self._run("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm)
+
+    def Reduce_scatter_block(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+    ) -> None:
+        """Reduces everyone's values; each rank gets an equal block of the result."""
+        self._run("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
+        """Gathers equal blocks of all ranks on all ranks."""
+        self._run("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm)
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
+        """Gathers blocks of any lengths; `recvbuf` is `[buffer, counts]` or `[buffer, counts, displacements, type]`."""
+        self._run("Allgatherv", lambda: verbs.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm)
+
+    def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
+        """Copies the root's values to all ranks."""
+        self._run("Bcast", lambda: verbs.bcast(self.size, self.rank, buf, root), algorithm)
+
+    def Barrier(self) -> None:
+        """Returns once all ranks have called it."""
+        self._run("Barrier", lambda: Call("Barrier"), None)
+
+    def Iallreduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+    ) -> Request:
+        """As Allreduce, at once; the buffers are psgd's until the request is done."""
+        return self._start("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm)
+
+    def Ireduce_scatter(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        recvcounts: Sequence[int] | None = None,
+        op: MPI.Op | str = MPI.SUM,
+        *,
+        algorithm: str | None = None,
+    ) -> Request:
+        """As Reduce_scatter, at once."""
+        return self._start("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm)
+
+    def Ireduce_scatter_block(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+    ) -> Request:
+        """As Reduce_scatter_block, at once."""
+        return self._start("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm)
+
+    def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Request:
+        """As Allgather, at once."""
+        return self._start("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm)
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """An array in registered memory, zero at first, which all ranks of the node reduce where it lies.
+
+        Collective, blocks; all ranks pass the same. The memory lives as long as the array and its views, and is mapped
+        by the other ranks until all have dropped theirs and `empty` is called again, or until `free`. Where ranks share
+        no memory it is a plain array.
+
+        Raises:
+            MemoryError: some rank cannot get it; on all ranks.
+        """
+        self._check_usable()
+        dtype = np.dtype(dtype)
+        extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+        nbytes = int(np.prod(extents, dtype=np.int64)) * dtype.itemsize
+        if dtype.hasobject or min(extents, default=0) < 0:
+            raise UsageError(f"empty: expected a shape and a dtype of numbers, got {shape!r} and {dtype}")
+        if self._node is None:
+            return np.zeros(extents, dtype)
+        least = np.array([nbytes, -nbytes], np.int64)
+        self.Allreduce(MPI.IN_PLACE, least, MPI.MAX)
+        if least[0] != -least[1]:
+            raise AgreedContractError(f"empty: expected one size on all ranks, got {-least[1]} to {least[0]} bytes")
+        memory = self._node.register(nbytes)
+        self._engine.remap()
+        self._queue.engine.remap()
+        return memory.view(dtype).reshape(extents)
+
+    def free(self) -> None:
+        """Frees what this communicator holds; the wrapped one stays. Collective. Does nothing the second time.
+
+        Raises:
+            UsageError: non-blocking calls are not done.
+        """
+        if self._freed:
+            return
+        self._queue.close()
+        self._freed = True
+        self._short = False
+        self._engine.free()
+        if self._node is not None:
+            self._node.close()
+
+    def _reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op | str
+    ) -> Callable[[], Call]:
+        return lambda: verbs.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op)
+
+    def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Callable[[], Call]:
+        return lambda: verbs.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op)
+
+    def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None) -> None:
+        self._check_usable()
+        try:
+            self._engine.run(self._program(self._engine, verb, parse, algorithm))
+        finally:
+            if self._engine.broken:
+                self._short = False
+
+    def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None) -> Request:
+        self._check_usable()
+        return self._queue.start(self._program(self._queue.engine, verb, parse, algorithm))
+
+    def _program(self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None) -> Program:
+        """Parses a call and makes its program, which tells the other ranks if the arguments are wrong."""
+        call, text = None, ""
+        try:
+            call = parse()
+            if algorithm is not None:
+                check_algorithm(verb, algorithm, engine, call)
+        except Exception as error:  # whatever it is, the others must hear of it, or they wait for ever
+            call, text = None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}"
+            if self.size == 1:
+                raise
+        if self.size == 1:
+            assert call is not None
+            return _alone(call)
+        if call is None:
+            return program(engine, verb, None, text, "?", 0)
+        name = algorithm or self._choose(engine, call)
+        sign = contract.signature(verb, call.kind, call.op, call.root, algorithm or "?")
+        return program(engine, verb, call, "", name, sign)
+
+    def _choose(self, engine: Engine, call: Call) -> str:
+        if call.op is not None and call.op.code < 0:
+            return "native"
+        name = tuning.choose(self._limits_of(call.verb), call.nbytes)
+        if name == "inline" and not shared.fits_inline(call):
+            return "slots"
+        return name
+
+    def _short_way(self) -> list[tuple[float, int]]:
+        """The limits of Allreduce as methods of the kernel; none where the short way through is not to be taken."""
+        if not self._engine.local or self._engine.checks:
+            return []
+        limits = self._limits_of("Allreduce")
+        if any(name not in shared.METHODS for _, name in limits):
+            return []
+        return [
+            (min(limit, layout.INLINE_BYTES) if name == "inline" else limit, shared.METHODS[name])
+            for limit, name in limits
+        ]
+
+    def _limits_of(self, verb: str) -> tuning.Limits:
+        if verb not in self._limits:
+            built = tuning.built_in(verb, self.size, self._engine.local, self._hierarchical)
+            self._limits[verb] = self._tuned.get(tuning.family(verb), built)
+        return self._limits[verb]
+
+    def _check_usable(self) -> None:
+        if self._freed:
+            raise UsageError("this communicator was freed; make a new one")
+
+
+def _signs(op: Operation) -> dict[Any, tuple[int, int, NDArray[Any]]]:
+    """For each dtype of plain arrays an Allreduce's signature, the kernel's code, and an array to tell the dtype."""
+    kinds = [(dtype, kind) for dtype, kind in KINDS.items() if kind != "float16" and op.accepts(kind)]
+    return {dtype: (contract.signature("Allreduce", kind, op), op.code, np.empty(0, dtype)) for dtype, kind in kinds}
+
+
+def _alone(call: Call) -> Program:
+    """One rank: the result is a copy."""
+    if call.send is not None and call.recv is not None:
+        start, length = (int(x) for x in call.parts[0])
+        target = call.recv[start : start + length] if call.op is None else call.recv
+        source = call.send if call.op is None or call.send.size == target.size else call.send[start : start + length]
+        if target is not source:
+            target[...] = source
+    call.done()
+    yield from ()
+
+

@@ -1,0 +1,221 @@
+"""Large collectives without copies: arrays are read where they lie.
+
+What was registered is mapped by all ranks of the node and read like one's own memory. What is private is read by
+`process_vm_readv`, a cache-sized block at a time, where the kernel allows that. Each rank reduces its own chunk from
+all ranks' arrays; then results are written to all (everything mapped), or every rank fetches the others' chunks.
+
+Cost a rank, for P ranks and S bytes: S read and (P - 1)/P S written or fetched; two steps.
+"""
+
+import numpy as np
+from numba import carray, types
+
+from psgd.collectives.compiled import layout
+from psgd.collectives.compiled.steps import first_of, length_of, line, memcpy, put, reached, region, word
+from psgd.kernels import atomic
+from psgd.kernels.jit import kernel
+from psgd.kernels.stream import drain, put_line
+from psgd.kernels.reduce import SUM, add_three, combine, divide
+
+_readv = types.ExternalFunction(
+    "process_vm_readv", types.intp(types.intp, types.intp, types.intp, types.intp, types.intp, types.intp)
+)
+_LONGEST = 1 << 30  # a single call moves less than 2 GiB
+
+
+@kernel
+def locate(node: int, state: int, call: int, maps: int, where: int, item: int) -> bool:
+    """Finds all ranks' arrays from the lines of the current call.
+
+    Args:
+        node: address of the node's table.
+        state: address of the state.
+        call: address of the call.
+        maps: address of one row for each registration, with one address for each rank.
+        where: address of WHERE_WORDS words for each rank, written.
+        item: bytes of an element.
+
+    Returns:
+        Whether every array that others read, and when reducing every one that results go to, is mapped.
+    """
+    size = word(node, layout.SIZE)
+    reducing = word(call, layout.ACTIONS) & layout.REDUCES != 0
+    returns = reducing and word(call, layout.ACTIONS) & layout.GATHERS != 0
+    mapped = True
+    for rank in range(size):
+        theirs = line(node, state, rank)
+        row = where + 8 * layout.WHERE_WORDS * rank
+        name = word(theirs, layout.SEND_ID)
+        put(row, layout.WHERE_SEND, word(theirs, layout.SEND))
+        put(row, layout.WHERE_SEND_MAPPED, 1 if name >= 0 else 0)
+        if name >= 0:
+            put(row, layout.WHERE_SEND, word(maps, name * size + rank) + word(theirs, layout.SEND_OFFSET))
+        elif reducing or length_of(node, call, rank, item) > 0:
+            mapped = False
+        name = word(theirs, layout.RECEIVE_ID)
+        put(row, layout.WHERE_RECEIVE, word(theirs, layout.RECEIVE))
+        put(row, layout.WHERE_RECEIVE_MAPPED, 1 if name >= 0 else 0)
+        if name >= 0:
+            put(row, layout.WHERE_RECEIVE, word(maps, name * size + rank) + word(theirs, layout.RECEIVE_OFFSET))
+        elif returns and word(call, layout.ROOT) in (-1, rank):
+            mapped = False
+    return mapped
+
+
+@kernel
+def read(node: int, rank: int, to: int, source: int, nbytes: int) -> bool:
+    """Copies from a peer's private memory. False where the kernel refuses or the peer is gone."""
+    vectors = np.empty(4, np.int64)
+    address = vectors.ctypes.data
+    done = 0
+    while done < nbytes:
+        n = min(nbytes - done, _LONGEST)
+        vectors[0], vectors[1], vectors[2], vectors[3] = to + done, n, source + done, n
+        if _readv(word(node, layout.REGIONS + word(node, layout.SIZE) + rank), address, 1, address + 16, 1, 0) != n:
+            return False
+        done += n
+    return True
+
+
+@kernel
+def reduce_chunk(node: int, call: int, where: int, push: bool, like: np.ndarray) -> bool:
+    """Combines this rank's chunk from all ranks' arrays, in rank order. Waits for nothing.
+
+    Args:
+        node: address of the node's table.
+        call: address of the call.
+        where: as `locate` filled it.
+        push: everything is mapped, and the result goes to the others' receive arrays as well.
+        like: an array of the dtype.
+
+    Returns:
+        False where a peer's memory could not be read.
+    """
+    size, me = word(node, layout.SIZE), word(node, layout.RANK)
+    item = like.itemsize
+    first, length = first_of(node, call, me, item), length_of(node, call, me, item)
+    mapped = True
+    for rank in range(size):
+        mapped = mapped and word(where, layout.WHERE_WORDS * rank + layout.WHERE_SEND_MAPPED) == 1
+    block = (layout.BLOCK_BYTES if mapped else layout.FETCH_BYTES) // item
+    for start in range(0, length, block):
+        n = min(block, length - start)
+        at = word(call, layout.CHUNK) + start * item
+        if mapped and word(call, layout.OP) == SUM and size > 3 and (me < 2 or at != _source(where, me, first + start, item)):
+            _add_mapped(where, size, at, first + start, n, like)
+        elif not _combine_in_turn(node, call, where, at, first + start, n, like):
+            return False
+        if word(call, layout.DIVISOR) > 0:
+            divide(carray(atomic.pointer(at, like), n), word(call, layout.DIVISOR))
+        if push:
+            for i in range(1, size):
+                rank = (me + i) % size
+                if word(call, layout.ROOT) in (-1, rank):
+                    to = word(where, layout.WHERE_WORDS * rank + layout.WHERE_RECEIVE) + (first + start) * item
+                    if word(node, 3) == 1 and (to | n * item) & 63 == 0:
+                        for offset in range(0, n * item, 64):
+                            put_line(to + offset, at + offset)
+                    else:
+                        memcpy(to, at, n * item)
+    if word(node, 3) == 1:
+        drain()
+    return True
+
+
+@kernel
+def _source(where: int, rank: int, element: int, item: int) -> int:
+    return word(where, layout.WHERE_WORDS * rank + layout.WHERE_SEND) + element * item
+
+
+@kernel
+def _add_mapped(where: int, size: int, at: int, element: int, n: int, like: np.ndarray) -> None:
+    item = like.itemsize
+    result = carray(atomic.pointer(at, like), n)
+    zeroth = carray(atomic.pointer(_source(where, 0, element, item), like), n)
+    combine(SUM, result, zeroth, carray(atomic.pointer(_source(where, 1, element, item), like), n))
+    rank = 2
+    while rank + 2 < size:
+        b = carray(atomic.pointer(_source(where, rank, element, item), like), n)
+        c = carray(atomic.pointer(_source(where, rank + 1, element, item), like), n)
+        d = carray(atomic.pointer(_source(where, rank + 2, element, item), like), n)
+        add_three(result, b, c, d)
+        rank += 3
+    while rank < size:
+        combine(SUM, result, result, carray(atomic.pointer(_source(where, rank, element, item), like), n))
+        rank += 1
+
+
+@kernel
+def _combine_in_turn(node: int, call: int, where: int, at: int, element: int, n: int, like: np.ndarray) -> bool:
+    size, me = word(node, layout.SIZE), word(node, layout.RANK)
+    item = like.itemsize
+    scratch = word(node, layout.SCRATCH)
+    mine = word(call, layout.FROM) + element * item
+    if me > 1 and mine == at:  # in place: the sum of the ranks before would write over it
+        memcpy(scratch + 2 * layout.FETCH_BYTES, mine, n * item)
+        mine = scratch + 2 * layout.FETCH_BYTES
+    result = carray(atomic.pointer(at, like), n)
+    left = at
+    for rank in range(size):
+        source = mine
+        if rank != me:
+            source = _source(where, rank, element, item)
+            if word(where, layout.WHERE_WORDS * rank + layout.WHERE_SEND_MAPPED) == 0:
+                fetched = scratch + (layout.FETCH_BYTES if rank == 1 else 0)
+                if not read(node, rank, fetched, source, n * item):
+                    return False
+                source = fetched
+        if rank == 0:
+            left = source
+        else:
+            a = carray(atomic.pointer(left, like), n)
+            combine(word(call, layout.OP), result, a, carray(atomic.pointer(source, like), n))
+            left = at
+    return True
+
+
+@kernel
+def fetch_chunks(node: int, state: int, call: int, where: int, item: int, spins: int) -> int:
+    """Fetches the other ranks' chunks, beginning with the next rank's.
+
+    When reducing they are results, there once their owner has taken the step GOAL; otherwise they are what ranks send.
+
+    Returns:
+        DONE, WAIT, or FAILED where a peer's memory could not be read.
+    """
+    size, me = word(node, layout.SIZE), word(node, layout.RANK)
+    reducing = word(call, layout.ACTIONS) & layout.REDUCES != 0
+    column = layout.WHERE_RECEIVE if reducing else layout.WHERE_SEND
+    i = max(1, word(state, layout.POSITION))
+    while i < size:
+        rank = (me + i) % size
+        nbytes = length_of(node, call, rank, item) * item
+        if nbytes > 0:
+            if reducing and not reached(node, rank, word(state, layout.GOAL), spins):
+                put(state, layout.POSITION, i)
+                return layout.WAIT
+            offset = first_of(node, call, rank, item) * item
+            source = word(where, layout.WHERE_WORDS * rank + column) + (offset if reducing else 0)
+            if word(where, layout.WHERE_WORDS * rank + column + 1) == 1:
+                memcpy(word(call, layout.INTO) + offset, source, nbytes)
+            elif not read(node, rank, word(call, layout.INTO) + offset, source, nbytes):
+                put(state, layout.POSITION, 0)
+                return layout.FAILED
+        i += 1
+    put(state, layout.POSITION, 0)
+    return layout.DONE
+
+
+@kernel
+def readable(node: int, address: int, scratch: int, expected: int, rank: int) -> bool:
+    """Whether a peer's private memory can be read: 8 bytes at `address` there must hold `expected`."""
+    return read(node, rank, scratch, address, 8) and word(scratch, 0) == expected
+
+
+@kernel
+def aborted(node: int) -> int:
+    """The first rank that gave up inside a call, or -1."""
+    for rank in range(word(node, layout.SIZE)):
+        if atomic.load(region(node, rank) + layout.ABORT_AT) != 0:
+            return rank
+    return -1

@@ -1,0 +1,54 @@
+"""Small collectives: each rank's data travels right behind its line, so that one exchange does it all."""
+
+import numpy as np
+from numba import carray
+
+from psgd.collectives.compiled import layout
+from psgd.collectives.compiled.steps import first_of, length_of, line, memcpy, word
+from psgd.kernels import atomic
+from psgd.kernels.jit import kernel
+from psgd.kernels.reduce import combine, divide
+
+
+@kernel
+def put_data(node: int, state: int, call: int, item: int) -> None:
+    """Puts this rank's values behind its line: all when reducing, else its own chunk."""
+    me = word(node, layout.RANK)
+    n = word(call, layout.COUNT)
+    if not word(call, layout.ACTIONS) & layout.REDUCES:
+        n = length_of(node, call, me, item)
+    if n > 0:
+        memcpy(line(node, state, me) + layout.LINE_BYTES, word(call, layout.FROM), n * item)
+
+
+@kernel
+def reduce(node: int, state: int, call: int, like: np.ndarray) -> None:
+    """Combines what is behind all lines, in rank order, and keeps the part that this rank is to have."""
+    me = word(node, layout.RANK)
+    item = like.itemsize
+    first, n, to = 0, word(call, layout.COUNT), word(call, layout.INTO)
+    if not word(call, layout.ACTIONS) & layout.GATHERS:
+        first, n, to = first_of(node, call, me, item), length_of(node, call, me, item), word(call, layout.CHUNK)
+    elif word(call, layout.ROOT) != -1 and word(call, layout.ROOT) != me:
+        n = 0
+    if n == 0:
+        return
+    offset = layout.LINE_BYTES + first * item
+    result = carray(atomic.pointer(to, like), n)
+    zeroth = carray(atomic.pointer(line(node, state, 0) + offset, like), n)
+    for rank in range(1, word(node, layout.SIZE)):
+        data = carray(atomic.pointer(line(node, state, rank) + offset, like), n)
+        combine(word(call, layout.OP), result, zeroth if rank == 1 else result, data)
+    if word(call, layout.DIVISOR) > 0:
+        divide(result, word(call, layout.DIVISOR))
+
+
+@kernel
+def gather(node: int, state: int, call: int, item: int) -> None:
+    """Copies what is behind every line to its place."""
+    me = word(node, layout.RANK)
+    for rank in range(word(node, layout.SIZE)):
+        to = word(call, layout.INTO) + first_of(node, call, rank, item) * item
+        n = length_of(node, call, rank, item)
+        if n > 0 and not (rank == me and to == word(call, layout.FROM)):
+            memcpy(to, line(node, state, rank) + layout.LINE_BYTES, n * item)

@@ -1,0 +1,104 @@
+"""Steps and lines: how ranks see each other's progress and whether they agree on what they do."""
+
+from numba import types
+
+from psgd.collectives.compiled import layout
+from psgd.kernels import atomic
+from psgd.kernels.jit import kernel
+
+memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+
+
+@kernel
+def word(table: int, index: int) -> int:
+    """Reads word `index` of the table at an address."""
+    return atomic.load(table + 8 * index)
+
+
+@kernel
+def put(table: int, index: int, value: int) -> None:
+    """Writes word `index` of the table at an address."""
+    atomic.store(table + 8 * index, value)
+
+
+@kernel
+def region(node: int, rank: int) -> int:
+    """The address of a rank's region."""
+    return word(node, layout.REGIONS + rank)
+
+
+@kernel
+def publish(node: int, state: int) -> None:
+    """Takes one step: what was written before is seen by whoever sees the step."""
+    step = word(state, layout.STEP) + 1
+    put(state, layout.STEP, step)
+    atomic.store(region(node, word(node, layout.RANK)) + layout.STEP_AT, step)
+
+
+@kernel
+def reached(node: int, rank: int, step: int, spins: int) -> bool:
+    """Whether a rank has taken a step, looking `spins` more times than once."""
+    address = region(node, rank) + layout.STEP_AT
+    while atomic.load(address) < step:
+        if spins <= 0:
+            return False
+        spins -= 1
+        atomic.pause()
+    return True
+
+
+@kernel
+def all_reached(node: int, state: int, step: int, spins: int) -> bool:
+    """Whether all ranks have taken a step. Where not, the next call goes on with the one that is behind."""
+    for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
+        if not reached(node, rank, step, spins):
+            put(state, layout.PEER, rank)
+            return False
+    put(state, layout.PEER, 0)
+    return True
+
+
+@kernel
+def line(node: int, state: int, rank: int) -> int:
+    """The address of a rank's line in the current call. Two take turns: a rank two calls ahead cannot be."""
+    return region(node, rank) + layout.LINES_AT + (word(state, layout.CALLS) & 1) * layout.LINE_STRIDE
+
+
+@kernel
+def agreed(node: int, state: int) -> bool:
+    """Whether all lines of the current call agree. Shapes agree where one of them is 0, that of a flat array."""
+    first = line(node, state, 0)
+    shape = word(first, layout.SHAPE)
+    for rank in range(word(node, layout.SIZE)):
+        other = line(node, state, rank)
+        if (
+            word(other, layout.SIGNATURE) != word(first, layout.SIGNATURE)
+            or word(other, layout.COUNT) != word(first, layout.COUNT)
+            or word(other, layout.ERROR) != 0
+        ):
+            return False
+        if word(other, layout.SHAPE) != 0:
+            if shape != 0 and word(other, layout.SHAPE) != shape:
+                return False
+            shape = word(other, layout.SHAPE)
+    return True
+
+
+@kernel
+def first_of(node: int, call: int, rank: int, item: int) -> int:
+    """The first element of a rank's chunk; of the rank behind the last one, the number of elements."""
+    parts, size, count = word(call, layout.PARTS), word(node, layout.SIZE), word(call, layout.COUNT)
+    if parts != 0:
+        return word(parts, 2 * rank)
+    align = max(1, layout.ALIGN_BYTES // item)
+    blocks = (count + align - 1) // align
+    return min(count, align * (rank * (blocks // size) + min(rank, blocks % size)))
+
+
+@kernel
+def length_of(node: int, call: int, rank: int, item: int) -> int:
+    """The elements of a rank's chunk."""
+    parts = word(call, layout.PARTS)
+    if parts != 0:
+        return word(parts, 2 * rank + 1)
+    return first_of(node, call, rank + 1, item) - first_of(node, call, rank, item)

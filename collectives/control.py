@@ -1,0 +1,86 @@
+"""What ranks tell each other apart from data when a call over messages goes wrong: a small fixed report to all."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.collectives import contract
+from psgd.collectives.compiled import layout
+from psgd.collectives.tags import Tag
+from psgd.kernels.errors import AgreedContractError, Error
+
+FAILED, WAITING = 1, 2
+_TEXT_BYTES = 1024
+_PATIENCE_S = 5.0
+_REPORT = np.dtype([("kind", "i8"), ("line", "i8", layout.LINE_WORDS), ("text", "u1", _TEXT_BYTES)])
+
+
+class Control:
+    """Reports of one communicator. All methods but `settle` return at once."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._status = MPI.Status()
+        self._sending: list[tuple[MPI.Request, NDArray[np.uint8]]] = []
+        self._failures: dict[int, tuple[NDArray[np.int64], str]] = {}
+        self._waiting: dict[int, int] = {}
+
+    def poll(self) -> bool:
+        """Takes in what has come, which also makes MPI progress. True once some rank has failed."""
+        status = self._status
+        while (message := self._comm.Improbe(MPI.ANY_SOURCE, Tag.CONTROL, status)) is not None:
+            data = np.zeros(_REPORT.itemsize, np.uint8)
+            message.Recv(data)
+            report = data.view(_REPORT)[0]
+            if report["kind"] == FAILED:
+                text = bytes(report["text"]).rstrip(b"\0").decode(errors="replace")
+                self._failures[status.source] = (report["line"].copy(), text)
+            else:
+                self._waiting[status.source] = int(report["line"][layout.CALL])
+        return bool(self._failures)
+
+    def say(self, kind: int, line: NDArray[np.int64], text: str = "") -> None:
+        """Starts to send a report to all other ranks; where they are very many, to the first ones while waiting."""
+        data = np.zeros(_REPORT.itemsize, np.uint8)
+        report = data.view(_REPORT)
+        report["kind"] = kind
+        report["line"] = line
+        raw = text.encode()[:_TEXT_BYTES]
+        report["text"][0, : len(raw)] = np.frombuffer(raw, np.uint8)
+        peers = self._comm.size if kind == FAILED else min(64, self._comm.size)
+        for rank in range(peers):
+            if rank != self._comm.rank:
+                self._sending.append((self._comm.Isend(data, rank, Tag.CONTROL), data))
+
+    def waiting(self, call: int) -> list[int]:
+        """The other ranks that have said that they wait in a call."""
+        self.poll()
+        return [rank for rank, theirs in self._waiting.items() if theirs == call]
+
+    def settle(self, line: NDArray[np.int64], text: str, progress: Callable[[], None]) -> Error:
+        """Tells all ranks that the call failed here, hears what each of them was doing, and makes the error.
+
+        Blocks until all ranks have reported, 5 s at most: a rank in no call reports nothing.
+
+        Args:
+            line: of this rank's call.
+            text: what is wrong with its own arguments; empty where nothing is.
+            progress: called between polls.
+        """
+        self.say(FAILED, line, text)
+        self._failures[self._comm.rank] = (line.copy(), text)
+        limit = time.monotonic() + _PATIENCE_S
+        while self.poll() and len(self._failures) < self._comm.size and time.monotonic() < limit:
+            progress()
+            time.sleep(1e-4)
+        ranks = sorted(self._failures)
+        lines = [self._failures[rank][0] for rank in ranks]
+        texts = [self._failures[rank][1] for rank in ranks]
+        if not any(texts) and all(contract.agree(lines[0], each) for each in lines):
+            return AgreedContractError(
+                f"collective call {contract.describe(line)}: {contract.name_ranks(ranks)} got a message of another call"
+            )
+        return contract.judge(ranks, lines, texts)

@@ -1,0 +1,161 @@
+"""Which steps a call takes: through the node's shared memory where all ranks are on one node, else over messages."""
+
+from psgd.collectives import contract
+from psgd.collectives.algorithms import barrier, binomial, chain, hierarchical, native, rabenseifner, recursive_doubling, ring
+from psgd.collectives.algorithms import shared as shared_memory
+from psgd.collectives.calls import Call
+from psgd.collectives.channel import Mismatch
+from psgd.collectives.engine import Engine, Program
+from psgd.kernels.errors import UsageError
+
+SEGMENT_BYTES = 256 * 1024
+SHARED = ("inline", "slots", "direct")
+MESSAGES = {
+    "Allreduce": ("ring", "recursive_doubling", "rabenseifner", "hierarchical", "native"),
+    "Reduce_scatter": ("ring", "native"),
+    "Reduce_scatter_block": ("ring", "native"),
+    "Allgather": ("ring", "native"),
+    "Allgatherv": ("ring", "native"),
+    "Bcast": ("binomial", "chain", "native"),
+    "Reduce": ("binomial", "native"),
+    "Barrier": (),
+}
+
+
+def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: str, sign: int) -> Program:
+    """Carries out one call, on all ranks alike.
+
+    Args:
+        engine: whose turn it is.
+        verb: the collective.
+        call: what this rank passed; None where that was wrong.
+        text: what was wrong with it.
+        algorithm: to use, of contract.ALGORITHMS, "?" where `call` is None.
+        sign: signature of the call.
+
+    Raises:
+        AgreedError: ranks disagree or some rank's arguments were wrong.
+    """
+    engine.text = text
+    if call is None:
+        contract.fill(engine.line, contract.signature(verb), 0, (), 0)
+    else:
+        contract.fill(engine.line, sign, call.count, call.shape, call.tells)
+    if engine.checks:
+        yield from engine.check(text)
+    if engine.local:
+        yield from _on_node(engine, call, text, algorithm)
+    else:
+        if call is None:
+            raise Mismatch(text)
+        if algorithm == "hierarchical":
+            yield from hierarchical.allreduce(engine, call, _segment(call))
+        else:
+            engine.channel.begin(engine.line)
+            yield from _over_messages(engine, call, algorithm)
+    assert call is not None
+    call.done()
+
+
+def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Program:
+    if call is None:
+        engine.tell(text)
+        yield from shared_memory.agree(engine)
+    elif call.verb == "Barrier" or algorithm not in SHARED:
+        yield from shared_memory.agree(engine)
+        engine.took = ("inline", "shared")
+        if call.verb != "Barrier":
+            engine.channel.begin(None)
+            yield from _over_messages(engine, call, algorithm)
+    else:
+        engine.took = None
+        yield from shared_memory.run(engine, call, algorithm)
+
+
+def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
+    engine.took = (algorithm, "mpi" if algorithm == "native" else "messages")
+    if algorithm == "native":
+        _native(engine, call)
+        return
+    channel, send, recv, op, rank = engine.channel, call.send, call.recv, call.op, engine.rank
+    if call.verb == "Barrier":
+        yield from barrier.barrier(channel)
+    elif call.verb == "Allreduce":
+        assert send is not None and recv is not None and op is not None
+        if algorithm == "ring":
+            yield from ring.allreduce(channel, send, recv, op, _segment(call))
+        elif algorithm == "rabenseifner":
+            yield from rabenseifner.allreduce(channel, send, recv, op)
+        else:
+            yield from recursive_doubling.allreduce(channel, send, recv, op)
+    elif call.verb in {"Reduce_scatter", "Reduce_scatter_block"}:
+        assert send is not None and recv is not None and op is not None
+        yield from ring.reduce_scatter(channel, send, recv, _ranges(call), op, _segment(call))
+    elif call.verb in {"Allgather", "Allgatherv"}:
+        assert recv is not None
+        shared_memory.copy_own(call, rank)
+        yield from ring.allgather(channel, recv, _ranges(call), _segment(call))
+    elif call.verb == "Bcast":
+        assert recv is not None
+        if algorithm == "chain":
+            yield from chain.bcast(channel, recv, call.root, _segment(call))
+        else:
+            yield from binomial.bcast(channel, recv, call.root)
+    else:
+        assert send is not None and op is not None
+        yield from binomial.reduce(channel, send, recv, op, call.root)
+
+
+def _native(engine: Engine, call: Call) -> None:
+    comm, send, recv, op = engine.comm, call.send, call.recv, call.op
+    counts, starts = call.parts[:, 1].tolist(), call.parts[:, 0].tolist()
+    if call.verb == "Barrier":
+        native.barrier(comm)
+    elif call.verb == "Bcast":
+        assert recv is not None
+        native.bcast(comm, recv, call.root)
+    elif call.verb in {"Allgather", "Allgatherv"}:
+        assert send is not None and recv is not None
+        if call.verb == "Allgather":
+            native.allgather(comm, send, recv)
+        else:
+            native.allgatherv(comm, send, recv, counts, starts)
+    else:
+        assert send is not None and op is not None
+        if call.verb == "Reduce":
+            native.reduce(comm, send, recv, op, call.root)
+        elif call.verb == "Allreduce":
+            assert recv is not None
+            native.allreduce(comm, send, recv, op)
+        else:
+            assert recv is not None
+            native.reduce_scatter(comm, send, recv, counts, op)
+
+
+def _segment(call: Call) -> int:
+    array = call.send if call.send is not None else call.recv
+    return SEGMENT_BYTES // (1 if array is None else array.itemsize)
+
+
+def _ranges(call: Call) -> list[range]:
+    return [range(start, start + length) for start, length in call.parts.tolist()]
+
+
+def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> None:
+    """Refuses an algorithm that a collective does not have here.
+
+    Raises:
+        UsageError: naming those that it has.
+    """
+    known = [*(SHARED if engine.local else ()), *MESSAGES[verb]]
+    if "hierarchical" in known and (engine.local or engine.node is None):
+        known.remove("hierarchical")
+    if engine.local and not shared_memory.fits_inline(call):
+        known.remove("inline")
+    if call.op is not None and call.op.code < 0:
+        known = ["native"]
+    if algorithm not in known:
+        why = ""
+        if algorithm in contract.ALGORITHMS:
+            why = ", which this collective, operation, size or placement of ranks does not have"
+        raise UsageError(f"algorithm: expected one of {', '.join(known)}, got {algorithm!r}{why}")

@@ -1,0 +1,153 @@
+"""Non-blocking collectives: requests, and what carries them forward.
+
+Requests of one communicator are carried out one after the other, in the order in which they were started. Where MPI
+grants threads (MPI_THREAD_MULTIPLE) and this rank has a core to spare, a thread does it while the caller computes;
+otherwise each Test and Wait does what can be done at that moment. PSGD_PROGRESS=1 or 0 decides it otherwise.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from mpi4py import MPI
+
+from psgd.collectives.channel import Test
+from psgd.collectives.engine import Engine, Program
+from psgd.kernels.errors import UsageError
+
+_THREAD_SPINS = 20_000  # about 0.5 ms: a thread that looks up rarely leaves Python to the caller
+_TICK_S = 0.1
+
+
+class Request:
+    """A collective that is under way. Its buffers are psgd's until it is done."""
+
+    def __init__(self, queue: "Queue", program: Program) -> None:
+        self._queue = queue
+        self.program = program
+        self.test: Test | None = None
+        self.started = False
+        self.error: BaseException | None = None
+        self.finished = threading.Event()
+
+    def Test(self) -> bool:
+        """Whether it is done. Does not block, and makes progress.
+
+        Raises:
+            Error: what the blocking call would have raised.
+        """
+        if not self.finished.is_set():
+            self._queue.advance()
+        return self._ended()
+
+    def Wait(self) -> bool:
+        """Blocks until it is done; returns True.
+
+        Raises:
+            Error: what the blocking call would have raised.
+        """
+        self._queue.wait(self)
+        return self._ended()
+
+    @staticmethod
+    def Waitall(requests: Sequence["Request"]) -> bool:
+        """Waits for several requests of any communicators."""
+        for request in requests:
+            request.Wait()
+        return True
+
+    def _ended(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return self.finished.is_set()
+
+
+class Queue:
+    """The requests of one communicator, oldest first."""
+
+    def __init__(self, engine: Engine, spare: bool) -> None:
+        self.engine = engine
+        asked = os.environ.get("PSGD_PROGRESS", "")
+        multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.threaded = engine.size > 1 and multiple and (asked == "1" or (spare and asked != "0"))
+        self._pending: deque[Request] = deque()
+        self._given: SimpleQueue[Request | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if self.threaded:
+            engine.share_the_interpreter(_THREAD_SPINS)
+
+    def start(self, program: Program) -> Request:
+        """Takes a call on. Does not block."""
+        request = Request(self, program)
+        if self.threaded:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="psgd-progress", daemon=True)
+                self._thread.start()
+            self._pending.append(request)
+            self._given.put(request)
+        else:
+            self._pending.append(request)
+            self.advance()
+        return request
+
+    def advance(self) -> None:
+        """Does what can be done now, unless a thread does it."""
+        if not self.threaded:
+            while self._pending and self._step(self._pending[0]):
+                self._pending.popleft()
+
+    def wait(self, request: Request) -> None:
+        """Blocks until a request is done."""
+        if self.threaded:
+            while not request.finished.wait(_TICK_S):
+                pass  # signals get their turn
+            return
+
+        def done() -> bool:
+            self.advance()
+            return request.finished.is_set()
+
+        self.engine.waiter.soon(done)
+
+    def close(self) -> None:
+        """Ends the thread and frees the engine. Collective.
+
+        Raises:
+            UsageError: a request is not done.
+        """
+        self.advance()
+        if any(not request.finished.is_set() for request in self._pending):
+            raise UsageError("free: a non-blocking collective is not done; Wait for its request first")
+        if self._thread is not None:
+            self._given.put(None)
+            self._thread.join()
+        self.engine.free()
+
+    def _step(self, request: Request) -> bool:
+        """Advances one request as far as it goes; True once it is done, with or without an error."""
+        try:
+            if not request.started:
+                request.started = True
+                self.engine.begin()
+                request.test = next(request.program, None)
+            while request.test is not None:
+                if not request.test():
+                    self.engine.watch()
+                    if not request.test():
+                        return False
+                request.test = next(request.program, None)
+        except BaseException as error:
+            request.error = self.engine.ended(request.program, error)
+        request.finished.set()
+        return True
+
+    def _serve(self) -> None:
+        while (request := self._given.get()) is not None:
+            try:
+                self.engine.run(request.program)
+            except BaseException as error:
+                request.error = error
+            request.finished.set()
+            self._pending.popleft()

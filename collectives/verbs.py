@@ -1,0 +1,236 @@
+"""What the arguments of each collective mean: mpi4py's, turned into a Call.
+
+Every function raises UsageError where arguments cannot be right whatever the other ranks pass.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.collectives import messages
+from psgd.collectives.arrays import View
+from psgd.collectives.calls import Call
+from psgd.collectives.contract import fingerprint
+from psgd.collectives.node import address_of
+from psgd.collectives.operations import Operation, resolve
+from psgd.collectives.split import split
+from psgd.kernels import half
+from psgd.kernels.errors import UsageError
+
+_ALIGN_BYTES = 64
+
+
+def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
+    """Allreduce on `size` ranks."""
+    operation = resolve(op)
+    recv = messages.single(recvbuf, "recvbuf", True)
+    send = recv if _in_place(sendbuf) else messages.single(sendbuf, "sendbuf", False)
+    _same(send, recv, recv.flat.size, "recvbuf")
+    _apart(send, recv)
+    call = _reduction("Allreduce", operation, send, recv.flat, recv.flat.size)
+    call.parts = _even(size, call.count, call.send)
+    call.finish.append(recv.write_back)
+    return call
+
+
+def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, root: int) -> Call:
+    """Reduce to `root`; `recvbuf` means nothing on other ranks."""
+    operation = resolve(op)
+    _check_root(root, size)
+    if rank != root:
+        if _in_place(sendbuf):
+            raise UsageError("sendbuf: expected a buffer, got MPI.IN_PLACE, which only the root of Reduce may pass")
+        send = messages.single(sendbuf, "sendbuf", False)
+        call = _reduction("Reduce", operation, send, None, send.flat.size)
+    else:
+        recv = messages.single(recvbuf, "recvbuf", True)
+        send = recv if _in_place(sendbuf) else messages.single(sendbuf, "sendbuf", False)
+        _same(send, recv, recv.flat.size, "recvbuf")
+        _apart(send, recv)
+        call = _reduction("Reduce", operation, send, recv.flat, recv.flat.size)
+        call.finish.append(recv.write_back)
+    call.root = root
+    call.parts = _even(size, call.count, call.send)
+    return call
+
+
+def reduce_scatter(
+    size: int, rank: int, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op | str
+) -> Call:
+    """Reduce_scatter: `recvcounts[r]` elements of the result go to rank r, by default equally many."""
+    operation = resolve(op)
+    recv = messages.single(recvbuf, "recvbuf", True)
+    if recvcounts is None:
+        if _in_place(sendbuf):
+            raise UsageError("recvcounts: expected one count for each rank where sendbuf is MPI.IN_PLACE, got None")
+        counts = [recv.flat.size] * size
+    else:
+        counts = messages.counts(recvcounts, "recvcounts", size)
+    return _scatter("Reduce_scatter", rank, sendbuf, recv, counts, operation)
+
+
+def reduce_scatter_block(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
+    """Reduce_scatter_block: equally many elements to each rank."""
+    operation = resolve(op)
+    if _in_place(sendbuf):
+        recv, n = messages.block(recvbuf, "recvbuf", size, True)
+    else:
+        recv = messages.single(recvbuf, "recvbuf", True)
+        n = recv.flat.size
+    return _scatter("Reduce_scatter_block", rank, sendbuf, recv, [n] * size, operation)
+
+
+def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], op: Operation) -> Call:
+    total, own = sum(counts), counts[rank]
+    if _in_place(sendbuf):
+        if recv.flat.size < total:
+            raise UsageError(
+                f"recvbuf: expected all {total} elements of the vector where sendbuf is MPI.IN_PLACE, "
+                f"got {recv.flat.size}; pass a buffer of the whole vector"
+            )
+        send = recv.part(0, total)
+        target = recv.flat[:own]
+    else:
+        send = messages.single(sendbuf, "sendbuf", False)
+        _same(send, recv, total, "the sum of all counts")
+        if recv.flat.size < own:
+            raise UsageError(f"recvbuf: expected at least {own} elements, got {recv.flat.size}; pass a larger buffer")
+        target = recv.flat[:own]
+        if _overlap(send.flat, target):
+            raise _overlapping(send.flat, target)
+        recv.restrict([(0, own)])
+    # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
+    into = np.empty_like(target) if _in_place(sendbuf) else target
+    call = _reduction(verb, op, send, into, total)
+    if into is not target:
+        call.finish.append(lambda: target.__setitem__(slice(None), into))
+    call.finish.append(recv.write_back)
+    starts = np.cumsum([0, *counts[:-1]])
+    call.parts = np.stack([starts, np.array(counts, np.int64)], axis=1).astype(np.int64)
+    if verb == "Reduce_scatter":
+        call.tells = fingerprint((0, *counts))
+    return call
+
+
+def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
+    """Allgather: a block from each rank."""
+    recv, n = messages.block(recvbuf, "recvbuf", size, True)
+    starts = [r * n for r in range(size)]
+    send = _own_block(rank, sendbuf, recv, starts, [n] * size)
+    call = _gather("Allgather", send, recv, starts, [n] * size)
+    call.count, call.shape = n, (n,)
+    return call
+
+
+def allgatherv(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
+    """Allgatherv: blocks of the lengths and at the places that `recvbuf` says."""
+    recv, counts, starts = messages.vector(recvbuf, "recvbuf", size, True)
+    send = _own_block(rank, sendbuf, recv, starts, counts)
+    call = _gather("Allgatherv", send, recv, starts, counts)
+    call.tells = fingerprint((0, *counts))
+    call.count = sum(counts)
+    call.shape = (call.count,)
+    return call
+
+
+def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
+    """Bcast from `root`."""
+    _check_root(root, size)
+    whole = messages.single(buf, "buf", rank != root)
+    data = whole.flat.view(np.uint8)
+    parts = np.zeros((size, 2), np.int64)
+    parts[root, 1] = data.size
+    call = Call(
+        "Bcast",
+        kind=whole.kind,
+        root=root,
+        send=data if rank == root else None,
+        recv=data,
+        parts=parts,
+        count=whole.flat.size,
+        shape=whole.shape,
+        tells=fingerprint(whole.shape),
+    )
+    if rank != root:
+        call.finish.append(whole.write_back)
+    return call
+
+
+def _own_block(rank: int, sendbuf: Any, recv: View, starts: list[int], counts: list[int]) -> NDArray[Any]:
+    place = recv.flat[starts[rank] : starts[rank] + counts[rank]]
+    if _in_place(sendbuf):
+        return place
+    send = messages.single(sendbuf, "sendbuf", False)
+    _same(send, recv, counts[rank], "this rank's block of recvbuf")
+    if _overlap(send.flat, recv.flat) and address_of(send.flat) != address_of(place):
+        raise _overlapping(send.flat, recv.flat)
+    return send.flat
+
+
+def _gather(verb: str, send: NDArray[Any], recv: View, starts: list[int], counts: list[int]) -> Call:
+    item = recv.flat.itemsize
+    parts = np.array([starts, counts], np.int64).T.copy() * item
+    call = Call(verb, kind=recv.kind, send=send.view(np.uint8), recv=recv.flat.view(np.uint8), parts=parts)
+    call.finish.append(recv.write_back)
+    return call
+
+
+def _reduction(verb: str, op: Operation, send: View, into: NDArray[Any] | None, count: int) -> Call:
+    if not op.accepts(send.kind):
+        raise UsageError(
+            f"op: {op.name} is not defined for {send.kind}; expected another operation, or values converted with .astype"
+        )
+    call = Call(
+        verb, kind=send.kind, op=op, count=count, shape=send.shape, tells=fingerprint(send.shape), send=send.flat, recv=into
+    )
+    if send.kind in {"float16", "bfloat16"} and op.code >= 0:
+        call.send = half.widen(send.flat, send.kind)
+        if into is not None:
+            wide = call.recv = np.empty(into.size, np.float32)
+            call.finish.append(lambda: half.narrow(into, wide, send.kind))
+    return call
+
+
+def _even(size: int, n: int, array: NDArray[Any] | None) -> NDArray[np.int64]:
+    assert array is not None
+    ranges = split(n, size, max(1, _ALIGN_BYTES // array.itemsize))
+    return np.array([(part.start, len(part)) for part in ranges], np.int64)
+
+
+def _in_place(buffer: Any) -> bool:
+    return buffer is MPI.IN_PLACE
+
+
+def _check_root(root: Any, size: int) -> None:
+    if not isinstance(root, (int, np.integer)) or not 0 <= root < size:
+        raise UsageError(f"root: expected a rank from 0 to {size - 1}, got {root!r}")
+
+
+def _same(send: View, recv: View, count: int, where: str) -> None:
+    if send.kind != recv.kind:
+        raise UsageError(
+            f"sendbuf and recvbuf: expected one dtype, got {send.kind} and {recv.kind}; convert one with .astype"
+        )
+    if send.flat.size != count:
+        raise UsageError(f"sendbuf: expected {count} elements, as in {where}, got {send.flat.size} (shape {send.shape})")
+
+
+def _overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return bool(np.may_share_memory(a, b)) and a.nbytes > 0 and b.nbytes > 0
+
+
+def _apart(send: View, recv: View) -> None:
+    """The same memory is in place, whatever it is called; a part of it is an error."""
+    if send is not recv and _overlap(send.flat, recv.flat) and address_of(send.flat) != address_of(recv.flat):
+        raise _overlapping(send.flat, recv.flat)
+
+
+def _overlapping(send: NDArray[Any], recv: NDArray[Any]) -> UsageError:
+    apart = address_of(recv) - address_of(send)
+    return UsageError(
+        f"sendbuf and recvbuf: expected separate memory, got overlapping ranges, {send.nbytes} and {recv.nbytes} bytes "
+        f"long, the second beginning {apart} bytes after the first; pass MPI.IN_PLACE or a copy"
+    )

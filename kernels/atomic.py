@@ -1,0 +1,58 @@
+"""Words in shared memory, read and written so that neither compiler nor processor may reorder them.
+
+A plain load in a loop may be hoisted out of it by the compiler, and a plain store may become visible before what was
+written ahead of it. These are LLVM's atomic operations with acquire and release ordering. Addresses are integers.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+_WORD = ir.IntType(64)
+
+
+@intrinsic
+def load(typing_context: Any, address: Any) -> Any:
+    """Reads the int64 at an address, a multiple of 8, with acquire ordering."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _WORD.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store(typing_context: Any, address: Any, value: Any) -> Any:
+    """Writes an int64 to an address, a multiple of 8, with release ordering."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], _WORD.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def pause(typing_context: Any) -> Any:
+    """Tells an x86 processor that this is a spinning wait; nothing elsewhere."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if builder.module.triple.startswith(("x86_64", "i686", "amd64")):
+            name = "llvm.x86.sse2.pause"
+            found = builder.module.globals.get(name)
+            builder.call(found or ir.Function(builder.module, ir.FunctionType(ir.VoidType(), []), name), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def pointer(typing_context: Any, address: Any, like: Any) -> Any:
+    """An address as a pointer to elements of the dtype of the array `like`, for `numba.carray`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.int64, like), generate

@@ -1,0 +1,42 @@
+"""Copies that go past the cache: what is written is not read again soon, least of all by this processor.
+
+An ordinary store first fetches the line that it will overwrite, and pushes out what other data was cached.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+LINE_BYTES = 64
+
+
+@intrinsic
+def put_line(typing_context: Any, to: Any, source: Any) -> Any:
+    """Copies 64 bytes to an address that is a multiple of 64, past the cache where the processor can."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(64), 8).as_pointer()
+        value = builder.load(builder.inttoptr(args[1], vector), align=1)
+        store = builder.store(value, builder.inttoptr(args[0], vector), align=LINE_BYTES)
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def drain(typing_context: Any) -> Any:
+    """Has all that was put past the cache be seen before what is stored next."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if builder.module.triple.startswith(("x86_64", "i686", "amd64")):
+            name = "llvm.x86.sse.sfence"
+            found = builder.module.globals.get(name)
+            builder.call(found or ir.Function(builder.module, ir.FunctionType(ir.VoidType(), []), name), [])
+        else:
+            builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -1,0 +1,279 @@
+"""Hosts made up on one machine: nodes to MPI, joined by links of the given rate only, and gone without a trace."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from harness import hosts as harness_hosts
+from harness import mpi
+
+COMMAND = [sys.executable, str(Path(harness_hosts.__file__))]
+
+# What ranks print is for one process only: lines of several may mix.
+NODES = """
+import json, os, pathlib, socket
+from mpi4py import MPI
+from psgd.collectives import shared
+comm = MPI.COMM_WORLD
+node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+pathlib.Path(f"/dev/shm/rank{comm.rank}").touch()
+memory = shared.SharedArray(7, "f8")
+addresses = comm.allgather(memory.address())
+found = {
+    "node": node.allgather(comm.rank),
+    "host": socket.gethostname(),
+    "mpi": MPI.Get_processor_name(),
+    "address": socket.gethostbyname(socket.gethostname()),
+    "interfaces": sorted(name for _, name in socket.if_nameindex()),
+    "files": sorted(path.name for path in pathlib.Path("/dev/shm").glob("rank*")),
+    "attached": [shared.attach(address, 7, "f8") is not None for address in addresses],
+    "thread": os.environ["OMP_NUM_THREADS"],
+    "given": os.environ["GIVEN"],
+}
+all = comm.gather(found)
+if comm.rank == 0:
+    print(json.dumps(all))
+"""
+
+RATES = """
+import json, sys, time
+import numpy as np
+from mpi4py import MPI
+comm, rank = MPI.COMM_WORLD, MPI.COMM_WORLD.rank
+
+def meet():
+    meeting = comm.Ibarrier()
+    while not meeting.Test():
+        time.sleep(0.0002)
+
+def rate(pairs, nbytes):  # bit/s of all pairs (from, to) together, the best of three
+    best = 0.0
+    for turn in range(3):
+        send = np.full(nbytes, 10 * turn + rank, np.uint8)
+        receive = {source: np.zeros_like(send) for source, to in pairs if to == rank}
+        meet()
+        start = time.perf_counter()
+        requests = [comm.Irecv(into, source) for source, into in receive.items()]
+        requests += [comm.Isend(send, to) for source, to in pairs if source == rank]
+        MPI.Request.Waitall(requests)
+        end = time.perf_counter()  # hosts have one clock; ranks may leave the barrier at different times
+        used = bool(requests)
+        seconds = comm.allreduce(end if used else 0.0, MPI.MAX) - comm.allreduce(start if used else 1e300, MPI.MIN)
+        assert all((into == 10 * turn + source).all() for source, into in receive.items())
+        best = max(best, 8 * nbytes * len(pairs) / seconds)
+    return best
+
+rates = [rate(pairs, nbytes) for pairs, nbytes in json.loads(sys.argv[1])]
+if rank == 0:
+    print(json.dumps(rates))
+"""
+
+
+@pytest.fixture
+def usable(hosts):
+    """Skips what makes hosts without the fixture's help."""
+    hosts(1)
+
+
+def rates(cluster, tmp_path, ranks_per_host, *patterns):
+    script = tmp_path / "rates.py"
+    script.write_text(RATES)
+    result = cluster.run(ranks_per_host, [sys.executable, str(script), json.dumps(patterns)], timeout=40, check=True)
+    return json.loads(result.stdout)
+
+
+def holding(*marks):
+    """Processes whose command line has one of the marks, zombies apart."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                words = (folder / "cmdline").read_bytes().replace(bytes(1), b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if any(mark in words for mark in marks):
+                found.append(f"{folder.name}: {words}")
+    return found
+
+
+def inside(spaces):
+    """Processes in one of these network namespaces, the parent of a host's process 1 apart."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(bytes(1))
+            if os.readlink(folder / "ns" / "net") in spaces and words[0] not in (b"unshare", b"nsenter"):
+                found.append(folder.name)
+    return found
+
+
+def wait_until_none(*marks):
+    deadline = time.monotonic() + 10
+    while (left := holding(*marks)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def test_each_host_is_a_node(hosts):
+    result = hosts(2).run(2, NODES, timeout=30, env={"GIVEN": "to all"}, check=True)
+    found = json.loads(result.stdout)
+    assert len(found) == 4
+    for rank, one in enumerate(found):
+        host = rank // 2
+        mine = [2 * host, 2 * host + 1]
+        assert one["node"] == mine
+        assert one["host"] == one["mpi"] == f"host{host}"
+        assert one["address"].endswith(f".{host + 1}")
+        assert one["interfaces"] == ["eth0", "lo"]
+        assert one["files"] == [f"rank{r}" for r in mine]
+        assert one["attached"] == [r in mine for r in range(4)]
+        assert (one["thread"], one["given"]) == ("1", "to all")
+
+
+def test_links_carry_their_rate_and_no_more(hosts, tmp_path):
+    nbytes = 16 << 20
+    one_way, in_a_ring, into_one, out_of_one = rates(
+        hosts(3, "1gbit"),
+        tmp_path,
+        1,
+        ([(0, 1)], nbytes),
+        ([(0, 1), (1, 2), (2, 0)], nbytes),
+        ([(1, 0), (2, 0)], nbytes // 2),
+        ([(0, 1), (0, 2)], nbytes // 2),
+    )
+    assert 0.8e9 < one_way < 1.02e9
+    assert 1.8e9 < in_a_ring < 3.06e9  # a link that did not send and receive at once would give 1.5e9 at most
+    assert 0.7e9 < into_one < 1.02e9
+    assert 0.7e9 < out_of_one < 1.02e9
+
+
+def test_only_what_leaves_a_host_is_slow(hosts, tmp_path):
+    within, between = rates(hosts(2, "200mbit"), tmp_path, 2, ([(0, 1)], 64 << 20), ([(1, 2)], 4 << 20))
+    assert 0.8 * 200e6 < between < 1.02 * 200e6
+    assert within > 20 * 200e6
+
+
+def test_exit_codes_and_time_outs(hosts):
+    cluster = hosts(2)
+    assert cluster.run(1, "import os; os._exit(7)", timeout=30).returncode == 7
+    hang = "import time\nfrom mpi4py import MPI\nprint('here', flush=True)\ntime.sleep(60)"
+    with pytest.raises(pytest.fail.Exception, match=r"not done after 4 s(.|\n)*here"):
+        cluster.run(1, hang, timeout=4)
+    assert holding(f"{cluster.folder}/job-") == []
+    after = cluster.run(1, "from mpi4py import MPI\nassert MPI.COMM_WORLD.allreduce(11) == 22", timeout=30)
+    assert after.returncode == 0, after.stderr
+
+
+def test_two_clusters_at_once(hosts):
+    clusters = [hosts(2), hosts(2)]
+    assert clusters[0].folder != clusters[1].folder
+    code = "from mpi4py import MPI\nc = MPI.COMM_WORLD\nsum = c.reduce({} + c.rank)\nif not c.rank:\n    print(sum)"
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(c.run, 1, code.format(10**k), timeout=40, check=True) for k, c in enumerate(clusters)]
+        said = [run.result().stdout.split() for run in runs]
+    assert said == [["3"], ["21"]]
+
+
+def test_nothing_stays(usable):
+    cluster = harness_hosts.Cluster(2)
+    with cluster:
+        folder = cluster.folder
+        table = f"{folder}/hosts"
+        assert len(holding(table)) == 2  # what keeps the hosts
+        spaces = {os.readlink(f"/proc/{machine.pid}/ns/net") for machine in cluster._machines}
+        assert len(inside(spaces)) == 3
+        # What a job leaves running on a host ends with the host.
+        words = [str(cluster.agent), "-x", "host1", "sleep", "1000"]
+        stray = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while len(inside(spaces)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert stray.poll() is None
+    assert stray.wait(timeout=5) != 0
+    assert inside(spaces) == []
+    assert holding(table) == []
+    assert not folder.exists()
+
+
+def test_hosts_are_gone_after_a_failure(usable):
+    cluster = harness_hosts.Cluster(1)
+    with contextlib.suppress(ZeroDivisionError), cluster:
+        raise ZeroDivisionError
+    assert holding(f"{cluster.folder}/hosts") == []
+    assert not cluster.folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_runs_on_after_a_signal(usable, tmp_path, number):
+    script = tmp_path / "hang.py"
+    script.write_text(
+        "import pathlib, sys, time\nfrom mpi4py import MPI\n"
+        "pathlib.Path(sys.argv[1], f'here{MPI.COMM_WORLD.rank}').touch()\ntime.sleep(1000)"
+    )
+    words = [*COMMAND, "--hosts", "2", "--", sys.executable, str(script), str(tmp_path)]
+    with (tmp_path / "log").open("wb") as log:
+        started = subprocess.Popen(
+            words, env=mpi.environment("unused"), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    deadline = time.monotonic() + 30
+    while len(list(tmp_path.glob("here?"))) < 2 and time.monotonic() < deadline and started.poll() is None:
+        time.sleep(0.05)
+    started.send_signal(number)
+    assert started.wait(timeout=20) == (143 if number == signal.SIGTERM else -9), (tmp_path / "log").read_text()
+    assert len(list(tmp_path.glob("here?"))) == 2, (tmp_path / "log").read_text()
+    marks = str(script), f"psgd-hosts-{started.pid}-"
+    assert wait_until_none(*marks) == []
+    for folder in Path(tempfile.gettempdir()).glob(f"psgd-hosts-{started.pid}-*"):
+        assert number == signal.SIGKILL  # nobody is there to remove it
+        shutil.rmtree(folder)
+
+
+def test_command_line(usable, job):
+    code = "import sys\nfrom mpi4py import MPI\nc = MPI.COMM_WORLD\nsum = c.allreduce(c.rank)\nif c.rank == 0:\n    "
+    code += "print(sum, sys.argv[1:], flush=True)\nc.Barrier()\nsys.exit(3)"
+    program = [sys.executable, "-c", code, "--hosts", "-n"]
+    result = job(None, [*COMMAND, "--hosts", "2", "--rate", "500mbit", "--ranks-per-host", "2", "--", *program])
+    assert "6 ['--hosts', '-n']" in result.stdout.splitlines(), result.stderr
+    assert result.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hosts", "0"], "hosts: expected 1 to 200, got 0"),
+        (["--rate", "fast"], "rate: expected a number and bit, kbit, mbit or gbit, like 1gbit, got 'fast'"),
+    ],
+)
+def test_wrong_arguments(job, arguments, message):
+    result = job(None, [*COMMAND, *arguments, "--", "true"])
+    assert (result.returncode, result.stderr) == (2, f"hosts.py: {message}\n")
+
+
+def test_skips_where_hosts_cannot_be_made(hosts, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(pytest.skip.Exception, match="no hosts here: needs root"):
+        hosts(2)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(harness_hosts, "TOOLS", ("sh", "no-such-tool"))
+    with pytest.raises(pytest.skip.Exception, match="no hosts here: not installed: no-such-tool"):
+        hosts(2)
+
+
+def test_skips_where_the_system_refuses(hosts, monkeypatch, tmp_path):
+    refusing = tmp_path / "unshare"
+    refusing.write_text("#!/bin/sh\necho 'unshare: Operation not permitted' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(harness_hosts, "TOOLS", ())
+    with pytest.raises(pytest.skip.Exception, match=r"no hosts here: cannot make namespaces: .*not permitted"):
+        hosts(2)
