@@ -43,19 +43,20 @@ class View:
         flat: 1-D, C-contiguous, aligned, of native byte order, in logical order of the elements. The caller's memory,
             or a copy of it; read-only where the caller's memory is.
         kind: the name of the elements' type: one of NumPy's, or "bfloat16", for which `flat` holds the bits as uint16.
+        logical: the caller's array, in its own shape and order.
     """
 
-    __slots__ = ("_logical", "flat", "kind")
+    __slots__ = ("flat", "kind", "logical")
 
     def __init__(self, flat: NDArray[Any], kind: str, logical: NDArray[Any]) -> None:
         self.flat = flat
         self.kind = kind
-        self._logical = logical
+        self.logical = logical
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The logical shape, `()` for a 0-d array."""
-        return self._logical.shape
+        return self.logical.shape
 
     def write_back(self) -> None:
         """Puts the result into the caller's array, by logical index. Does nothing where `flat` is its memory."""
@@ -120,7 +121,7 @@ class _Copied(View):
 
     def _with(self, flat: NDArray[Any], kind: str) -> View:
         other = _Copied(self._copy, kind, self._target)
-        other.flat, other._logical, other._parts = flat, flat, self._parts
+        other.flat, other.logical, other._parts = flat, flat, self._parts
         return other
 
 

@@ -38,14 +38,21 @@ class Channel:
         self.rank = self._ranks.index(comm.rank)
         self._line: NDArray[np.int64] | None = None
         self._sent: set[int] = set()
-        self._received: set[int] = set()
+        self._firsts: dict[int, _First] = {}
         self._scratch: dict[str, NDArray[np.uint8]] = {}
 
-    def begin(self, line: NDArray[np.int64] | None) -> None:
-        """Begins a call. Its first messages carry a copy of `line`; None sends no headers, where ranks agreed already."""
+    def begin(self, line: NDArray[np.int64] | None, call: int = 0) -> None:
+        """Begins a call.
+
+        Args:
+            line: its first messages carry a copy; None sends no headers, where ranks agreed already.
+            call: its number, the same on all ranks: a message left over from another one is noticed.
+        """
         self._line = None if line is None else line.copy()
+        if self._line is not None:
+            self._line[layout.CALL] = call
         self._sent.clear()
-        self._received.clear()
+        self._firsts.clear()
 
     def send(self, to: int, data: NDArray[Any]) -> Test:
         """Starts to send a 1-D contiguous array, which must stay as it is until the test is true."""
@@ -63,12 +70,23 @@ class Channel:
         The test raises Mismatch where the header that came with it tells of another call.
         """
         rank = self._ranks[source]
-        if self._line is None or source in self._received:
+        if self._line is None:
             return self._receiving(rank, into)
-        self._received.add(source)
-        header = np.empty(layout.LINE_WORDS, np.int64)
-        first = self._comm.Irecv(header, rank, Tag.DATA)
-        return _Checked(first.Test, header, self._line, self._receiving(rank, into))
+        first = self._firsts.get(source)
+        if first is None:
+            header = np.empty(layout.LINE_WORDS, np.int64)
+            test = self._comm.Irecv(header, rank, Tag.DATA).Test
+            first = self._firsts[source] = _First(test, header, self._line)
+        return first.then(lambda: self._receiving(rank, into))
+
+    def poll(self) -> None:
+        """Starts receives whose headers have come, whatever this rank is waiting for: its peers wait for them.
+
+        Raises:
+            Mismatch: a header tells of another call.
+        """
+        for first in self._firsts.values():
+            first.came()
 
     def scratch(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
         """Memory of this channel that is kept between calls, by name; its contents are anything."""
@@ -110,25 +128,62 @@ class _Both:
         return self._second()
 
 
-class _Checked:
-    """True once a header came that agrees, and then the data behind it."""
+class _First:
+    """What comes from one rank in a call: its header, and data that is received only once the header agrees.
 
-    __slots__ = ("_first", "_header", "_line", "_second")
+    Open MPI writes a message that is too long beyond the end of its memory, so no data may come unchecked. Receives
+    that are asked for meanwhile start in their order, since messages are matched in the order of their receives.
+    """
 
-    def __init__(self, first: Test, header: NDArray[np.int64], line: NDArray[np.int64], second: Test) -> None:
-        self._first: Test | None = first
+    __slots__ = ("_header", "_line", "_test", "_waiting")
+
+    def __init__(self, test: Test, header: NDArray[np.int64], line: NDArray[np.int64]) -> None:
+        self._test = test
         self._header = header
         self._line = line
-        self._second = second
+        self._waiting: list[_Later] | None = []
+
+    def then(self, start: Callable[[], Test]) -> Test:
+        """Starts a receive now or when the header has come."""
+        if self._waiting is None:
+            return start()
+        later = _Later(self, start)
+        self._waiting.append(later)
+        return later
+
+    def came(self) -> bool:
+        """Whether the header has come; the first time, all receives that waited for it are started."""
+        if self._waiting is None:
+            return True
+        if not self._test():
+            return False
+        ours, theirs = self._line, self._header
+        if ours[layout.CALL] != theirs[layout.CALL] or not contract.agree(ours, theirs):
+            raise Mismatch
+        waiting, self._waiting = self._waiting, None
+        for later in waiting:
+            later.begin()
+        return True
+
+
+class _Later:
+    """A receive that starts once its first header has come."""
+
+    __slots__ = ("_first", "_start", "_test")
+
+    def __init__(self, first: _First, start: Callable[[], Test]) -> None:
+        self._first = first
+        self._start = start
+        self._test: Test | None = None
+
+    def begin(self) -> None:
+        """Starts it."""
+        self._test = self._start()
 
     def __call__(self) -> bool:
-        if self._first is not None:
-            if not self._first():
-                return False
-            self._first = None
-            if not contract.agree(self._line, self._header):
-                raise Mismatch
-        return self._second()
+        if self._test is None:
+            self._first.came()
+        return self._test is not None and self._test()
 
 
 class _All:

@@ -11,24 +11,25 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from psgd.collectives import contract, tuning, verbs
-from psgd.collectives.compiled import layout
 from psgd.collectives.algorithms import shared
 from psgd.collectives.arrays import KINDS
 from psgd.collectives.calls import Call
+from psgd.collectives.compiled import layout
 from psgd.collectives.compiled.collective import run
 from psgd.collectives.engine import Engine, Program
 from psgd.collectives.node import Node, ranks_of_node
 from psgd.collectives.operations import MAX_, SUM_, Operation
-from psgd.collectives.split import first_of
+from psgd.collectives.programs import available, check_algorithm, program
 from psgd.collectives.progress import Queue, Request
-from psgd.collectives.programs import check_algorithm, program
+from psgd.collectives.split import first_of
 from psgd.collectives.waiting import cores_per_rank
-from psgd.kernels.errors import AgreedContractError, UsageError
+from psgd.kernels.errors import UsageError
+from psgd.kernels.reduce import arithmetic
 
 _address = MPI.Get_address
 _IN_PLACE = MPI.IN_PLACE
 _SUM, _MAX = MPI.SUM, MPI.MAX
-_pack_three, _pack_four, _pack_rest, _pack_places = (struct.Struct(f"{n}q").pack_into for n in (3, 4, 5, 6))
+_pack_three, _pack_four, _pack_rest, _pack_places = (struct.Struct(f"{n}q").pack_into for n in (3, 4, 7, 6))
 
 
 class Communicator:
@@ -90,7 +91,9 @@ class Communicator:
     def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None:
             self.free()
 
@@ -133,18 +136,19 @@ class Communicator:
                     return
         self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm)
 
-    def _allreduce(self, found: tuple[int, int, NDArray[Any]], source: int, to: int, recv: NDArray[Any]) -> None:
+    def _allreduce(self, found: tuple[int, int, int, np.dtype[Any]], source: int, to: int, recv: NDArray[Any]) -> None:
         engine, node = self._engine, self._node
         assert node is not None
-        sign, code, like = found
+        sign, code, item, dtype = found
         n, nbytes, shape = recv.size, recv.nbytes, recv.shape
         tells = 0
         if len(shape) > 1:
             tells = self._tells.get(shape) or self._tells.setdefault(shape, contract.fingerprint(shape))
-        if engine.prepared is not found:
-            contract.fill(engine.line, sign, n, (), tells)
-            _pack_rest(engine.block, 8 * layout.PARTS, 0, layout.REDUCES | layout.GATHERS, code, 0, -1)
-            engine.prepared = found
+        if engine.prepared is not found or len(shape) > 1:
+            contract.fill(engine.line, sign, n, shape, tells)
+            actions = layout.REDUCES | layout.GATHERS
+            _pack_rest(engine.block, 8 * layout.PARTS, 0, actions, code, 0, -1, item, arithmetic(dtype))
+            engine.prepared = found if len(shape) == 1 else None
         method = layout.DIRECT
         for limit, each in self._methods:
             if nbytes <= limit:
@@ -153,23 +157,22 @@ class Communicator:
         if method == layout.INLINE:
             _pack_four(engine.block, 8 * layout.FROM, source, to, to, method)
         else:
-            at = first_of(n, self.size, self.rank, like.itemsize) * like.itemsize
+            at = first_of(n, self.size, self.rank, item) * item
             _pack_four(engine.block, 8 * layout.FROM, source, to, to + at, method)
             _pack_places(engine.block, 8 * layout.SEND, source, *node.find(source, nbytes), to, *node.find(to, nbytes))
         _pack_three(engine.block, 0, sign, n, tells)
         engine.took = None
-        status = run(*engine.addresses, node.reads, engine.spins, like)
-        if status == layout.DONE:
-            engine.calls += 1
-            return
-        engine.prepared = None
-        if len(shape) > 1:
-            engine.line[layout.DIMENSIONS :][: 1 + len(shape[:4])] = len(shape), *shape[:4]
         try:
-            engine.run(engine.resume(status, lambda: run(*engine.addresses, node.reads, engine.spins, like)))
-        finally:
-            if engine.broken:
-                self._short = False
+            status = run(*engine.addresses, node.reads, engine.spins)
+            if status == layout.DONE:
+                engine.calls += 1
+                return
+            engine.prepared = None
+            engine.run(engine.resume(status, lambda: run(*engine.addresses, node.reads, engine.spins)))
+        except BaseException as error:
+            engine.abandon(error)
+            self._short = not engine.broken
+            raise
 
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, root: int = 0, *, algorithm: str | None = None
@@ -249,28 +252,29 @@ class Communicator:
         Raises:
             MemoryError: some rank cannot get it; on all ranks.
         """
-        self._check_usable()
-        dtype = np.dtype(dtype)
-        extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
-        nbytes = int(np.prod(extents, dtype=np.int64)) * dtype.itemsize
-        if dtype.hasobject or min(extents, default=0) < 0:
-            raise UsageError(f"empty: expected a shape and a dtype of numbers, got {shape!r} and {dtype}")
+        made: list[NDArray[Any]] = []
+
+        def parse() -> Call:
+            made.append(np.empty(0, dtype).reshape(0))
+            extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+            if made[0].dtype.hasobject or min(extents, default=0) < 0:
+                raise UsageError(f"expected a shape and a dtype of numbers, got {shape!r} and {dtype}")
+            return Call("empty", count=int(np.prod(extents, dtype=np.int64)) * made[0].itemsize, shape=extents)
+
+        call = parse() if self.size == 1 else None
+        self._run("empty", parse, None)
+        call = call or parse()
         if self._node is None:
-            return np.zeros(extents, dtype)
-        least = np.array([nbytes, -nbytes], np.int64)
-        self.Allreduce(MPI.IN_PLACE, least, MPI.MAX)
-        if least[0] != -least[1]:
-            raise AgreedContractError(f"empty: expected one size on all ranks, got {-least[1]} to {least[0]} bytes")
-        memory = self._node.register(nbytes)
+            return np.zeros(call.shape, dtype)
+        memory = self._node.register(call.count)
         self._engine.remap()
         self._queue.engine.remap()
-        return memory.view(dtype).reshape(extents)
+        return memory.view(dtype).reshape(call.shape)
 
     def free(self) -> None:
-        """Frees what this communicator holds; the wrapped one stays. Collective. Does nothing the second time.
+        """Waits for non-blocking calls and frees what this communicator holds; the wrapped one stays.
 
-        Raises:
-            UsageError: non-blocking calls are not done.
+        Collective. Does nothing the second time.
         """
         if self._freed:
             return
@@ -306,7 +310,7 @@ class Communicator:
         call, text = None, ""
         try:
             call = parse()
-            if algorithm is not None:
+            if algorithm is not None and self.size > 1:
                 check_algorithm(verb, algorithm, engine, call)
         except Exception as error:  # whatever it is, the others must hear of it, or they wait for ever
             call, text = None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}"
@@ -343,8 +347,10 @@ class Communicator:
 
     def _limits_of(self, verb: str) -> tuning.Limits:
         if verb not in self._limits:
-            built = tuning.built_in(verb, self.size, self._engine.local, self._hierarchical)
-            self._limits[verb] = self._tuned.get(tuning.family(verb), built)
+            limits = tuning.built_in(verb, self.size, self._engine.local, self._hierarchical)
+            tuned = self._tuned.get(tuning.family(verb), [])
+            known = available(verb, self._engine)
+            self._limits[verb] = tuned if tuned and all(name in known for _, name in tuned) else limits
         return self._limits[verb]
 
     def _check_usable(self) -> None:
@@ -352,10 +358,10 @@ class Communicator:
             raise UsageError("this communicator was freed; make a new one")
 
 
-def _signs(op: Operation) -> dict[Any, tuple[int, int, NDArray[Any]]]:
-    """For each dtype of plain arrays an Allreduce's signature, the kernel's code, and an array to tell the dtype."""
+def _signs(op: Operation) -> dict[Any, tuple[int, int, int, np.dtype[Any]]]:
+    """For each dtype of plain arrays an Allreduce's signature, the operation's code, and the element's size."""
     kinds = [(dtype, kind) for dtype, kind in KINDS.items() if kind != "float16" and op.accepts(kind)]
-    return {dtype: (contract.signature("Allreduce", kind, op), op.code, np.empty(0, dtype)) for dtype, kind in kinds}
+    return {dtype: (contract.signature("Allreduce", kind, op), op.code, dtype.itemsize, dtype) for dtype, kind in kinds}
 
 
 def _alone(call: Call) -> Program:
@@ -368,5 +374,3 @@ def _alone(call: Call) -> Program:
             target[...] = source
     call.done()
     yield from ()
-
-

@@ -21,6 +21,7 @@ CALLS = (
     "Bcast",
     "Reduce",
     "Barrier",
+    "empty",
 )
 KINDS = (
     *("?", "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool"),
@@ -82,6 +83,8 @@ def describe(line: Sequence[int] | Words) -> str:
             said.append(f"shape {extents}")
         else:
             said.append(f"{int(line[layout.COUNT])} elements")
+    elif int(line[layout.COUNT]):
+        said.append(f"{int(line[layout.COUNT])} bytes")
     if op:
         said.append(operation_name(op))
     name = CALLS[call] if call < len(CALLS) else "?"

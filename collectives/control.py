@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from psgd.collectives import contract
 from psgd.collectives.compiled import layout
 from psgd.collectives.tags import Tag
-from psgd.kernels.errors import AgreedContractError, Error
+from psgd.kernels.errors import AgreedContractError, Error, PeerLostError
 
-FAILED, WAITING = 1, 2
+FAILED, WAITING, LEFT = 1, 2, 3
 _TEXT_BYTES = 1024
 _PATIENCE_S = 5.0
 _REPORT = np.dtype([("kind", "i8"), ("line", "i8", layout.LINE_WORDS), ("text", "u1", _TEXT_BYTES)])
@@ -27,9 +27,10 @@ class Control:
         self._sending: list[tuple[MPI.Request, NDArray[np.uint8]]] = []
         self._failures: dict[int, tuple[NDArray[np.int64], str]] = {}
         self._waiting: dict[int, int] = {}
+        self._left: dict[int, str] = {}
 
     def poll(self) -> bool:
-        """Takes in what has come, which also makes MPI progress. True once some rank has failed."""
+        """Takes in what has come, which also makes MPI progress. True once some rank has failed or left."""
         status = self._status
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, Tag.CONTROL, status)) is not None:
             data = np.zeros(_REPORT.itemsize, np.uint8)
@@ -38,9 +39,11 @@ class Control:
             if report["kind"] == FAILED:
                 text = bytes(report["text"]).rstrip(b"\0").decode(errors="replace")
                 self._failures[status.source] = (report["line"].copy(), text)
+            elif report["kind"] == LEFT:
+                self._left[status.source] = bytes(report["text"]).rstrip(b"\0").decode(errors="replace")
             else:
                 self._waiting[status.source] = int(report["line"][layout.CALL])
-        return bool(self._failures)
+        return bool(self._failures or self._left)
 
     def say(self, kind: int, line: NDArray[np.int64], text: str = "") -> None:
         """Starts to send a report to all other ranks; where they are very many, to the first ones while waiting."""
@@ -50,7 +53,7 @@ class Control:
         report["line"] = line
         raw = text.encode()[:_TEXT_BYTES]
         report["text"][0, : len(raw)] = np.frombuffer(raw, np.uint8)
-        peers = self._comm.size if kind == FAILED else min(64, self._comm.size)
+        peers = self._comm.size if kind != WAITING else min(64, self._comm.size)
         for rank in range(peers):
             if rank != self._comm.rank:
                 self._sending.append((self._comm.Isend(data, rank, Tag.CONTROL), data))
@@ -70,12 +73,16 @@ class Control:
             text: what is wrong with its own arguments; empty where nothing is.
             progress: called between polls.
         """
+        if self._left:
+            return self._departed(line)
         self.say(FAILED, line, text)
         self._failures[self._comm.rank] = (line.copy(), text)
         limit = time.monotonic() + _PATIENCE_S
-        while self.poll() and len(self._failures) < self._comm.size and time.monotonic() < limit:
+        while self.poll() and len(self._failures) < self._comm.size and not self._left and time.monotonic() < limit:
             progress()
             time.sleep(1e-4)
+        if self._left:
+            return self._departed(line)
         ranks = sorted(self._failures)
         lines = [self._failures[rank][0] for rank in ranks]
         texts = [self._failures[rank][1] for rank in ranks]
@@ -84,3 +91,7 @@ class Control:
                 f"collective call {contract.describe(line)}: {contract.name_ranks(ranks)} got a message of another call"
             )
         return contract.judge(ranks, lines, texts)
+
+    def _departed(self, line: NDArray[np.int64]) -> Error:
+        said = "; ".join(f"rank {rank} left a call in the middle: {text}" for rank, text in sorted(self._left.items()))
+        return PeerLostError(f"{contract.describe(line)}: {said}")

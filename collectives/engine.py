@@ -4,6 +4,7 @@ A Communicator has two engines, one for blocking and one for non-blocking calls,
 the other: each has a communicator and a region of shared memory of its own.
 """
 
+import math
 import os
 import sys
 import time
@@ -15,13 +16,13 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.collectives import contract
-from psgd.collectives.compiled import layout
 from psgd.collectives.channel import Channel, Mismatch, Test
-from psgd.collectives.control import FAILED, WAITING, Control
+from psgd.collectives.compiled import layout
+from psgd.collectives.control import LEFT, WAITING, Control
 from psgd.collectives.node import Node, address_of
 from psgd.collectives.requests import keep_for_ever
 from psgd.collectives.waiting import Waiter
-from psgd.kernels.errors import AgreedError, ContractError, Error, PeerLostError
+from psgd.kernels.errors import AgreedError, ContractError, PeerLostError, UsageError
 
 Program = Generator[Test, None, None]
 SPINS = 2000  # looks at a word before MPI gets its turn: about 50 us
@@ -78,8 +79,8 @@ class Engine:
         self._next_look = 0.0
         self._asked = self._reported = 0
         self._yields = False
-        self._stall_s = float(os.environ.get("PSGD_STALL", "30"))
-        self._timeout_s = float(os.environ.get("PSGD_TIMEOUT", "inf"))
+        self._stall_s = _seconds("PSGD_STALL", 30.0)
+        self._timeout_s = _seconds("PSGD_TIMEOUT", math.inf)
         if node is not None:
             self._scratch = np.empty(3 * layout.FETCH_BYTES + 64, np.uint8)
             self._table = node.table(lane, -(-address_of(self._scratch) // 64) * 64)
@@ -216,9 +217,16 @@ class Engine:
 
     def ended(self, program: Program, error: BaseException) -> BaseException:
         """Ends a call that raised `error`: tells the others where they do not know, and says what to raise here."""
-        if not self.local:
+        if self.broken:
+            return error
+        if not isinstance(error, AgreedError):
             keep_for_ever(program)  # and with it the requests that may still be on their way
         return self._failed(error)
+
+    def abandon(self, error: BaseException) -> None:
+        """Breaks the engine if an exception hit between a kernel's turns, where no program was there to end."""
+        if self.node is not None and self._state[layout.PHASE] != 0 and not self.broken:
+            self._failed(error)
 
     def _failed(self, error: BaseException) -> BaseException:
         if isinstance(error, Mismatch):
@@ -227,6 +235,8 @@ class Engine:
             return told
         if isinstance(error, AgreedError):
             return error
+        if isinstance(error, MPI.Exception) and error.Get_error_class() in _REFUSALS:
+            return error  # by MPI, of arguments that are the same everywhere
         if isinstance(error, MPI.Exception) and error.Get_error_class() in _lost_classes():
             error = PeerLostError(f"{contract.describe(self.line)}: MPI reports a lost rank: {error}")
         self._break(f"{type(error).__name__} in {contract.describe(self.line)}: {error}")
@@ -234,7 +244,7 @@ class Engine:
             at = layout.ABORT_AT
             self.node.region(self.node.rank, self.lane)[at : at + 8].view(np.int64)[0] = 1
         if not self.local and not isinstance(error, PeerLostError):
-            self.control.say(FAILED, self.line, f"left the call: {type(error).__name__}: {error}")
+            self.control.say(LEFT, self.line, f"{type(error).__name__}: {error}")
         return error
 
     def _break(self, why: str) -> None:
@@ -254,6 +264,9 @@ class Engine:
         """Looks up between two tests: makes MPI progress, and now and then sees whether anything is wrong."""
         if self.control.poll() and not self.local:
             raise Mismatch
+        self.channel.poll()
+        if self.leaders is not self.channel:
+            self.leaders.poll()
         now = time.perf_counter()
         if now >= self._next_look:
             self._look(now)
@@ -285,8 +298,9 @@ class Engine:
 
         assert self.node is not None
         if (place := direct.aborted(self.node_at)) >= 0 and place != self.node.rank:
+            who = f"rank {self.node.ranks[place]}"
             raise PeerLostError(
-                f"{contract.describe(self.line)}: rank {self.node.ranks[place]} left a call in the middle; its own error says why"
+                f"{contract.describe(self.line)}: {who} left a call in the middle; its own error says why"
             )
 
     def _report_stall(self, waited: float) -> None:
@@ -315,6 +329,17 @@ class Engine:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+_REFUSALS = (MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COUNT)
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise UsageError(f"{name}: expected a number of seconds, got {text!r}") from None
 
 
 def _lost_classes() -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import select
+import threading
 import weakref
 from typing import Any
 
@@ -34,10 +35,16 @@ class Node:
         self.reads = False
         self._comm = comm
         self._registered: dict[int, list[NDArray[np.uint8]]] = {}  # each rank's memory, by registration
-        self._ranges: list[tuple[int, int, int]] = []  # of this rank's own: name, first address, the one behind the last
+        self._ranges: list[
+            tuple[int, int, int]
+        ] = []  # of this rank's own: name, first address, the one behind the last
         self._dead: set[int] = set()
         self._processes: list[int] = []
-        self._files: list[int] = []
+        self._watched: dict[int, int] = {}  # rank by descriptor of its process
+        self._poll = select.poll()
+        self._gone: list[int] = []
+        self._lock = threading.Lock()
+        self._old_maps: list[NDArray[np.int64]] = []  # a kernel of another thread may still look at one
         self.maps = np.zeros((4, self.size), np.int64)
 
     @classmethod
@@ -100,24 +107,25 @@ class Node:
 
     def lost(self) -> list[int]:
         """The ranks whose processes have ended. Does not block."""
-        if not self._files and hasattr(os, "pidfd_open"):
-            for process in self._processes:
-                try:
-                    self._files.append(os.pidfd_open(process))
-                except OSError:
-                    self._files.append(-1)
-        ended = []
-        for rank, file in zip(self.ranks, self._files, strict=False):
-            if file < 0 or select.select([file], [], [], 0)[0]:
-                ended.append(rank)
-        return ended
+        with self._lock:
+            if not self._watched and hasattr(os, "pidfd_open"):
+                for rank, process in zip(self.ranks, self._processes, strict=True):
+                    try:
+                        file = os.pidfd_open(process)
+                    except ProcessLookupError:
+                        self._gone.append(rank)
+                    except OSError:  # not allowed, or no descriptor left: nothing is known of it
+                        pass
+                    else:
+                        self._watched[file] = rank
+                        self._poll.register(file, select.POLLIN)
+            return sorted({*self._gone, *(self._watched[file] for file, _ in self._poll.poll(0))})
 
     def close(self) -> None:
         """Lets go of all memory. Arrays that the caller still holds stay valid on this rank."""
-        for file in self._files:
-            if file >= 0:
-                os.close(file)
-        self._files = []
+        for file in self._watched:
+            os.close(file)
+        self._watched = {}
         self._registered.clear()
         self._ranges = []
 
@@ -159,6 +167,7 @@ class Node:
             return None
         name = next(n for n in range(len(self._registered) + 1) if n not in self._registered)
         if name >= len(self.maps):
+            self._old_maps.append(self.maps)
             self.maps = np.vstack([self.maps, np.zeros_like(self.maps)])
         self._registered[name] = [memory for memory in theirs if memory is not None]
         self.maps[name] = [address_of(memory) for memory in self._registered[name]]

@@ -42,6 +42,8 @@ class Operation:
     def accepts(self, dtype: str) -> bool:
         """Whether it is defined for a dtype, by name: minima of complex numbers and means of integers are not."""
         if self.code < 0:  # MPI's own arithmetic, which has no 16-bit floats
+            if self.name in _OTHERS:
+                return dtype == "bool" if self.name.startswith("L") and dtype == "bool" else "int" in dtype
             return dtype not in {"float16", "bfloat16"}
         if dtype == "bool":
             return False
@@ -78,9 +80,7 @@ def resolve(op: MPI.Op | str) -> Operation:
                 return Operation(name, 16 + i, -1, op)
         if op != MPI.OP_NULL:
             return Operation("an operation of the program", 255, -1, op)
-    raise UsageError(
-        f"op: expected an MPI.Op such as MPI.SUM, or one of {', '.join(sorted(_NAMES))}, got {op!r}"
-    )
+    raise UsageError(f"op: expected an MPI.Op such as MPI.SUM, or one of {', '.join(sorted(_NAMES))}, got {op!r}")
 
 
 def operation_name(number: int) -> str:

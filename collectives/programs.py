@@ -1,7 +1,16 @@
 """Which steps a call takes: through the node's shared memory where all ranks are on one node, else over messages."""
 
 from psgd.collectives import contract
-from psgd.collectives.algorithms import barrier, binomial, chain, hierarchical, native, rabenseifner, recursive_doubling, ring
+from psgd.collectives.algorithms import (
+    barrier,
+    binomial,
+    chain,
+    hierarchical,
+    native,
+    rabenseifner,
+    recursive_doubling,
+    ring,
+)
 from psgd.collectives.algorithms import shared as shared_memory
 from psgd.collectives.calls import Call
 from psgd.collectives.channel import Mismatch
@@ -9,6 +18,7 @@ from psgd.collectives.engine import Engine, Program
 from psgd.kernels.errors import UsageError
 
 SEGMENT_BYTES = 256 * 1024
+_MEETINGS = ("Barrier", "empty")
 SHARED = ("inline", "slots", "direct")
 MESSAGES = {
     "Allreduce": ("ring", "recursive_doubling", "rabenseifner", "hierarchical", "native"),
@@ -19,6 +29,7 @@ MESSAGES = {
     "Bcast": ("binomial", "chain", "native"),
     "Reduce": ("binomial", "native"),
     "Barrier": (),
+    "empty": (),
 }
 
 
@@ -37,6 +48,7 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
         AgreedError: ranks disagree or some rank's arguments were wrong.
     """
     engine.text = text
+    engine.prepared = None
     if call is None:
         contract.fill(engine.line, contract.signature(verb), 0, (), 0)
     else:
@@ -51,7 +63,7 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
         if algorithm == "hierarchical":
             yield from hierarchical.allreduce(engine, call, _segment(call))
         else:
-            engine.channel.begin(engine.line)
+            engine.channel.begin(engine.line, engine.calls)
             yield from _over_messages(engine, call, algorithm)
     assert call is not None
     call.done()
@@ -61,10 +73,10 @@ def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Pr
     if call is None:
         engine.tell(text)
         yield from shared_memory.agree(engine)
-    elif call.verb == "Barrier" or algorithm not in SHARED:
+    elif call.verb in _MEETINGS or algorithm not in SHARED:
         yield from shared_memory.agree(engine)
         engine.took = ("inline", "shared")
-        if call.verb != "Barrier":
+        if call.verb not in _MEETINGS:
             engine.channel.begin(None)
             yield from _over_messages(engine, call, algorithm)
     else:
@@ -75,10 +87,13 @@ def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Pr
 def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
     engine.took = (algorithm, "mpi" if algorithm == "native" else "messages")
     if algorithm == "native":
-        _native(engine, call)
+        if engine.lane == 0:
+            _native(engine, call)
+        else:
+            yield from _native_later(engine, call)
         return
-    channel, send, recv, op, rank = engine.channel, call.send, call.recv, call.op, engine.rank
-    if call.verb == "Barrier":
+    channel, send, recv, op = engine.channel, call.send, call.recv, call.op
+    if call.verb in _MEETINGS:
         yield from barrier.barrier(channel)
     elif call.verb == "Allreduce":
         assert send is not None and recv is not None and op is not None
@@ -88,22 +103,38 @@ def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
             yield from rabenseifner.allreduce(channel, send, recv, op)
         else:
             yield from recursive_doubling.allreduce(channel, send, recv, op)
-    elif call.verb in {"Reduce_scatter", "Reduce_scatter_block"}:
-        assert send is not None and recv is not None and op is not None
-        yield from ring.reduce_scatter(channel, send, recv, _ranges(call), op, _segment(call))
-    elif call.verb in {"Allgather", "Allgatherv"}:
-        assert recv is not None
-        shared_memory.copy_own(call, rank)
-        yield from ring.allgather(channel, recv, _ranges(call), _segment(call))
-    elif call.verb == "Bcast":
-        assert recv is not None
-        if algorithm == "chain":
-            yield from chain.bcast(channel, recv, call.root, _segment(call))
-        else:
-            yield from binomial.bcast(channel, recv, call.root)
-    else:
-        assert send is not None and op is not None
+    elif op is None:
+        yield from _move(engine, call, algorithm)
+    elif call.verb == "Reduce":
+        assert send is not None
         yield from binomial.reduce(channel, send, recv, op, call.root)
+    else:
+        assert send is not None and recv is not None
+        yield from ring.reduce_scatter(channel, send, recv, _ranges(call), op, _segment(call))
+
+
+def _move(engine: Engine, call: Call, algorithm: str) -> Program:
+    """What moves data without combining any."""
+    assert call.recv is not None
+    if call.verb != "Bcast":
+        shared_memory.copy_own(call, engine.rank)
+        yield from ring.allgather(engine.channel, call.recv, _ranges(call), _segment(call))
+    elif algorithm == "chain":
+        yield from chain.bcast(engine.channel, call.recv, call.root, _segment(call))
+    else:
+        yield from binomial.bcast(engine.channel, call.recv, call.root)
+
+
+def _native_later(engine: Engine, call: Call) -> Program:
+    """The same for the verbs that can be started, without blocking."""
+    send, recv, op = call.send, call.recv, call.op
+    assert send is not None and recv is not None
+    if op is None:
+        yield from native.start_allgather(engine.comm, send, recv)
+    elif call.verb == "Allreduce":
+        yield from native.start_allreduce(engine.comm, send, recv, op)
+    else:
+        yield from native.start_reduce_scatter(engine.comm, send, recv, call.parts[:, 1].tolist(), op)
 
 
 def _native(engine: Engine, call: Call) -> None:
@@ -141,15 +172,21 @@ def _ranges(call: Call) -> list[range]:
     return [range(start, start + length) for start, length in call.parts.tolist()]
 
 
+def available(verb: str, engine: Engine) -> list[str]:
+    """The algorithms that a collective has on a communicator."""
+    known = [*(SHARED if engine.local else ()), *MESSAGES[verb]]
+    if "hierarchical" in known and (engine.local or engine.node is None):
+        known.remove("hierarchical")
+    return known
+
+
 def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> None:
     """Refuses an algorithm that a collective does not have here.
 
     Raises:
         UsageError: naming those that it has.
     """
-    known = [*(SHARED if engine.local else ()), *MESSAGES[verb]]
-    if "hierarchical" in known and (engine.local or engine.node is None):
-        known.remove("hierarchical")
+    known = available(verb, engine)
     if engine.local and not shared_memory.fits_inline(call):
         known.remove("inline")
     if call.op is not None and call.op.code < 0:

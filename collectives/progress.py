@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from psgd.collectives.channel import Test
 from psgd.collectives.engine import Engine, Program
-from psgd.kernels.errors import UsageError
+from psgd.collectives.waiting import Waiter
 
 _THREAD_SPINS = 20_000  # about 0.5 ms: a thread that looks up rarely leaves Python to the caller
 _TICK_S = 0.1
@@ -72,6 +72,7 @@ class Queue:
         asked = os.environ.get("PSGD_PROGRESS", "")
         multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.threaded = engine.size > 1 and multiple and (asked == "1" or (spare and asked != "0"))
+        self._waiter = Waiter(engine.waiter.crowded)  # without a watch: advance() has the engine's
         self._pending: deque[Request] = deque()
         self._given: SimpleQueue[Request | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -109,17 +110,12 @@ class Queue:
             self.advance()
             return request.finished.is_set()
 
-        self.engine.waiter.soon(done)
+        self._waiter.soon(done)
 
     def close(self) -> None:
-        """Ends the thread and frees the engine. Collective.
-
-        Raises:
-            UsageError: a request is not done.
-        """
-        self.advance()
-        if any(not request.finished.is_set() for request in self._pending):
-            raise UsageError("free: a non-blocking collective is not done; Wait for its request first")
+        """Waits for all requests, ends the thread and frees the engine. Collective."""
+        for request in list(self._pending):
+            self.wait(request)
         if self._thread is not None:
             self._given.put(None)
             self._thread.join()

@@ -110,7 +110,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def write(file: Path, entry: dict[str, Any]) -> None:
-    """Puts an entry into a table, in place of an older one for the same case. The file changes at once or not at all."""
+    """Puts an entry into a table, in place of one for the same case. The file changes at once or not at all."""
     _check(entry)
     try:
         entries = read(file)

@@ -21,6 +21,7 @@ from psgd.kernels import half
 from psgd.kernels.errors import UsageError
 
 _ALIGN_BYTES = 64
+_WORK: Any = 10_000  # steps that looking for an overlap of strided arrays may take
 
 
 def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
@@ -31,6 +32,7 @@ def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
     _same(send, recv, recv.flat.size, "recvbuf")
     _apart(send, recv)
     call = _reduction("Allreduce", operation, send, recv.flat, recv.flat.size)
+    call.shape, call.tells = recv.shape, fingerprint(recv.shape)
     call.parts = _even(size, call.count, call.send)
     call.finish.append(recv.write_back)
     return call
@@ -99,8 +101,8 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
         if recv.flat.size < own:
             raise UsageError(f"recvbuf: expected at least {own} elements, got {recv.flat.size}; pass a larger buffer")
         target = recv.flat[:own]
-        if _overlap(send.flat, target):
-            raise _overlapping(send.flat, target)
+        if _overlap(send.logical, recv.logical):
+            raise _overlapping(send.logical, recv.logical)
         recv.restrict([(0, own)])
     # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
     into = np.empty_like(target) if _in_place(sendbuf) else target
@@ -165,8 +167,8 @@ def _own_block(rank: int, sendbuf: Any, recv: View, starts: list[int], counts: l
         return place
     send = messages.single(sendbuf, "sendbuf", False)
     _same(send, recv, counts[rank], "this rank's block of recvbuf")
-    if _overlap(send.flat, recv.flat) and address_of(send.flat) != address_of(place):
-        raise _overlapping(send.flat, recv.flat)
+    if _overlap(send.logical, recv.logical) and address_of(send.flat) != address_of(place):
+        raise _overlapping(send.logical, recv.logical)
     return send.flat
 
 
@@ -181,10 +183,17 @@ def _gather(verb: str, send: NDArray[Any], recv: View, starts: list[int], counts
 def _reduction(verb: str, op: Operation, send: View, into: NDArray[Any] | None, count: int) -> Call:
     if not op.accepts(send.kind):
         raise UsageError(
-            f"op: {op.name} is not defined for {send.kind}; expected another operation, or values converted with .astype"
+            f"op: {op.name} is not defined for {send.kind}; pass another operation, or convert with .astype"
         )
     call = Call(
-        verb, kind=send.kind, op=op, count=count, shape=send.shape, tells=fingerprint(send.shape), send=send.flat, recv=into
+        verb,
+        kind=send.kind,
+        op=op,
+        count=count,
+        shape=send.shape,
+        tells=fingerprint(send.shape),
+        send=send.flat,
+        recv=into,
     )
     if send.kind in {"float16", "bfloat16"} and op.code >= 0:
         call.send = half.widen(send.flat, send.kind)
@@ -215,17 +224,26 @@ def _same(send: View, recv: View, count: int, where: str) -> None:
             f"sendbuf and recvbuf: expected one dtype, got {send.kind} and {recv.kind}; convert one with .astype"
         )
     if send.flat.size != count:
-        raise UsageError(f"sendbuf: expected {count} elements, as in {where}, got {send.flat.size} (shape {send.shape})")
+        raise UsageError(
+            f"sendbuf: expected {count} elements, as in {where}, got {send.flat.size} (shape {send.shape})"
+        )
 
 
 def _overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    return bool(np.may_share_memory(a, b)) and a.nbytes > 0 and b.nbytes > 0
+    if a.size == 0 or b.size == 0 or not np.may_share_memory(a, b):
+        return False
+    try:
+        return bool(np.shares_memory(a, b, max_work=_WORK))
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _apart(send: View, recv: View) -> None:
     """The same memory is in place, whatever it is called; a part of it is an error."""
-    if send is not recv and _overlap(send.flat, recv.flat) and address_of(send.flat) != address_of(recv.flat):
-        raise _overlapping(send.flat, recv.flat)
+    a, b = send.logical, recv.logical
+    same = a.strides == b.strides or (a.flags.c_contiguous and b.flags.c_contiguous)
+    if send is not recv and _overlap(a, b) and not (same and address_of(a) == address_of(b)):
+        raise _overlapping(a, b)
 
 
 def _overlapping(send: NDArray[Any], recv: NDArray[Any]) -> UsageError:

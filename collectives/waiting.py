@@ -58,7 +58,7 @@ class Waiter:
                 time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
 
     def soon(self, test: Callable[[], object]) -> None:
-        """For what is likely to come within a millisecond but may take long: yields the core first, and sleeps later."""
+        """For what is likely to come within a millisecond, but may take long: yields the core first, sleeps later."""
         if test():
             return
         clock = time.perf_counter

@@ -49,10 +49,10 @@ def pause(typing_context: Any) -> Any:
 
 
 @intrinsic
-def pointer(typing_context: Any, address: Any, like: Any) -> Any:
-    """An address as a pointer to elements of the dtype of the array `like`, for `numba.carray`."""
+def pointer(typing_context: Any, address: Any, element: Any) -> Any:
+    """An address as a pointer to elements of a scalar class such as `np.float32`, for `numba.carray`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(like.dtype)(types.int64, like), generate
+    return types.CPointer(element.instance_type)(types.int64, element), generate

@@ -27,6 +27,35 @@ def kernel(function: F) -> F:
     return compiled
 
 
+def part(function: F) -> F:
+    """Compiles `function` as a part of the kernels that call it: Python cannot call it, and it is not cached alone."""
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compiled: F = numba.njit(function, nogil=True, fastmath=False, error_model="numpy", **options)
+    return compiled
+
+
+def compile_callback(signature: Any, function: Callable[..., object]) -> Any:
+    """Compiles `function` for one signature with an address that any compiled code can call; cached like a kernel."""
+    try:
+        compiled = _callback(signature, function, True)
+    except RuntimeError:
+        compiled = _callback(signature, function, False)
+    return compiled
+
+
+def _callback(signature: Any, function: Callable[..., object], cached: bool) -> Any:
+    from numba.core.ccallback import CFunc
+    from numba.core.typing.templates import Signature
+
+    assert isinstance(signature, Signature)
+    callback = CFunc(function, (signature.args, signature.return_type), locals={}, options={"error_model": "numpy"})
+    if cached:
+        callback.enable_caching()
+        _depend_on_all(callback, Path(function.__code__.co_filename).parent)
+    callback.compile()
+    return callback
+
+
 def _depend_on_all(compiled: Any, folder: Path) -> None:
     """Has the cached code used only while all that it may be made of is unchanged.
 

@@ -3,13 +3,16 @@
 MIN and MAX give NaN where an operand is NaN, as NumPy's minimum and maximum do. Integers wrap around.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic, overload
 
-from psgd.kernels.jit import kernel
+from psgd.kernels import atomic
+from psgd.kernels.jit import compile_callback, kernel, part
 
 SUM, PROD, MIN, MAX = range(4)
 
@@ -44,7 +47,7 @@ def combine(op: int, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
         _apart(op, out, a, b)
 
 
-@kernel
+@part
 def _apart(op: int, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     if op == SUM:
         for i in range(out.size):
@@ -62,7 +65,7 @@ def _apart(op: int, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
             out[i] = x if _less(y, x) or x != x else y  # noqa: PLR0124
 
 
-@kernel
+@part
 def _onto(op: int, out: np.ndarray, b: np.ndarray) -> None:
     if op == SUM:
         for i in range(out.size):
@@ -80,7 +83,7 @@ def _onto(op: int, out: np.ndarray, b: np.ndarray) -> None:
             out[i] = x if _less(y, x) or x != x else y  # noqa: PLR0124
 
 
-@kernel
+@part
 def _under(op: int, out: np.ndarray, a: np.ndarray) -> None:
     if op == SUM:
         for i in range(out.size):
@@ -111,3 +114,43 @@ def divide(out: np.ndarray, divisor: int) -> None:
     divisor_ = out.dtype.type(divisor)
     for i in range(out.size):
         out[i] = out[i] / divisor_
+
+
+COMBINE, ADD_THREE, DIVIDE = range(3)
+_SIGNATURE = types.void(*(types.int64,) * 7)
+
+
+@functools.cache
+def arithmetic(dtype: "np.dtype[Any]") -> int:
+    """The address of compiled arithmetic for one dtype, which code for all dtypes can call.
+
+    It takes seven int64: what to do, then for COMBINE the operation, the addresses of out, a and b, nothing, and the
+    number of elements; for ADD_THREE nothing, the addresses of out, b, c and d, and the number; for DIVIDE the
+    divisor, the address of out, three times nothing, and the number. It holds no lock of Python.
+    """
+    element = dtype.type
+
+    def compute(what: int, op: int, out: int, a: int, b: int, c: int, n: int) -> None:
+        result = carray(atomic.pointer(out, element), n)
+        if what == COMBINE:
+            combine(op, result, carray(atomic.pointer(a, element), n), carray(atomic.pointer(b, element), n))
+        elif what == ADD_THREE:
+            second, third = carray(atomic.pointer(b, element), n), carray(atomic.pointer(c, element), n)
+            add_three(result, carray(atomic.pointer(a, element), n), second, third)
+        else:
+            divide(result, op)
+
+    return int(compile_callback(_SIGNATURE, compute).address)
+
+
+@intrinsic
+def calculate(typing_context: Any, function: Any, what: Any, op: Any, out: Any, a: Any, b: Any, c: Any, n: Any) -> Any:
+    """Calls what `arithmetic` gave the address of, from compiled code."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.VoidType(), [word] * 7)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 8), generate

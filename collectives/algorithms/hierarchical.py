@@ -40,7 +40,7 @@ def allreduce(engine: "Engine", call: Call, segment: int) -> "Program":
         call.recv[:] = call.send
     if leading:
         channel = engine.leaders
-        channel.begin(engine.line)
+        channel.begin(engine.line, engine.calls)
         if call.nbytes <= _SMALL_BYTES:
             yield from recursive_doubling.allreduce(channel, call.recv, call.recv, op)
         else:
@@ -54,8 +54,6 @@ def allreduce(engine: "Engine", call: Call, segment: int) -> "Program":
         contract.fill(engine.line, contract.signature("Bcast", call.kind), call.count, (), 0)
         yield from shared.run(engine, outer, _method(call.nbytes))
     engine.took = ("hierarchical", "messages")
-
-
 
 
 def _method(nbytes: int) -> str:

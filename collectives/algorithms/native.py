@@ -5,7 +5,7 @@ so arrays of more than `CHUNK` elements go in several calls, one for each piece 
 counts differ by rank, one for each piece of each rank's block. Arrays are 1-D and contiguous.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives.channel import Test
 from psgd.collectives.operations import Operation
 from psgd.collectives.split import segments
 
@@ -104,6 +105,32 @@ def reduce(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any] | None, o
 def barrier(comm: MPI.Intracomm) -> None:
     """Returns once all ranks have called it."""
     comm.Barrier()
+
+
+def start_allreduce(
+    comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], op: Operation
+) -> Generator[Test, None, None]:
+    """As allreduce, without blocking."""
+    in_place = _overlap(send, recv)
+    for cut in _pieces(recv.size):
+        yield comm.Iallreduce(MPI.IN_PLACE if in_place else send[cut], recv[cut], op.mpi).Test
+    op.finish(recv, comm.size)
+
+
+def start_reduce_scatter(
+    comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], counts: Sequence[int], op: Operation
+) -> Generator[Test, None, None]:
+    """As reduce_scatter, without blocking; at most CHUNK elements."""
+    into = np.empty_like(recv) if _overlap(send, recv) else recv
+    yield comm.Ireduce_scatter(send, into, list(counts), op.mpi).Test
+    op.finish(into, comm.size)
+    if into is not recv:
+        recv[:] = into
+
+
+def start_allgather(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any]) -> Generator[Test, None, None]:
+    """As allgather, without blocking; at most CHUNK elements."""
+    yield comm.Iallgather(MPI.IN_PLACE if _overlap(send, recv) else _bits(send), _bits(recv)).Test
 
 
 def _pieces(n: int) -> Iterator[slice]:

@@ -5,15 +5,14 @@ direct: registered memory, or private memory that peers can read: read where it 
 combine values in rank order, so their results have the same bits.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from psgd.collectives.compiled import layout
 from psgd.collectives.calls import Call
-from psgd.collectives.compiled import collective
+from psgd.collectives.compiled import collective, layout
 from psgd.collectives.node import address_of
+from psgd.kernels.reduce import arithmetic
 
 if TYPE_CHECKING:
     from psgd.collectives.engine import Engine, Program
@@ -25,15 +24,6 @@ PATHS = {
     layout.DIRECT: ("direct", "readv"),
     layout.REGISTERED: ("direct", "registered"),
 }
-_LIKE: dict[str, NDArray[Any]] = {}
-
-
-def like(array: NDArray[Any]) -> NDArray[Any]:
-    """An empty array of the dtype, to tell kernels which it is."""
-    found = _LIKE.get(array.dtype.char)
-    if found is None:
-        found = _LIKE[array.dtype.char] = np.empty(0, array.dtype)
-    return found
 
 
 def fits_inline(call: Call) -> bool:
@@ -69,7 +59,6 @@ def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
     if op is not None and result is recv and not scatters:
         chunk += first * array.itemsize
     parts = np.ascontiguousarray(call.parts)
-    engine.prepared = None
     words[layout.FROM] = 0 if send is None else address_of(send)
     words[layout.INTO] = into
     words[layout.CHUNK] = chunk
@@ -87,8 +76,9 @@ def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
         words[layout.RECEIVE : layout.RECEIVE_OFFSET + 1] = into, name, offset
     else:  # others look for the chunk where it would lie in the whole
         words[layout.RECEIVE : layout.RECEIVE_OFFSET + 1] = chunk - first * array.itemsize, -1, 0
-    kind = like(array)
-    yield from engine.kernel(lambda: collective.run(*engine.addresses, node.reads, engine.spins, kind))
+    words[layout.ITEM] = array.itemsize
+    words[layout.ARITHMETIC] = 0 if op is None else arithmetic(array.dtype)
+    yield from engine.kernel(lambda: collective.run(*engine.addresses, node.reads, engine.spins))
 
 
 def agree(engine: "Engine") -> "Program":
@@ -98,8 +88,8 @@ def agree(engine: "Engine") -> "Program":
         AgreedError: lines differ or some rank's arguments are wrong.
     """
     engine.block[layout.METHOD] = layout.AGREE
-    kind = like(engine.block)
-    yield from engine.kernel(lambda: collective.run(*engine.addresses, False, engine.spins, kind))
+    engine.block[layout.ITEM] = 1
+    yield from engine.kernel(lambda: collective.run(*engine.addresses, False, engine.spins))
 
 
 def copy_own(call: Call, rank: int) -> None:

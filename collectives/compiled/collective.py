@@ -1,18 +1,15 @@
 """One collective call in shared memory, from its line to its end, in one kernel."""
 
-import numpy as np
-
-from psgd.collectives.compiled import layout
-from psgd.collectives.compiled import direct, inline, slots
+from psgd.collectives.compiled import direct, inline, layout, slots
 from psgd.collectives.compiled.steps import agreed, all_reached, first_of, length_of, line, memcpy, publish, put, word
-from psgd.kernels.jit import kernel
+from psgd.kernels.jit import kernel, part
 
 # Phases of a call, kept in the state.
 _BEGIN, _GREETING, _SLOTS, _REDUCING, _FETCHING, _ENDING = range(6)
 
 
 @kernel
-def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, spins: int, like: np.ndarray) -> int:
+def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, spins: int) -> int:
     """Takes a call as far as it goes now.
 
     Args:
@@ -23,69 +20,72 @@ def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, sp
         where: address of WHERE_WORDS words for each rank, for this kernel's use.
         reads: peers' private memory can be read.
         spins: looks at a word before WAIT.
-        like: an array of the dtype, empty.
 
     Returns:
         DONE; WAIT: call it again; MISMATCH: lines differ, nothing was done, and the lines stay readable until the
         next call but one; FAILED: a peer's memory could not be read.
     """
-    item = like.itemsize
-    method = word(call, layout.METHOD)
     if word(state, layout.PHASE) == _BEGIN:
         memcpy(line(node, state, word(node, layout.RANK)), call, layout.LINE_BYTES)
-        if method == layout.INLINE:
-            inline.put_data(node, state, call, item)
+        if word(call, layout.METHOD) == layout.INLINE:
+            inline.put_data(node, state, call, word(call, layout.ITEM))
         publish(node, state)
         put(state, layout.PHASE, _GREETING)
     if word(state, layout.PHASE) == _GREETING:
         if not all_reached(node, state, word(state, layout.STEP), spins):
             return layout.WAIT
-        result = layout.DONE
-        put(state, layout.PHASE, _BEGIN)
-        put(state, layout.PATH, method)
-        if not agreed(node, state):
-            result = layout.MISMATCH
-        elif method == layout.INLINE:
-            if word(call, layout.ACTIONS) & layout.REDUCES:
-                inline.reduce(node, state, call, like)
-            else:
-                inline.gather(node, state, call, item)
-        elif method != layout.AGREE:
-            mapped = direct.locate(node, state, call, maps, where, item)
-            direct_ = mapped or (reads and method == layout.DIRECT)
-            put(state, layout.PATH, layout.REGISTERED if mapped else (layout.DIRECT if direct_ else layout.SLOTS))
-            put(state, layout.PHASE, _REDUCING if direct_ else _SLOTS)
+        result = _greeted(node, state, call, maps, where, reads)
         put(state, layout.CALLS, word(state, layout.CALLS) + 1)
         if word(state, layout.PHASE) == _BEGIN:
             return result
     if word(state, layout.PHASE) == _SLOTS:
         both = word(call, layout.ACTIONS) == layout.REDUCES | layout.GATHERS and word(call, layout.ROOT) == -1
         if both and word(node, layout.SIZE) == 2:
-            result = slots.exchange(node, state, call, spins, like)
+            result = slots.exchange(node, state, call, spins)
         else:
-            result = slots.chunks(node, state, call, spins, like)
+            result = slots.chunks(node, state, call, spins)
         if result == layout.DONE:
             put(state, layout.PHASE, _BEGIN)
         return result
-    return _direct(node, state, call, where, spins, like)
+    return _direct(node, state, call, where, spins)
 
 
-@kernel
-def _direct(node: int, state: int, call: int, where: int, spins: int, like: np.ndarray) -> int:
-    item = like.itemsize
+@part
+def _greeted(node: int, state: int, call: int, maps: int, where: int, reads: bool) -> int:
+    """Judges the lines, all of which are there. What is small ends here; the rest goes on in the phase that is set."""
+    item, method = word(call, layout.ITEM), word(call, layout.METHOD)
+    put(state, layout.PHASE, _BEGIN)
+    put(state, layout.PATH, method)
+    if not agreed(node, state):
+        return layout.MISMATCH
+    if method == layout.INLINE:
+        if word(call, layout.ACTIONS) & layout.REDUCES:
+            inline.reduce(node, state, call)
+        else:
+            inline.gather(node, state, call, item)
+    elif method != layout.AGREE:
+        mapped = direct.locate(node, state, call, maps, where, item)
+        at_once = mapped or (reads and method == layout.DIRECT)
+        put(state, layout.PATH, layout.REGISTERED if mapped else (layout.DIRECT if at_once else layout.SLOTS))
+        put(state, layout.PHASE, _REDUCING if at_once else _SLOTS)
+    return layout.DONE
+
+
+@part
+def _direct(node: int, state: int, call: int, where: int, spins: int) -> int:
+    item = word(call, layout.ITEM)
     me, root = word(node, layout.RANK), word(call, layout.ROOT)
     mapped = word(state, layout.PATH) == layout.REGISTERED
     if word(state, layout.PHASE) == _REDUCING:
         if word(call, layout.ACTIONS) & layout.REDUCES:
             returns = word(call, layout.ACTIONS) & layout.GATHERS != 0
-            push = returns and mapped and word(node, 3) != 2
-            if not direct.reduce_chunk(node, call, where, push, like):
+            if not direct.reduce_chunk(node, call, where, returns and mapped):
                 put(state, layout.PHASE, _BEGIN)
                 return layout.FAILED
             publish(node, state)
             put(state, layout.GOAL, word(state, layout.STEP))
-            put(state, layout.PHASE, _FETCHING if returns and not push and root in (-1, me) else _ENDING)
-            if returns and not push and word(state, layout.PHASE) == _ENDING:
+            put(state, layout.PHASE, _FETCHING if returns and not mapped and root in (-1, me) else _ENDING)
+            if returns and not mapped and word(state, layout.PHASE) == _ENDING:
                 publish(node, state)  # the step that others take after fetching
         else:
             own, to = word(call, layout.FROM), word(call, layout.INTO) + first_of(node, call, me, item) * item
@@ -105,4 +105,3 @@ def _direct(node: int, state: int, call: int, where: int, spins: int, like: np.n
         return layout.WAIT
     put(state, layout.PHASE, _BEGIN)
     return layout.DONE
-

@@ -8,14 +8,25 @@ Cost a rank, for P ranks and S bytes: S read and (P - 1)/P S written or fetched;
 """
 
 import numpy as np
-from numba import carray, types
+from numba import types
 
 from psgd.collectives.compiled import layout
-from psgd.collectives.compiled.steps import first_of, length_of, line, memcpy, put, reached, region, word
+from psgd.collectives.compiled.steps import (
+    combine,
+    finish,
+    first_of,
+    length_of,
+    line,
+    memcpy,
+    put,
+    reached,
+    region,
+    word,
+)
 from psgd.kernels import atomic
-from psgd.kernels.jit import kernel
-from psgd.kernels.stream import drain, put_line
-from psgd.kernels.reduce import SUM, add_three, combine, divide
+from psgd.kernels.jit import kernel, part
+from psgd.kernels.reduce import ADD_THREE, SUM, calculate
+from psgd.kernels.stream import LINE_BYTES, drain, put_line
 
 _readv = types.ExternalFunction(
     "process_vm_readv", types.intp(types.intp, types.intp, types.intp, types.intp, types.intp, types.intp)
@@ -23,7 +34,7 @@ _readv = types.ExternalFunction(
 _LONGEST = 1 << 30  # a single call moves less than 2 GiB
 
 
-@kernel
+@part
 def locate(node: int, state: int, call: int, maps: int, where: int, item: int) -> bool:
     """Finds all ranks' arrays from the lines of the current call.
 
@@ -62,7 +73,7 @@ def locate(node: int, state: int, call: int, maps: int, where: int, item: int) -
     return mapped
 
 
-@kernel
+@part
 def read(node: int, rank: int, to: int, source: int, nbytes: int) -> bool:
     """Copies from a peer's private memory. False where the kernel refuses or the peer is gone."""
     vectors = np.empty(4, np.int64)
@@ -77,8 +88,8 @@ def read(node: int, rank: int, to: int, source: int, nbytes: int) -> bool:
     return True
 
 
-@kernel
-def reduce_chunk(node: int, call: int, where: int, push: bool, like: np.ndarray) -> bool:
+@part
+def reduce_chunk(node: int, call: int, where: int, push: bool) -> bool:
     """Combines this rank's chunk from all ranks' arrays, in rank order. Waits for nothing.
 
     Args:
@@ -86,75 +97,73 @@ def reduce_chunk(node: int, call: int, where: int, push: bool, like: np.ndarray)
         call: address of the call.
         where: as `locate` filled it.
         push: everything is mapped, and the result goes to the others' receive arrays as well.
-        like: an array of the dtype.
 
     Returns:
         False where a peer's memory could not be read.
     """
-    size, me = word(node, layout.SIZE), word(node, layout.RANK)
-    item = like.itemsize
+    size, me, item = word(node, layout.SIZE), word(node, layout.RANK), word(call, layout.ITEM)
     first, length = first_of(node, call, me, item), length_of(node, call, me, item)
     mapped = True
     for rank in range(size):
         mapped = mapped and word(where, layout.WHERE_WORDS * rank + layout.WHERE_SEND_MAPPED) == 1
     block = (layout.BLOCK_BYTES if mapped else layout.FETCH_BYTES) // item
+    in_place = word(call, layout.CHUNK) == word(call, layout.FROM) + first * item
     for start in range(0, length, block):
         n = min(block, length - start)
         at = word(call, layout.CHUNK) + start * item
-        if mapped and word(call, layout.OP) == SUM and size > 3 and (me < 2 or at != _source(where, me, first + start, item)):
-            _add_mapped(where, size, at, first + start, n, like)
-        elif not _combine_in_turn(node, call, where, at, first + start, n, like):
+        if mapped and word(call, layout.OP) == SUM and (me < 2 or not in_place):
+            _add_mapped(call, where, size, at, first + start, n, item)
+        elif not _combine_in_turn(node, call, where, at, first + start, n):
             return False
-        if word(call, layout.DIVISOR) > 0:
-            divide(carray(atomic.pointer(at, like), n), word(call, layout.DIVISOR))
+        finish(call, at, n)
         if push:
-            for i in range(1, size):
-                rank = (me + i) % size
-                if word(call, layout.ROOT) in (-1, rank):
-                    to = word(where, layout.WHERE_WORDS * rank + layout.WHERE_RECEIVE) + (first + start) * item
-                    if word(node, 3) == 1 and (to | n * item) & 63 == 0:
-                        for offset in range(0, n * item, 64):
-                            put_line(to + offset, at + offset)
-                    else:
-                        memcpy(to, at, n * item)
-    if word(node, 3) == 1:
-        drain()
+            _push(node, call, where, at, first + start, n * item, not in_place)
+    drain()
     return True
 
 
-@kernel
+@part
+def _push(node: int, call: int, where: int, at: int, element: int, nbytes: int, past_cache: bool) -> None:
+    """Writes a block of results to the other ranks. Where they have not just read what is there, past the cache."""
+    size, me, root = word(node, layout.SIZE), word(node, layout.RANK), word(call, layout.ROOT)
+    for i in range(1, size):
+        rank = (me + i) % size
+        if root in (-1, rank):
+            to = word(where, layout.WHERE_WORDS * rank + layout.WHERE_RECEIVE) + element * word(call, layout.ITEM)
+            if past_cache and (to | nbytes) % LINE_BYTES == 0:
+                for offset in range(0, nbytes, LINE_BYTES):
+                    put_line(to + offset, at + offset)
+            else:
+                memcpy(to, at, nbytes)
+
+
+@part
 def _source(where: int, rank: int, element: int, item: int) -> int:
     return word(where, layout.WHERE_WORDS * rank + layout.WHERE_SEND) + element * item
 
 
-@kernel
-def _add_mapped(where: int, size: int, at: int, element: int, n: int, like: np.ndarray) -> None:
-    item = like.itemsize
-    result = carray(atomic.pointer(at, like), n)
-    zeroth = carray(atomic.pointer(_source(where, 0, element, item), like), n)
-    combine(SUM, result, zeroth, carray(atomic.pointer(_source(where, 1, element, item), like), n))
+@part
+def _add_mapped(call: int, where: int, size: int, at: int, element: int, n: int, item: int) -> None:
+    """A sum of mapped arrays, read several at a time: each is a stream that the processor prefetches."""
+    combine(call, at, _source(where, 0, element, item), _source(where, 1, element, item), n)
     rank = 2
     while rank + 2 < size:
-        b = carray(atomic.pointer(_source(where, rank, element, item), like), n)
-        c = carray(atomic.pointer(_source(where, rank + 1, element, item), like), n)
-        d = carray(atomic.pointer(_source(where, rank + 2, element, item), like), n)
-        add_three(result, b, c, d)
+        a, b = _source(where, rank, element, item), _source(where, rank + 1, element, item)
+        calculate(word(call, layout.ARITHMETIC), ADD_THREE, 0, at, a, b, _source(where, rank + 2, element, item), n)
         rank += 3
     while rank < size:
-        combine(SUM, result, result, carray(atomic.pointer(_source(where, rank, element, item), like), n))
+        combine(call, at, at, _source(where, rank, element, item), n)
         rank += 1
 
 
-@kernel
-def _combine_in_turn(node: int, call: int, where: int, at: int, element: int, n: int, like: np.ndarray) -> bool:
-    size, me = word(node, layout.SIZE), word(node, layout.RANK)
-    item = like.itemsize
+@part
+def _combine_in_turn(node: int, call: int, where: int, at: int, element: int, n: int) -> bool:
+    size, me, item = word(node, layout.SIZE), word(node, layout.RANK), word(call, layout.ITEM)
     scratch = word(node, layout.SCRATCH)
     mine = word(call, layout.FROM) + element * item
     if me > 1 and mine == at:  # in place: the sum of the ranks before would write over it
         memcpy(scratch + 2 * layout.FETCH_BYTES, mine, n * item)
         mine = scratch + 2 * layout.FETCH_BYTES
-    result = carray(atomic.pointer(at, like), n)
     left = at
     for rank in range(size):
         source = mine
@@ -168,13 +177,12 @@ def _combine_in_turn(node: int, call: int, where: int, at: int, element: int, n:
         if rank == 0:
             left = source
         else:
-            a = carray(atomic.pointer(left, like), n)
-            combine(word(call, layout.OP), result, a, carray(atomic.pointer(source, like), n))
+            combine(call, at, left, source, n)
             left = at
     return True
 
 
-@kernel
+@part
 def fetch_chunks(node: int, state: int, call: int, where: int, item: int, spins: int) -> int:
     """Fetches the other ranks' chunks, beginning with the next rank's.
 

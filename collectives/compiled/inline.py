@@ -1,16 +1,11 @@
 """Small collectives: each rank's data travels right behind its line, so that one exchange does it all."""
 
-import numpy as np
-from numba import carray
-
 from psgd.collectives.compiled import layout
-from psgd.collectives.compiled.steps import first_of, length_of, line, memcpy, word
-from psgd.kernels import atomic
-from psgd.kernels.jit import kernel
-from psgd.kernels.reduce import combine, divide
+from psgd.collectives.compiled.steps import combine, finish, first_of, length_of, line, memcpy, word
+from psgd.kernels.jit import part
 
 
-@kernel
+@part
 def put_data(node: int, state: int, call: int, item: int) -> None:
     """Puts this rank's values behind its line: all when reducing, else its own chunk."""
     me = word(node, layout.RANK)
@@ -21,11 +16,10 @@ def put_data(node: int, state: int, call: int, item: int) -> None:
         memcpy(line(node, state, me) + layout.LINE_BYTES, word(call, layout.FROM), n * item)
 
 
-@kernel
-def reduce(node: int, state: int, call: int, like: np.ndarray) -> None:
+@part
+def reduce(node: int, state: int, call: int) -> None:
     """Combines what is behind all lines, in rank order, and keeps the part that this rank is to have."""
-    me = word(node, layout.RANK)
-    item = like.itemsize
+    me, item = word(node, layout.RANK), word(call, layout.ITEM)
     first, n, to = 0, word(call, layout.COUNT), word(call, layout.INTO)
     if not word(call, layout.ACTIONS) & layout.GATHERS:
         first, n, to = first_of(node, call, me, item), length_of(node, call, me, item), word(call, layout.CHUNK)
@@ -34,16 +28,14 @@ def reduce(node: int, state: int, call: int, like: np.ndarray) -> None:
     if n == 0:
         return
     offset = layout.LINE_BYTES + first * item
-    result = carray(atomic.pointer(to, like), n)
-    zeroth = carray(atomic.pointer(line(node, state, 0) + offset, like), n)
+    left = line(node, state, 0) + offset
     for rank in range(1, word(node, layout.SIZE)):
-        data = carray(atomic.pointer(line(node, state, rank) + offset, like), n)
-        combine(word(call, layout.OP), result, zeroth if rank == 1 else result, data)
-    if word(call, layout.DIVISOR) > 0:
-        divide(result, word(call, layout.DIVISOR))
+        combine(call, to, left, line(node, state, rank) + offset, n)
+        left = to
+    finish(call, to, n)
 
 
-@kernel
+@part
 def gather(node: int, state: int, call: int, item: int) -> None:
     """Copies what is behind every line to its place."""
     me = word(node, layout.RANK)

@@ -27,6 +27,8 @@ ACTIONS = 21
 OP = 22
 DIVISOR = 23
 ROOT = 24  # of what is gathered, or -1 for all
+ITEM = 25  # bytes of an element
+ARITHMETIC = 26  # address of the dtype's arithmetic
 
 # Actions.
 REDUCES = 1

@@ -4,30 +4,32 @@ from numba import types
 
 from psgd.collectives.compiled import layout
 from psgd.kernels import atomic
-from psgd.kernels.jit import kernel
+from psgd.kernels.jit import part
+from psgd.kernels.reduce import COMBINE, DIVIDE, calculate
 
 memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 
 
-@kernel
+@part
 def word(table: int, index: int) -> int:
     """Reads word `index` of the table at an address."""
-    return atomic.load(table + 8 * index)
+    value: int = atomic.load(table + 8 * index)
+    return value
 
 
-@kernel
+@part
 def put(table: int, index: int, value: int) -> None:
     """Writes word `index` of the table at an address."""
     atomic.store(table + 8 * index, value)
 
 
-@kernel
+@part
 def region(node: int, rank: int) -> int:
     """The address of a rank's region."""
     return word(node, layout.REGIONS + rank)
 
 
-@kernel
+@part
 def publish(node: int, state: int) -> None:
     """Takes one step: what was written before is seen by whoever sees the step."""
     step = word(state, layout.STEP) + 1
@@ -35,7 +37,7 @@ def publish(node: int, state: int) -> None:
     atomic.store(region(node, word(node, layout.RANK)) + layout.STEP_AT, step)
 
 
-@kernel
+@part
 def reached(node: int, rank: int, step: int, spins: int) -> bool:
     """Whether a rank has taken a step, looking `spins` more times than once."""
     address = region(node, rank) + layout.STEP_AT
@@ -47,7 +49,7 @@ def reached(node: int, rank: int, step: int, spins: int) -> bool:
     return True
 
 
-@kernel
+@part
 def all_reached(node: int, state: int, step: int, spins: int) -> bool:
     """Whether all ranks have taken a step. Where not, the next call goes on with the one that is behind."""
     for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
@@ -58,13 +60,13 @@ def all_reached(node: int, state: int, step: int, spins: int) -> bool:
     return True
 
 
-@kernel
+@part
 def line(node: int, state: int, rank: int) -> int:
     """The address of a rank's line in the current call. Two take turns: a rank two calls ahead cannot be."""
     return region(node, rank) + layout.LINES_AT + (word(state, layout.CALLS) & 1) * layout.LINE_STRIDE
 
 
-@kernel
+@part
 def agreed(node: int, state: int) -> bool:
     """Whether all lines of the current call agree. Shapes agree where one of them is 0, that of a flat array."""
     first = line(node, state, 0)
@@ -84,7 +86,7 @@ def agreed(node: int, state: int) -> bool:
     return True
 
 
-@kernel
+@part
 def first_of(node: int, call: int, rank: int, item: int) -> int:
     """The first element of a rank's chunk; of the rank behind the last one, the number of elements."""
     parts, size, count = word(call, layout.PARTS), word(node, layout.SIZE), word(call, layout.COUNT)
@@ -95,10 +97,23 @@ def first_of(node: int, call: int, rank: int, item: int) -> int:
     return min(count, align * (rank * (blocks // size) + min(rank, blocks % size)))
 
 
-@kernel
+@part
 def length_of(node: int, call: int, rank: int, item: int) -> int:
     """The elements of a rank's chunk."""
     parts = word(call, layout.PARTS)
     if parts != 0:
         return word(parts, 2 * rank + 1)
     return first_of(node, call, rank + 1, item) - first_of(node, call, rank, item)
+
+
+@part
+def combine(call: int, out: int, a: int, b: int, n: int) -> None:
+    """`out = a op b` for n elements at addresses, with the call's operation and dtype; `out` may be `a` or `b`."""
+    calculate(word(call, layout.ARITHMETIC), COMBINE, word(call, layout.OP), out, a, b, 0, n)
+
+
+@part
+def finish(call: int, out: int, n: int) -> None:
+    """Divides n elements where the call asks for a mean."""
+    if word(call, layout.DIVISOR) > 0:
+        calculate(word(call, layout.ARITHMETIC), DIVIDE, word(call, layout.DIVISOR), out, 0, 0, 0, n)

@@ -201,7 +201,7 @@ def _show(rows: Iterable[Row], options: Options, sizes: list[int], as_json: bool
         sys.stdout.flush()
         yield row
     if row is not None and not as_json:
-        click.echo(f"{row.ranks} ranks, {row.mpi}; medians of the slowest rank; all results verified")
+        click.echo(f"{row.ranks} rank(s), {row.mpi}; medians of the slowest rank; all results verified")
         if options.peers and GLOO not in row.seconds:
             click.echo("Gloo: PyTorch is not installed, or cannot do this")
 

@@ -83,7 +83,7 @@ def draw(rows: Sequence[Row], options: Options, target: Path) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set(xlabel="size of the whole vector", ylabel="bus bandwidth (GB/s)")
     how = f"{options.dtype}, {options.op}" if options.reduces else options.dtype
-    title = f"{_NAMES[options.collective]} ({how}), {rows[0].ranks} ranks, {rows[0].mpi}, {date.today().isoformat()}"
+    title = f"{_NAMES[options.collective]} ({how}), {rows[0].ranks} rank(s), {rows[0].mpi}, {date.today().isoformat()}"
     axis.set_title(title, fontsize="medium")
     axis.grid(alpha=0.3, which="both")
     if axis.get_lines():
