@@ -1,12 +1,15 @@
 """One collective call, as its arguments say it: what every algorithm works on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.operations import Operation
+from psgd.collectives.split import split
+
+_ALIGN_BYTES = 64
 
 
 class Call:
@@ -19,15 +22,21 @@ class Call:
         root: of Bcast and Reduce, else 0.
         send: 1-D values that this rank contributes; None where it contributes nothing.
         recv: 1-D memory for the result; None where there is none. May be `send`, otherwise does not overlap it.
-        parts: for each rank the first element of its chunk and the chunk's length, in `recv` for gathers and in `send`
-            for reductions.
+        starts: the first element of each rank's chunk, in `recv` for gathers and in `send` for reductions; None where
+            chunks are near-equal.
+        lengths: the elements of each rank's chunk.
+        nbytes: of the whole vector, what the choice of an algorithm goes by. The same on all ranks.
+        longest: bytes of the longest chunk where `lengths` says them, else `nbytes`. The same on all ranks.
         count: elements that must be the same number on all ranks.
         shape: for reports.
         tells: a word that must agree, see contract.fingerprint.
         finish: called after the collective has ended, in order: results go back to the caller's memory.
     """
 
-    __slots__ = ("count", "finish", "kind", "op", "parts", "recv", "root", "send", "shape", "tells", "verb")
+    __slots__ = (
+        *("count", "finish", "kind", "lengths", "longest", "nbytes", "op", "recv", "root", "send", "shape", "starts"),
+        *("tells", "verb"),
+    )
 
     def __init__(
         self,
@@ -38,7 +47,8 @@ class Call:
         root: int = 0,
         send: NDArray[Any] | None = None,
         recv: NDArray[Any] | None = None,
-        parts: NDArray[np.int64] | None = None,
+        starts: Sequence[int] | None = None,
+        lengths: Sequence[int] = (),
         count: int = 0,
         shape: tuple[int, ...] = (),
         tells: int = 0,
@@ -49,17 +59,36 @@ class Call:
         self.root = root
         self.send = send
         self.recv = recv
-        self.parts = np.zeros((1, 2), np.int64) if parts is None else parts
+        self.starts = starts
+        self.lengths = lengths
         self.count = count
         self.shape = shape
         self.tells = tells
         self.finish: list[Callable[[], None]] = []
+        item = self.itemsize
+        self.nbytes = (count if starts is None else sum(lengths)) * item
+        self.longest = max(lengths) * item if lengths else self.nbytes
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the whole vector: what the choice of an algorithm goes by. The same on all ranks."""
+    def itemsize(self) -> int:
+        """Bytes of an element as algorithms see it."""
         array = self.send if self.send is not None else self.recv
-        return 0 if array is None else int(self.parts[:, 1].sum()) * array.itemsize
+        return 1 if array is None else array.itemsize
+
+    def ranges(self, size: int) -> list[range]:
+        """Each rank's chunk."""
+        if self.starts is None:
+            return split(self.count, size, max(1, _ALIGN_BYTES // self.itemsize))
+        return [range(start, start + n) for start, n in zip(self.starts, self.lengths, strict=True)]
+
+    def table(self) -> NDArray[np.int64] | None:
+        """Each rank's chunk as kernels read it, or None where chunks are near-equal."""
+        if self.starts is None:
+            return None
+        table = np.empty((len(self.starts), 2), np.int64)
+        table[:, 0] = self.starts
+        table[:, 1] = self.lengths
+        return table
 
     def done(self) -> None:
         """Puts results where the caller wants them."""

@@ -367,7 +367,8 @@ def _signs(op: Operation) -> dict[Any, tuple[int, int, int, np.dtype[Any]]]:
 def _alone(call: Call) -> Program:
     """One rank: the result is a copy."""
     if call.send is not None and call.recv is not None:
-        start, length = (int(x) for x in call.parts[0])
+        own = call.ranges(1)[0]
+        start, length = own.start, len(own)
         target = call.recv[start : start + length] if call.op is None else call.recv
         source = call.send if call.op is None or call.send.size == target.size else call.send[start : start + length]
         if target is not source:

@@ -1,5 +1,6 @@
 """What ranks must agree on in a call, as a line of words, and the error that all of them raise where they do not."""
 
+import struct
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +37,8 @@ _KIND = {name: i for i, name in enumerate(KINDS)}
 _ALGORITHM = {name: i for i, name in enumerate(ALGORITHMS)}
 _DIMENSIONS = layout.DIMENSIONS
 _SHOWN_DIMENSIONS = 4
+_PADDING = (0,) * _SHOWN_DIMENSIONS
+_pack: Any = struct.Struct(f"{layout.LINE_WORDS}q").pack_into
 Words = NDArray[np.int64]
 
 
@@ -60,14 +63,8 @@ def fill(line: Words, sign: int, count: int, shape: Sequence[int], tells: int) -
         shape: for the report.
         tells: the word that must agree where it is not 0, of `fingerprint`.
     """
-    line[:] = 0
-    line[layout.SIGNATURE] = sign
-    line[layout.COUNT] = count
-    line[layout.SHAPE] = tells
-    line[layout.SEND_ID] = line[layout.RECEIVE_ID] = -1
-    shown = shape[:_SHOWN_DIMENSIONS]
-    line[_DIMENSIONS] = len(shape)
-    line[_DIMENSIONS + 1 : _DIMENSIONS + 1 + len(shown)] = shown
+    shown = (*shape[:_SHOWN_DIMENSIONS], *_PADDING[len(shape) :])
+    _pack(line, 0, sign, count, tells, 0, 0, 0, -1, 0, 0, -1, 0, len(shape), *shown)
 
 
 def describe(line: Sequence[int] | Words) -> str:

@@ -194,6 +194,8 @@ class Node:
 
 def address_of(array: NDArray[Any]) -> int:
     """Where an array's first element lies."""
+    if array.flags.c_contiguous:
+        return MPI.Get_address(array)
     return int(array.__array_interface__["data"][0])
 
 

@@ -110,15 +110,15 @@ def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
         yield from binomial.reduce(channel, send, recv, op, call.root)
     else:
         assert send is not None and recv is not None
-        yield from ring.reduce_scatter(channel, send, recv, _ranges(call), op, _segment(call))
+        yield from ring.reduce_scatter(channel, send, recv, call.ranges(engine.size), op, _segment(call))
 
 
 def _move(engine: Engine, call: Call, algorithm: str) -> Program:
     """What moves data without combining any."""
     assert call.recv is not None
     if call.verb != "Bcast":
-        shared_memory.copy_own(call, engine.rank)
-        yield from ring.allgather(engine.channel, call.recv, _ranges(call), _segment(call))
+        shared_memory.copy_own(call, call.ranges(engine.size)[engine.rank])
+        yield from ring.allgather(engine.channel, call.recv, call.ranges(engine.size), _segment(call))
     elif algorithm == "chain":
         yield from chain.bcast(engine.channel, call.recv, call.root, _segment(call))
     else:
@@ -134,12 +134,12 @@ def _native_later(engine: Engine, call: Call) -> Program:
     elif call.verb == "Allreduce":
         yield from native.start_allreduce(engine.comm, send, recv, op)
     else:
-        yield from native.start_reduce_scatter(engine.comm, send, recv, call.parts[:, 1].tolist(), op)
+        yield from native.start_reduce_scatter(engine.comm, send, recv, list(call.lengths), op)
 
 
 def _native(engine: Engine, call: Call) -> None:
     comm, send, recv, op = engine.comm, call.send, call.recv, call.op
-    counts, starts = call.parts[:, 1].tolist(), call.parts[:, 0].tolist()
+    counts, starts = list(call.lengths), list(call.starts or ())
     if call.verb == "Barrier":
         native.barrier(comm)
     elif call.verb == "Bcast":
@@ -164,12 +164,7 @@ def _native(engine: Engine, call: Call) -> None:
 
 
 def _segment(call: Call) -> int:
-    array = call.send if call.send is not None else call.recv
-    return SEGMENT_BYTES // (1 if array is None else array.itemsize)
-
-
-def _ranges(call: Call) -> list[range]:
-    return [range(start, start + length) for start, length in call.parts.tolist()]
+    return SEGMENT_BYTES // call.itemsize
 
 
 def available(verb: str, engine: Engine) -> list[str]:

@@ -21,6 +21,7 @@ FORMAT = 1
 Limits = list[tuple[float, str]]
 _FAMILY = {"Reduce_scatter_block": "Reduce_scatter", "Allgatherv": "Allgather"}
 _KIB = 1024
+_SLOTS_UP_TO = (512 * _KIB, 1024 * _KIB)  # with few ranks, with many
 
 
 def path() -> Path:
@@ -48,8 +49,8 @@ def built_in(verb: str, ranks: int, local: bool, hierarchical: bool) -> Limits:
         hierarchical: several nodes, each of whose ranks share memory, some with several ranks.
     """
     if local:
-        inline = max(2 * _KIB, min(64 * _KIB, 128 * _KIB // ranks))
-        return [(inline, "inline"), (512 * _KIB, "slots"), (np.inf, "direct")]
+        inline = 64 * _KIB if ranks == 2 else max(2 * _KIB, 64 * _KIB // ranks)
+        return [(inline, "inline"), (_SLOTS_UP_TO[ranks > 4], "slots"), (np.inf, "direct")]
     if verb == "Allreduce":
         if hierarchical:
             return [(np.inf, "hierarchical")]

@@ -3,6 +3,7 @@
 Every function raises UsageError where arguments cannot be right whatever the other ranks pass.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +17,9 @@ from psgd.collectives.calls import Call
 from psgd.collectives.contract import fingerprint
 from psgd.collectives.node import address_of
 from psgd.collectives.operations import Operation, resolve
-from psgd.collectives.split import split
 from psgd.kernels import half
 from psgd.kernels.errors import UsageError
 
-_ALIGN_BYTES = 64
 _WORK: Any = 10_000  # steps that looking for an overlap of strided arrays may take
 
 
@@ -33,7 +32,6 @@ def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
     _apart(send, recv)
     call = _reduction("Allreduce", operation, send, recv.flat, recv.flat.size)
     call.shape, call.tells = recv.shape, fingerprint(recv.shape)
-    call.parts = _even(size, call.count, call.send)
     call.finish.append(recv.write_back)
     return call
 
@@ -55,7 +53,6 @@ def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, r
         call = _reduction("Reduce", operation, send, recv.flat, recv.flat.size)
         call.finish.append(recv.write_back)
     call.root = root
-    call.parts = _even(size, call.count, call.send)
     return call
 
 
@@ -106,12 +103,10 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
         recv.restrict([(0, own)])
     # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
     into = np.empty_like(target) if _in_place(sendbuf) else target
-    call = _reduction(verb, op, send, into, total)
+    call = _reduction(verb, op, send, into, total, counts)
     if into is not target:
         call.finish.append(lambda: target.__setitem__(slice(None), into))
     call.finish.append(recv.write_back)
-    starts = np.cumsum([0, *counts[:-1]])
-    call.parts = np.stack([starts, np.array(counts, np.int64)], axis=1).astype(np.int64)
     if verb == "Reduce_scatter":
         call.tells = fingerprint((0, *counts))
     return call
@@ -143,15 +138,17 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
     _check_root(root, size)
     whole = messages.single(buf, "buf", rank != root)
     data = whole.flat.view(np.uint8)
-    parts = np.zeros((size, 2), np.int64)
-    parts[root, 1] = data.size
+    starts = [0] * size
+    lengths = [0] * size
+    lengths[root] = data.size
     call = Call(
         "Bcast",
         kind=whole.kind,
         root=root,
         send=data if rank == root else None,
         recv=data,
-        parts=parts,
+        starts=starts,
+        lengths=lengths,
         count=whole.flat.size,
         shape=whole.shape,
         tells=fingerprint(whole.shape),
@@ -174,39 +171,41 @@ def _own_block(rank: int, sendbuf: Any, recv: View, starts: list[int], counts: l
 
 def _gather(verb: str, send: NDArray[Any], recv: View, starts: list[int], counts: list[int]) -> Call:
     item = recv.flat.itemsize
-    parts = np.array([starts, counts], np.int64).T.copy() * item
-    call = Call(verb, kind=recv.kind, send=send.view(np.uint8), recv=recv.flat.view(np.uint8), parts=parts)
+    places, lengths = [item * start for start in starts], [item * n for n in counts]
+    call = Call(
+        verb, kind=recv.kind, send=send.view(np.uint8), recv=recv.flat.view(np.uint8), starts=places, lengths=lengths
+    )
     call.finish.append(recv.write_back)
     return call
 
 
-def _reduction(verb: str, op: Operation, send: View, into: NDArray[Any] | None, count: int) -> Call:
+def _reduction(
+    verb: str, op: Operation, send: View, into: NDArray[Any] | None, count: int, counts: list[int] | None = None
+) -> Call:
     if not op.accepts(send.kind):
         raise UsageError(
             f"op: {op.name} is not defined for {send.kind}; pass another operation, or convert with .astype"
         )
+    values, target = send.flat, into
+    wide = send.kind in {"float16", "bfloat16"} and op.code >= 0
+    if wide:
+        values = half.widen(send.flat, send.kind)
+        target = None if into is None else np.empty(into.size, np.float32)
     call = Call(
         verb,
         kind=send.kind,
         op=op,
+        send=values,
+        recv=target,
+        starts=None if counts is None else [0, *itertools.accumulate(counts[:-1])],
+        lengths=counts or (),
         count=count,
         shape=send.shape,
         tells=fingerprint(send.shape),
-        send=send.flat,
-        recv=into,
     )
-    if send.kind in {"float16", "bfloat16"} and op.code >= 0:
-        call.send = half.widen(send.flat, send.kind)
-        if into is not None:
-            wide = call.recv = np.empty(into.size, np.float32)
-            call.finish.append(lambda: half.narrow(into, wide, send.kind))
+    if wide and into is not None and target is not None:
+        call.finish.append(lambda: half.narrow(into, target, send.kind))
     return call
-
-
-def _even(size: int, n: int, array: NDArray[Any] | None) -> NDArray[np.int64]:
-    assert array is not None
-    ranges = split(n, size, max(1, _ALIGN_BYTES // array.itemsize))
-    return np.array([(part.start, len(part)) for part in ranges], np.int64)
 
 
 def _in_place(buffer: Any) -> bool:

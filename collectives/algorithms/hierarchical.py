@@ -12,7 +12,6 @@ from psgd.collectives import contract
 from psgd.collectives.algorithms import recursive_doubling, ring, shared
 from psgd.collectives.calls import Call
 from psgd.collectives.operations import SUM_
-from psgd.collectives.split import split
 
 if TYPE_CHECKING:
     from psgd.collectives.engine import Engine, Program
@@ -32,8 +31,6 @@ def allreduce(engine: "Engine", call: Call, segment: int) -> "Program":
     op = SUM_ if call.op.mean else call.op
     leading = engine.node.rank == 0
     inner = Call("Reduce", kind=call.kind, op=op, send=call.send, recv=call.recv if leading else None, count=call.count)
-    ranges = split(call.count, engine.node.size, max(1, 64 // call.send.itemsize))
-    inner.parts = np.array([(part.start, len(part)) for part in ranges], np.int64)
     if engine.node.size > 1:
         yield from shared.run(engine, inner, _method(call.nbytes))
     elif call.send is not call.recv:
@@ -48,9 +45,11 @@ def allreduce(engine: "Engine", call: Call, segment: int) -> "Program":
         call.op.finish(call.recv, engine.size)
     if engine.node.size > 1:
         data = call.recv.view(np.uint8)
-        parts = np.zeros((engine.node.size, 2), np.int64)
-        parts[0, 1] = data.size
-        outer = Call("Bcast", kind=call.kind, send=data if leading else None, recv=data, parts=parts, count=call.count)
+        nothing = [0] * engine.node.size
+        lengths = [data.size, *nothing[1:]]
+        outer = Call(
+            "Bcast", kind=call.kind, send=data if leading else None, recv=data, starts=nothing, lengths=lengths
+        )
         contract.fill(engine.line, contract.signature("Bcast", call.kind), call.count, (), 0)
         yield from shared.run(engine, outer, _method(call.nbytes))
     engine.took = ("hierarchical", "messages")

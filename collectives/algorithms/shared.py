@@ -5,9 +5,8 @@ direct: registered memory, or private memory that peers can read: read where it 
 combine values in rank order, so their results have the same bits.
 """
 
-from typing import TYPE_CHECKING
-
-import numpy as np
+import struct
+from typing import TYPE_CHECKING, Any
 
 from psgd.collectives.calls import Call
 from psgd.collectives.compiled import collective, layout
@@ -17,6 +16,9 @@ from psgd.kernels.reduce import arithmetic
 if TYPE_CHECKING:
     from psgd.collectives.engine import Engine, Program
 
+_WHOLE = ("Allreduce", "Reduce")
+_pack_places: Any = struct.Struct("6q").pack_into
+_pack_call: Any = struct.Struct("11q").pack_into
 METHODS = {"inline": layout.INLINE, "slots": layout.SLOTS, "direct": layout.DIRECT}
 PATHS = {
     layout.INLINE: ("inline", "shared"),
@@ -28,9 +30,7 @@ PATHS = {
 
 def fits_inline(call: Call) -> bool:
     """Whether what any rank has to say fits behind its line. The same on all ranks."""
-    if call.op is not None:
-        return call.nbytes <= layout.INLINE_BYTES
-    return bool(call.parts[:, 1].max() <= layout.INLINE_BYTES)
+    return (call.nbytes if call.op is not None else call.longest) <= layout.INLINE_BYTES
 
 
 def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
@@ -43,42 +43,40 @@ def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
         AgreedError: lines differ or some rank's arguments are wrong.
         PeerLostError: a peer's memory cannot be read any more.
     """
-    node, words = engine.node, engine.block
+    node = engine.node
     assert node is not None
-    rank = node.rank
-    send, recv, op = call.send, call.recv, call.op
-    scatters = op is not None and call.verb not in {"Allreduce", "Reduce"}
-    array = send if send is not None else recv
-    assert array is not None
-    first, length = (int(x) for x in call.parts[rank])
-    result = recv
-    if call.verb == "Reduce" and recv is None:  # not the root: its chunk of the result stays here until it is fetched
-        result = engine.channel.scratch("chunk", length, array.dtype)
-    into = 0 if recv is None else address_of(recv)
-    chunk = 0 if result is None else address_of(result)
-    if op is not None and result is recv and not scatters:
-        chunk += first * array.itemsize
-    parts = np.ascontiguousarray(call.parts)
-    words[layout.FROM] = 0 if send is None else address_of(send)
-    words[layout.INTO] = into
-    words[layout.CHUNK] = chunk
-    words[layout.PARTS] = address_of(parts)
-    words[layout.ACTIONS] = (0 if op is None else layout.REDUCES) | (0 if scatters else layout.GATHERS)
-    words[layout.OP] = 0 if op is None else op.code
-    words[layout.DIVISOR] = engine.size if op is not None and op.mean else 0
-    words[layout.ROOT] = call.root if call.verb == "Reduce" else -1
-    words[layout.METHOD] = METHODS[algorithm]
-    if send is not None:
-        name, offset = node.find(address_of(send), send.nbytes)
-        words[layout.SEND : layout.SEND_OFFSET + 1] = address_of(send), name, offset
-    if recv is not None:
-        name, offset = node.find(into, recv.nbytes)
-        words[layout.RECEIVE : layout.RECEIVE_OFFSET + 1] = into, name, offset
-    else:  # others look for the chunk where it would lie in the whole
-        words[layout.RECEIVE : layout.RECEIVE_OFFSET + 1] = chunk - first * array.itemsize, -1, 0
-    words[layout.ITEM] = array.itemsize
-    words[layout.ARITHMETIC] = 0 if op is None else arithmetic(array.dtype)
+    send, recv, op, item = call.send, call.recv, call.op, call.itemsize
+    scatters = op is not None and call.verb not in _WHOLE
+    source = 0 if send is None else address_of(send)
+    into = chunk = 0 if recv is None else address_of(recv)
+    places = (source, -1, 0, into, -1, 0)
+    if op is not None and algorithm != "inline":
+        own = call.ranges(node.size)[node.rank]
+        if recv is None:  # not the root: its chunk of the result stays here until it is fetched
+            assert send is not None
+            chunk = address_of(engine.channel.scratch("chunk", len(own), send.dtype))
+            into = chunk - own.start * item  # others look for the chunk where it would lie in the whole
+        elif not scatters:
+            chunk += own.start * item
+        places = (source, -1, 0, into, -1, 0)
+    if algorithm != "inline":
+        found = (-1, 0) if send is None else node.find(source, send.nbytes)
+        places = (source, *found, into, *((-1, 0) if recv is None else node.find(into, recv.nbytes)))
+    table = call.table()
+    _pack_places(engine.block, 8 * layout.SEND, *places)
+    _pack_call(
+        engine.block,
+        8 * layout.FROM,
+        *(source, into, chunk, METHODS[algorithm], 0 if table is None else address_of(table)),
+        (0 if op is None else layout.REDUCES) | (0 if scatters else layout.GATHERS),
+        0 if op is None else op.code,
+        engine.size if op is not None and op.mean else 0,
+        call.root if call.verb == "Reduce" else -1,
+        item,
+        0 if op is None or send is None else arithmetic(send.dtype),
+    )
     yield from engine.kernel(lambda: collective.run(*engine.addresses, node.reads, engine.spins))
+    del table  # the kernel has read it to here
 
 
 def agree(engine: "Engine") -> "Program":
@@ -92,10 +90,9 @@ def agree(engine: "Engine") -> "Program":
     yield from engine.kernel(lambda: collective.run(*engine.addresses, False, engine.spins))
 
 
-def copy_own(call: Call, rank: int) -> None:
+def copy_own(call: Call, own: range) -> None:
     """Copies this rank's block to its place in the result, unless it is there."""
-    if call.send is not None and call.recv is not None:
-        start, length = (int(x) for x in call.parts[rank])
-        place = call.recv[start : start + length]
-        if length and address_of(place) != address_of(call.send):
+    if call.send is not None and call.recv is not None and len(own):
+        place = call.recv[own.start : own.stop]
+        if address_of(place) != address_of(call.send):
             place[:] = call.send
