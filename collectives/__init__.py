@@ -7,10 +7,23 @@ who want one. Importing this package does not start MPI: the names below are imp
 import importlib
 from typing import Any
 
+_FUNCTIONS = (
+    "binomial_bcast",
+    "binomial_reduce",
+    "chain_bcast",
+    "hierarchical_allreduce",
+    "native_allreduce",
+    "rabenseifner_allreduce",
+    "recursive_doubling_allreduce",
+    "ring_allgather",
+    "ring_allreduce",
+    "ring_reduce_scatter",
+)
 _EXPORTS = {
     "Communicator": "psgd.collectives.communicator",
     "MEAN": "psgd.collectives.operations",
     "Request": "psgd.collectives.progress",
+    **dict.fromkeys(_FUNCTIONS, "psgd.collectives.functions"),
 }
 
 

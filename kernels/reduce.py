@@ -101,11 +101,53 @@ def _under(op: int, out: np.ndarray, a: np.ndarray) -> None:
             out[i] = x if _less(y, x) or x != x else y  # noqa: PLR0124
 
 
-@kernel
-def add_three(out: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> None:
-    """`out = ((out + b) + c) + d`: one pass over `out` for three operands, which are read side by side."""
+@part
+def _add_four(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> None:
     for i in range(out.size):
-        out[i] = ((out[i] + b[i]) + c[i]) + d[i]
+        out[i] = ((a[i] + b[i]) + c[i]) + d[i]
+
+
+@part
+def _add_four_onto(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> None:
+    for i in range(out.size):
+        out[i] = (((out[i] + a[i]) + b[i]) + c[i]) + d[i]
+
+
+@kernel
+def add_all(out: np.ndarray, sources: np.ndarray, element: Any) -> None:
+    """The sum of several arrays, from left to right, four side by side: each is a stream that processors prefetch.
+
+    Args:
+        out: written; overlaps none of them.
+        sources: their addresses, at least two, each of as many elements as `out`.
+        element: the scalar class of the dtype.
+    """
+    n, count = out.size, sources.size
+    done = 2
+    if count >= 4:
+        _add_four(
+            out,
+            carray(atomic.pointer(sources[0], element), n),
+            carray(atomic.pointer(sources[1], element), n),
+            carray(atomic.pointer(sources[2], element), n),
+            carray(atomic.pointer(sources[3], element), n),
+        )
+        done = 4
+    else:
+        first, second = carray(atomic.pointer(sources[0], element), n), carray(atomic.pointer(sources[1], element), n)
+        _apart(SUM, out, first, second)
+    while done + 4 <= count:
+        _add_four_onto(
+            out,
+            carray(atomic.pointer(sources[done], element), n),
+            carray(atomic.pointer(sources[done + 1], element), n),
+            carray(atomic.pointer(sources[done + 2], element), n),
+            carray(atomic.pointer(sources[done + 3], element), n),
+        )
+        done += 4
+    while done < count:
+        _onto(SUM, out, carray(atomic.pointer(sources[done], element), n))
+        done += 1
 
 
 @kernel
@@ -116,7 +158,7 @@ def divide(out: np.ndarray, divisor: int) -> None:
         out[i] = out[i] / divisor_
 
 
-COMBINE, ADD_THREE, DIVIDE = range(3)
+COMBINE, ADD_ALL, DIVIDE = range(3)
 _SIGNATURE = types.void(*(types.int64,) * 7)
 
 
@@ -125,8 +167,9 @@ def arithmetic(dtype: "np.dtype[Any]") -> int:
     """The address of compiled arithmetic for one dtype, which code for all dtypes can call.
 
     It takes seven int64: what to do, then for COMBINE the operation, the addresses of out, a and b, nothing, and the
-    number of elements; for ADD_THREE nothing, the addresses of out, b, c and d, and the number; for DIVIDE the
-    divisor, the address of out, three times nothing, and the number. It holds no lock of Python.
+    number of elements; for ADD_ALL how many arrays, the address of out, that of a table of their addresses, twice
+    nothing, and the number; for DIVIDE the divisor, the address of out, three times nothing, and the number. It holds
+    no lock of Python.
     """
     element = dtype.type
 
@@ -134,9 +177,8 @@ def arithmetic(dtype: "np.dtype[Any]") -> int:
         result = carray(atomic.pointer(out, element), n)
         if what == COMBINE:
             combine(op, result, carray(atomic.pointer(a, element), n), carray(atomic.pointer(b, element), n))
-        elif what == ADD_THREE:
-            second, third = carray(atomic.pointer(b, element), n), carray(atomic.pointer(c, element), n)
-            add_three(result, carray(atomic.pointer(a, element), n), second, third)
+        elif what == ADD_ALL:
+            add_all(result, carray(atomic.pointer(a, np.int64), op), element)
         else:
             divide(result, op)
 

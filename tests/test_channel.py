@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from harness.channel import Guarded, values
+from mpi4py import MPI
 
 from psgd.collectives import channel as module
 from psgd.collectives import contract, operations
@@ -162,7 +162,9 @@ def test_what_is_too_large_for_one_message_goes_in_several(comm, limit):
             channel.begin(line(n))
             counting.sent.clear()
             into = Guarded(n, "int16")
-            until(channel.receive(1 - comm.rank, into.array), channel.send(1 - comm.rank, values(comm.rank, n, "int16")))
+            until(
+                channel.receive(1 - comm.rank, into.array), channel.send(1 - comm.rank, values(comm.rank, n, "int16"))
+            )
             assert np.array_equal(into.array, values(1 - comm.rank, n, "int16")) and into.intact()
             assert len(counting.sent) == 1 + max(1, -(-n // limit))
             assert max(nbytes for _, nbytes in counting.sent[1:]) <= 2 * limit

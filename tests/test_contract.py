@@ -26,7 +26,7 @@ def test_signatures_are_all_different():
     everything = itertools.product(contract.CALLS, contract.KINDS, ops, roots, contract.ALGORITHMS)
     signs = [contract.signature(call, kind, op, root, name) for call, kind, op, root, name in everything]
     assert len(set(signs)) == len(signs)
-    assert 0 <= min(signs) and max(signs) < 2**63
+    assert min(signs) >= 0 and max(signs) < 2**63
 
 
 def test_every_kind_and_every_collective_has_a_number():
@@ -39,7 +39,19 @@ def test_every_kind_and_every_collective_has_a_number():
 
 def test_fingerprints():
     assert contract.fingerprint(()) == contract.fingerprint((24,)) == 0
-    shapes = [(4, 6), (6, 4), (24, 1), (1, 24), (2, 12), (2, 3, 4), (4, 3, 2), (0, 5), (5, 0), (1, 2, 3, 4, 1), (2**40, 1)]
+    shapes = [
+        (4, 6),
+        (6, 4),
+        (24, 1),
+        (1, 24),
+        (2, 12),
+        (2, 3, 4),
+        (4, 3, 2),
+        (0, 5),
+        (5, 0),
+        (1, 2, 3, 4, 1),
+        (2**40, 1),
+    ]
     marks = [contract.fingerprint(shape) for shape in shapes]
     assert len(set(marks)) == len(marks) and all(0 < mark <= 2**32 for mark in marks)
     assert contract.fingerprint(np.array([4, 6])) == contract.fingerprint([4, 6]) == contract.fingerprint((4, 6))
@@ -110,7 +122,10 @@ def test_what_differs_can_be_seen_in_the_error():
     """Whenever two lines do not agree, their words differ too."""
     pairs = [
         (line("Reduce_scatter", tells=contract.fingerprint((0, 3, 4))), line("Reduce_scatter", tells=5)),
-        (line("Allgatherv", "int8", None, tells=contract.fingerprint((0, 3, 4))), line("Allgatherv", "int8", None, tells=5)),
+        (
+            line("Allgatherv", "int8", None, tells=contract.fingerprint((0, 3, 4))),
+            line("Allgatherv", "int8", None, tells=5),
+        ),
         (line(count=120, shape=(2, 3, 4, 5, 1)), line(count=120, shape=(2, 3, 4, 1, 5))),
         (line(count=24, shape=(4, 6)), line(count=24, shape=(6, 4))),
         (line(op=operations.resolve(MPI.BOR), kind="int8"), line(op=operations.resolve(MPI.BAND), kind="int8")),

@@ -1,4 +1,4 @@
-"""16-bit floats: every bit pattern widened, and rounding at, below and above every tie, against arithmetic in float64."""
+"""16-bit floats: every bit pattern widened, and rounding at, below and above every tie, against float64."""
 
 import sys
 

@@ -1,6 +1,7 @@
 """More elements than MPI's 32-bit counts hold, and the same cuts made small, through every verb."""
 
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +32,13 @@ def test_messages_and_mpis_calls_in_pieces(comm, verb):
         for shared in ("1", "0"):
             with communicator(comm, PSGD_SHARED=shared) as c:
                 for algorithm in MESSAGES[verb]:
-                    for n, dtype in ((0, "float32"), (999, "int64"), (1000, "float64"), (1001, "float32"), (4097, "int64")):
+                    for n, dtype in (
+                        (0, "float32"),
+                        (999, "int64"),
+                        (1000, "float64"),
+                        (1001, "float32"),
+                        (4097, "int64"),
+                    ):
                         check(c, verb, n, dtype, algorithm=algorithm)
                         assert c.last[0] == algorithm
 
@@ -54,9 +61,9 @@ def available():
     """Bytes that may be had without swapping, also inside a container's limit."""
     with open("/proc/meminfo") as file:
         free = next(1024 * int(text.split()[1]) for text in file if text.startswith("MemAvailable"))
+    group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):
-        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
-            free = min(free, int(limit.read()) - int(used.read()))
+        free = min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     return free
 
 

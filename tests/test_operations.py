@@ -62,11 +62,12 @@ ACCEPTED = {
     "SUM": "bfloat16 complex128 complex64 float16 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8",
     "MIN": "bfloat16 float16 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8",
     "mean": "bfloat16 complex128 complex64 float16 float32 float64",
-    "BOR": "bool complex128 complex64 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8",
+    "BOR": "int16 int32 int64 int8 uint16 uint32 uint64 uint8",
+    "LXOR": "bool int16 int32 int64 int8 uint16 uint32 uint64 uint8",
 }
 
 
-@pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX", "mean", "BOR"])
+@pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX", "mean", "BOR", "LXOR"])
 def test_dtypes(op):
     from psgd.collectives.arrays import BFLOAT16, KINDS
 

@@ -60,20 +60,22 @@ def test_temporaries_live_as_long_as_they_are_needed(comm, shared):
         assert (last == comm.size).all()
 
 
-@pytest.mark.ranks(2)
-def test_free_with_a_pending_request_is_an_error(comm):
-    with communicator(comm) as c:
-        recv = np.zeros(100_003)
-        if comm.rank == 0:
-            request = c.Iallreduce(np.ones(100_003), recv)
-            with pytest.raises(UsageError, match="not done"):
-                c.free()
-            comm.Barrier()
-        else:
-            comm.Barrier()
-            request = c.Iallreduce(np.ones(100_003), recv)
-        request.Wait()
-        assert (recv == 2).all()
+@WAYS
+@pytest.mark.ranks(2, 3, timeout=10)
+def test_free_waits_for_what_is_pending(comm, shared):
+    made = communicator(comm, PSGD_SHARED=shared).__enter__()
+    lengths = [5, 100_003, 1000]
+    results = [np.zeros(n) for n in lengths]
+    requests = []
+    for n, recv in zip(lengths, results, strict=True):
+        time.sleep(0.02 * comm.rank)
+        requests.append(made.Iallreduce(values(comm.rank, n, "float64"), recv))
+    made.free()
+    for n, recv, request in zip(lengths, results, requests, strict=True):
+        assert np.array_equal(recv, total(comm.size, n))
+        assert request.Test() and request.Wait()
+    with pytest.raises(UsageError, match="freed"):
+        made.Iallreduce(np.ones(1), np.ones(1))
 
 
 @WAYS

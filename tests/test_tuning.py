@@ -131,7 +131,7 @@ def test_what_is_no_table_is_an_error_that_names_the_file(tmp_path, case):
         file.write_bytes(NO_TABLES[case])
     else:
         table(file, entry(), {**entry(), **NO_ENTRIES[case]})
-    with pytest.raises(ValueError, match="tuning.json: (not a|cannot read the) tuning table"):
+    with pytest.raises(ValueError, match=r"tuning\.json: (not a|cannot read the) tuning table"):
         tuning.read(file)
 
 

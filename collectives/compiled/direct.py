@@ -25,7 +25,7 @@ from psgd.collectives.compiled.steps import (
 )
 from psgd.kernels import atomic
 from psgd.kernels.jit import kernel, part
-from psgd.kernels.reduce import ADD_THREE, SUM, calculate
+from psgd.kernels.reduce import ADD_ALL, SUM, calculate
 from psgd.kernels.stream import LINE_BYTES, drain, put_line
 
 _readv = types.ExternalFunction(
@@ -111,9 +111,15 @@ def reduce_chunk(node: int, call: int, where: int, push: bool) -> bool:
     for start in range(0, length, block):
         n = min(block, length - start)
         at = word(call, layout.CHUNK) + start * item
-        if mapped and word(call, layout.OP) == SUM and (me < 2 or not in_place):
-            _add_mapped(call, where, size, at, first + start, n, item)
-        elif not _combine_in_turn(node, call, where, at, first + start, n):
+        if mapped and word(call, layout.OP) == SUM:
+            made = word(node, layout.SCRATCH)
+            _add_mapped(call, where, size, made, first + start, n, item)
+            finish(call, made, n)
+            _write(at, made, n * item, not in_place)
+            if push:
+                _push(node, call, where, made, first + start, n * item, not in_place)
+            continue
+        if not _combine_in_turn(node, call, where, at, first + start, n):
             return False
         finish(call, at, n)
         if push:
@@ -124,17 +130,23 @@ def reduce_chunk(node: int, call: int, where: int, push: bool) -> bool:
 
 @part
 def _push(node: int, call: int, where: int, at: int, element: int, nbytes: int, past_cache: bool) -> None:
-    """Writes a block of results to the other ranks. Where they have not just read what is there, past the cache."""
+    """Writes a block of results to the other ranks."""
     size, me, root = word(node, layout.SIZE), word(node, layout.RANK), word(call, layout.ROOT)
     for i in range(1, size):
         rank = (me + i) % size
         if root in (-1, rank):
             to = word(where, layout.WHERE_WORDS * rank + layout.WHERE_RECEIVE) + element * word(call, layout.ITEM)
-            if past_cache and (to | nbytes) % LINE_BYTES == 0:
-                for offset in range(0, nbytes, LINE_BYTES):
-                    put_line(to + offset, at + offset)
-            else:
-                memcpy(to, at, nbytes)
+            _write(to, at, nbytes, past_cache)
+
+
+@part
+def _write(to: int, source: int, nbytes: int, past_cache: bool) -> None:
+    """Copies a block: past the cache where what was there has not just been read, as it has been in place."""
+    if past_cache and (to | nbytes) % LINE_BYTES == 0:
+        for offset in range(0, nbytes, LINE_BYTES):
+            put_line(to + offset, source + offset)
+    else:
+        memcpy(to, source, nbytes)
 
 
 @part
@@ -143,17 +155,12 @@ def _source(where: int, rank: int, element: int, item: int) -> int:
 
 
 @part
-def _add_mapped(call: int, where: int, size: int, at: int, element: int, n: int, item: int) -> None:
-    """A sum of mapped arrays, read several at a time: each is a stream that the processor prefetches."""
-    combine(call, at, _source(where, 0, element, item), _source(where, 1, element, item), n)
-    rank = 2
-    while rank + 2 < size:
-        a, b = _source(where, rank, element, item), _source(where, rank + 1, element, item)
-        calculate(word(call, layout.ARITHMETIC), ADD_THREE, 0, at, a, b, _source(where, rank + 2, element, item), n)
-        rank += 3
-    while rank < size:
-        combine(call, at, at, _source(where, rank, element, item), n)
-        rank += 1
+def _add_mapped(call: int, where: int, size: int, to: int, element: int, n: int, item: int) -> None:
+    """Sums a block of all ranks' mapped arrays."""
+    sources = np.empty(size, np.int64)
+    for rank in range(size):
+        sources[rank] = _source(where, rank, element, item)
+    calculate(word(call, layout.ARITHMETIC), ADD_ALL, size, to, sources.ctypes.data, 0, 0, n)
 
 
 @part

@@ -51,6 +51,9 @@ SLOTS_AT = 256 * 1024
 SLOT_COUNT = 3
 INPUT_BYTES = 256 * 1024
 RESULT_BYTES = 128 * 1024
+EXCHANGE_BYTES = (
+    64 * 1024
+)  # of a piece where all values go through slots: small enough that copying and summing overlap
 RESULTS_AT = SLOTS_AT + SLOT_COUNT * INPUT_BYTES
 REGION_BYTES = RESULTS_AT + SLOT_COUNT * RESULT_BYTES
 

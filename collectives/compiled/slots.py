@@ -43,7 +43,7 @@ def exchange(node: int, state: int, call: int, spins: int) -> int:
     size, me = word(node, layout.SIZE), word(node, layout.RANK)
     send, out, total = word(call, layout.FROM), word(call, layout.INTO), word(call, layout.COUNT)
     item = word(call, layout.ITEM)
-    piece = layout.RESULT_BYTES // item
+    piece = layout.EXCHANGE_BYTES // item
     rounds = (total + piece - 1) // piece
     i = word(state, layout.POSITION)
     while i <= rounds:

@@ -1,4 +1,4 @@
-"""For tests of the Communicator: making one under given variables, every verb against NumPy, and errors on all ranks."""
+"""For tests of the Communicator: making one under given variables, verbs against NumPy, and errors on all ranks."""
 
 import contextlib
 import os
