@@ -1,7 +1,6 @@
 """mpi4py's collective verbs, carried out by psgd: the face of this package."""
 
 import os
-import struct
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -12,24 +11,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from psgd.collectives import contract, tuning, verbs
 from psgd.collectives.algorithms import shared
-from psgd.collectives.arrays import KINDS
 from psgd.collectives.calls import Call
-from psgd.collectives.compiled import layout
-from psgd.collectives.compiled.collective import run
 from psgd.collectives.engine import Engine, Program
 from psgd.collectives.node import Node, ranks_of_node
-from psgd.collectives.operations import MAX_, SUM_, Operation
 from psgd.collectives.programs import available, check_algorithm, program
 from psgd.collectives.progress import Queue, Request
-from psgd.collectives.split import first_of
+from psgd.collectives.quick import Quick
 from psgd.collectives.waiting import cores_per_rank
 from psgd.kernels.errors import UsageError
-from psgd.kernels.reduce import arithmetic
-
-_address = MPI.Get_address
-_IN_PLACE = MPI.IN_PLACE
-_SUM, _MAX = MPI.SUM, MPI.MAX
-_pack_three, _pack_four, _pack_rest, _pack_places = (struct.Struct(f"{n}q").pack_into for n in (3, 4, 7, 6))
 
 
 class Communicator:
@@ -77,11 +66,8 @@ class Communicator:
         self.nodes = len(leaders)
         self._hierarchical = self._node is not None and not self._engine.local and self.nodes < self.size
         self._limits: dict[str, tuning.Limits] = {}
-        self._sums, self._maxima = _signs(SUM_), _signs(MAX_)
-        self._tells: dict[tuple[int, ...], int] = {}
         self._freed = False
-        self._methods = self._short_way()
-        self._short = bool(self._methods)
+        self._quick = self._quick_way()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "comm":
@@ -116,63 +102,9 @@ class Communicator:
             op: MPI.SUM, PROD, MIN, MAX or collectives.MEAN; MPI's other operations go to MPI.
             algorithm: a name of docs/collectives.md instead of the table's choice; the same on all ranks.
         """
-        # What follows is run's meaning for plain arrays in shared memory, without its overhead.
-        if type(recvbuf) is np.ndarray and algorithm is None and self._short and (op is _SUM or op is _MAX):
-            found = (self._sums if op is _SUM else self._maxima).get(recvbuf.dtype)
-            if found is not None and recvbuf.flags.carray:
-                to = source = _address(recvbuf)
-                plain = sendbuf is _IN_PLACE
-                if not plain and type(sendbuf) is np.ndarray:
-                    source = _address(sendbuf)
-                    plain = (
-                        sendbuf.dtype == recvbuf.dtype
-                        and sendbuf.size == recvbuf.size
-                        and sendbuf.flags.c_contiguous
-                        and sendbuf.flags.aligned
-                        and (source == to or abs(source - to) >= recvbuf.nbytes)
-                    )
-                if plain:
-                    self._allreduce(found, source, to, recvbuf)
-                    return
+        if algorithm is None and self._quick is not None and self._quick.allreduce(sendbuf, recvbuf, op):
+            return
         self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm)
-
-    def _allreduce(self, found: tuple[int, int, int, np.dtype[Any]], source: int, to: int, recv: NDArray[Any]) -> None:
-        engine, node = self._engine, self._node
-        assert node is not None
-        sign, code, item, dtype = found
-        n, nbytes, shape = recv.size, recv.nbytes, recv.shape
-        tells = 0
-        if len(shape) > 1:
-            tells = self._tells.get(shape) or self._tells.setdefault(shape, contract.fingerprint(shape))
-        if engine.prepared is not found or len(shape) > 1:
-            contract.fill(engine.line, sign, n, shape, tells)
-            actions = layout.REDUCES | layout.GATHERS
-            _pack_rest(engine.block, 8 * layout.PARTS, 0, actions, code, 0, -1, item, arithmetic(dtype))
-            engine.prepared = found if len(shape) == 1 else None
-        method = layout.DIRECT
-        for limit, each in self._methods:
-            if nbytes <= limit:
-                method = each
-                break
-        if method == layout.INLINE:
-            _pack_four(engine.block, 8 * layout.FROM, source, to, to, method)
-        else:
-            at = first_of(n, self.size, self.rank, item) * item
-            _pack_four(engine.block, 8 * layout.FROM, source, to, to + at, method)
-            _pack_places(engine.block, 8 * layout.SEND, source, *node.find(source, nbytes), to, *node.find(to, nbytes))
-        _pack_three(engine.block, 0, sign, n, tells)
-        engine.took = None
-        try:
-            status = run(*engine.addresses, node.reads, engine.spins)
-            if status == layout.DONE:
-                engine.calls += 1
-                return
-            engine.prepared = None
-            engine.run(engine.resume(status, lambda: run(*engine.addresses, node.reads, engine.spins)))
-        except BaseException as error:
-            engine.abandon(error)
-            self._short = not engine.broken
-            raise
 
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, root: int = 0, *, algorithm: str | None = None
@@ -280,7 +212,7 @@ class Communicator:
             return
         self._queue.close()
         self._freed = True
-        self._short = False
+        self._quick = None
         self._engine.free()
         if self._node is not None:
             self._node.close()
@@ -295,11 +227,7 @@ class Communicator:
 
     def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None) -> None:
         self._check_usable()
-        try:
-            self._engine.run(self._program(self._engine, verb, parse, algorithm))
-        finally:
-            if self._engine.broken:
-                self._short = False
+        self._engine.run(self._program(self._engine, verb, parse, algorithm))
 
     def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None) -> Request:
         self._check_usable()
@@ -333,17 +261,12 @@ class Communicator:
             return "slots"
         return name
 
-    def _short_way(self) -> list[tuple[float, int]]:
-        """The limits of Allreduce as methods of the kernel; none where the short way through is not to be taken."""
-        if not self._engine.local or self._engine.checks:
-            return []
+    def _quick_way(self) -> Quick | None:
+        """The short way through for plain arrays; None where each call has to go the long one."""
         limits = self._limits_of("Allreduce")
-        if any(name not in shared.METHODS for _, name in limits):
-            return []
-        return [
-            (min(limit, layout.INLINE_BYTES) if name == "inline" else limit, shared.METHODS[name])
-            for limit, name in limits
-        ]
+        if not self._engine.local or self._engine.checks or any(name not in shared.METHODS for _, name in limits):
+            return None
+        return Quick(self._engine, limits)
 
     def _limits_of(self, verb: str) -> tuning.Limits:
         if verb not in self._limits:
@@ -356,12 +279,6 @@ class Communicator:
     def _check_usable(self) -> None:
         if self._freed:
             raise UsageError("this communicator was freed; make a new one")
-
-
-def _signs(op: Operation) -> dict[Any, tuple[int, int, int, np.dtype[Any]]]:
-    """For each dtype of plain arrays an Allreduce's signature, the operation's code, and the element's size."""
-    kinds = [(dtype, kind) for dtype, kind in KINDS.items() if kind != "float16" and op.accepts(kind)]
-    return {dtype: (contract.signature("Allreduce", kind, op), op.code, dtype.itemsize, dtype) for dtype, kind in kinds}
 
 
 def _alone(call: Call) -> Program:

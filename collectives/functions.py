@@ -83,8 +83,8 @@ def _communicator(comm: AnyComm) -> Communicator:
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         return Communicator(comm)  # refuses it
     key = _key()
-    kept: Communicator | None = comm.Get_attr(key)
-    if kept is None:
+    kept: Any = comm.Get_attr(key)
+    if not isinstance(kept, Communicator):
         kept = Communicator(comm)
         comm.Set_attr(key, kept)
     return kept

@@ -84,7 +84,8 @@ class Node:
         if name is None:
             raise MemoryError(f"empty: no shared memory of {nbytes} bytes on every rank")
         # An array of its own, so that its end tells that no view is left.
-        array = np.frombuffer(memoryview(self._registered[name][self.rank]), np.uint8)
+        own: Any = self._registered[name][self.rank]
+        array = np.frombuffer(memoryview(own), np.uint8)
         start = int(self.maps[name, self.rank])
         self._ranges.append((name, start, start + nbytes))
         weakref.finalize(array, self._dead.add, name).atexit = False

@@ -8,7 +8,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+
+from psgd.kernels.jit import intrinsic
 
 _WORD = ir.IntType(64)
 

@@ -34,6 +34,13 @@ def part(function: F) -> F:
     return compiled
 
 
+def intrinsic(function: Callable[..., object]) -> Any:
+    """Numba's decorator of that name, for instructions that Python cannot say."""
+    from numba.extending import intrinsic as numba_intrinsic
+
+    return numba_intrinsic(function)
+
+
 def compile_callback(signature: Any, function: Callable[..., object]) -> Any:
     """Compiles `function` for one signature with an address that any compiled code can call; cached like a kernel."""
     try:

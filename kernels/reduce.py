@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import carray, types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from psgd.kernels import atomic
-from psgd.kernels.jit import compile_callback, kernel, part
+from psgd.kernels.jit import compile_callback, intrinsic, kernel, part
 
 SUM, PROD, MIN, MAX = range(4)
 
@@ -21,7 +21,7 @@ def _less(x: Any, y: Any) -> bool:
     return bool(x < y)
 
 
-@overload(_less, inline="always", strict=False)
+@overload(_less, inline="always", strict=False)  # type: ignore[untyped-decorator,unused-ignore]
 def _less_overload(x: Any, y: Any) -> Any:
     if isinstance(x, types.Complex):  # not ordered, and refused before it gets here
         return lambda x, y: False

@@ -7,7 +7,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+
+from psgd.kernels.jit import intrinsic
 
 LINE_BYTES = 64
 

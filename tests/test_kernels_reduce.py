@@ -100,19 +100,46 @@ def test_nothing_is_reordered_or_fused(dtype):
         out = np.empty_like(a)
         combine(op, out, a, b)
         assert out.tobytes() == function(a, b).tobytes(), op
-    out = a.copy()
-    reduce.add_three(out, b, c, d)
-    assert out.tobytes() == (((a + b) + c) + d).tobytes()
+    out = np.empty_like(a)
+    reduce.add_all(out, addresses(a, b, c, d, a, c), a.dtype.type)
+    assert out.tobytes() == (((((a + b) + c) + d) + a) + c).tobytes()
+
+
+def addresses(*arrays):
+    return np.array([each.ctypes.data for each in arrays], np.int64)
+
+
+def left_to_right(arrays):
+    """Their sum in this order, each addition rounded or wrapped around."""
+    total = arrays[0].copy()
+    with np.errstate(all="ignore"):
+        for each in arrays[1:]:
+            total = total + each
+    return total
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *COMPLEX])
-def test_three_at_once(dtype):
-    for n in LENGTHS:
-        a, b, c, d = (operand(k, n, dtype) for k in range(4))
-        whole, out = guarded(a)
-        reduce.add_three(out, b, c, d)
-        with np.errstate(all="ignore"):
-            assert np.array_equal(out, a + b + c + d) and intact(whole)
+def test_several_at_once(dtype):
+    """Two to eleven arrays: every number left over after groups of four."""
+    for count in range(2, 12):
+        for n in (0, 1, 65) if count % 4 else LENGTHS:
+            given = [operand(k, n, dtype) for k in range(count)]
+            before = [each.copy() for each in given]
+            whole, out = guarded(operand(99, n, dtype))
+            reduce.add_all(out, addresses(*given), out.dtype.type)
+            assert out.tobytes() == left_to_right(given).tobytes() and intact(whole), (count, n)
+            assert all(np.array_equal(a, b) for a, b in zip(given, before, strict=True))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_several_at_once_round_in_order(dtype):
+    rng = np.random.default_rng(6)
+    for count in range(2, 12):
+        given = [rng.normal(size=500).astype(dtype) * 10.0 ** rng.integers(-3, 4) for _ in range(count)]
+        given = [each.astype(dtype) for each in given]
+        out = np.empty(500, dtype)
+        reduce.add_all(out, addresses(*given), out.dtype.type)
+        assert out.tobytes() == left_to_right(given).tobytes(), count
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -140,7 +167,6 @@ def test_division_of_complex_numbers(dtype):
     assert np.isfinite(special.real[2]) and special.real[2] > 0
 
 
-@pytest.mark.skipif(not hasattr(reduce, "arithmetic"), reason="this version has no callbacks")
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *COMPLEX])
 def test_the_callback_of_a_dtype_does_the_same(dtype):
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(reduce.arithmetic(np.dtype(dtype)))
@@ -155,10 +181,11 @@ def test_the_callback_of_a_dtype_does_the_same(dtype):
             whole, out = guarded(a)
             call(reduce.COMBINE, getattr(reduce, op), out.ctypes.data, out.ctypes.data, at[1], 0, n)
             assert np.array_equal(out, wanted(op, a, b)) and intact(whole), (op, n)
-        whole, out = guarded(a)
-        call(reduce.ADD_THREE, 0, out.ctypes.data, *at[1:], n)
-        with np.errstate(all="ignore"):
-            assert np.array_equal(out, a + b + c + d) and intact(whole)
+        for given in ((a, b), (a, b, c, d), (a, b, c, d, a, c, b)):
+            whole, out = guarded(d)
+            table = addresses(*given)
+            call(reduce.ADD_ALL, len(given), out.ctypes.data, table.ctypes.data, 0, 0, n)
+            assert np.array_equal(out, left_to_right(given)) and intact(whole)
         if dtype in FLOATS:
             whole, out = guarded(a)
             call(reduce.DIVIDE, 3, out.ctypes.data, 0, 0, 0, n)

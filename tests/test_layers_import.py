@@ -17,8 +17,8 @@ FOLDERS = {
 }
 ORDER = ("psgd.kernels", "psgd.collectives", "psgd", "psgd.launch")
 THIRD_PARTY = {
-    "kernels": {"numpy", "numba", "cupy", "ml_dtypes"},
-    "collectives": {"numpy", "numba", "cupy", "ml_dtypes", "mpi4py"},
+    "kernels": {"numpy", "numba", "llvmlite", "cupy", "ml_dtypes"},
+    "collectives": {"numpy", "numba", "llvmlite", "cupy", "ml_dtypes", "mpi4py"},
 }
 
 

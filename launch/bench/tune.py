@@ -100,20 +100,27 @@ def _inline(nbytes: int, chosen: Sequence[str]) -> bool:
 
 
 def candidates(comm: MPI.Intracomm, options: Options) -> list[str]:
-    """The algorithms that a collective has on these ranks. Collective.
+    """The algorithms to choose from for a collective on these ranks. Collective.
 
-    Each is tried on a communicator of its own, which may be of no use any more where ranks share no memory and the
-    algorithm was refused. One that hands over to another one is left out.
+    Where all share memory they are those that use it, and MPI's: a message algorithm in the table would also take
+    registered arrays off their fast path. Elsewhere they are those over messages, and MPI's.
     """
-    names = []
+    verb = VERBS[options.collective]
+    able = [name for name in programs.SHARED if _works(comm, options, name)]
+    return able + [name for name in (["native"] if able else programs.MESSAGES[verb]) if _works(comm, options, name)]
+
+
+def _works(comm: MPI.Intracomm, options: Options, name: str) -> bool:
+    """Tries an algorithm, on all ranks alike; one that is refused, or hands over to another one, does not work.
+
+    It gets a communicator of its own, which may be of no use any more after a refusal where ranks share no memory.
+    """
     problem = Problem(options, 1, comm.rank, comm.size)
-    for name in (*programs.SHARED, *programs.MESSAGES[VERBS[options.collective]]):
-        buffers = Buffers.make(problem, np.zeros)
-        with _communicator(comm, options, name) as ours, contextlib.suppress(UsageError):
-            out_of_place(name, ours, problem, buffers, _op(options), algorithm=name).call()
-            if ours.last[0] == name:
-                names.append(name)
-    return names
+    buffers = Buffers.make(problem, np.zeros)
+    with _communicator(comm, options, name) as ours, contextlib.suppress(UsageError):
+        out_of_place(name, ours, problem, buffers, _op(options), algorithm=name).call()
+        return bool(ours.last[0] == name)
+    return False
 
 
 def _op(options: Options) -> Any:
