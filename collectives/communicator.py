@@ -238,7 +238,7 @@ class Communicator:
         call, text = None, ""
         try:
             call = parse()
-            if algorithm is not None and self.size > 1:
+            if algorithm is not None:
                 check_algorithm(verb, algorithm, engine, call)
         except Exception as error:  # whatever it is, the others must hear of it, or they wait for ever
             call, text = None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}"

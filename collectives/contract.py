@@ -80,6 +80,8 @@ def describe(line: Sequence[int] | Words) -> str:
             said.append(f"shape {extents}")
         else:
             said.append(f"{int(line[layout.COUNT])} elements")
+            if dimensions > _SHOWN_DIMENSIONS:
+                said.append(f"{dimensions} dimensions #{int(line[layout.SHAPE]):x}")
     elif int(line[layout.COUNT]):
         said.append(f"{int(line[layout.COUNT])} bytes")
     if op:

@@ -8,8 +8,9 @@ import math
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -25,6 +26,17 @@ from psgd.collectives.waiting import Waiter
 from psgd.kernels.errors import AgreedError, ContractError, PeerLostError, UsageError
 
 Program = Generator[Test, None, None]
+
+
+class Background(Protocol):
+    """What goes on beside the current call."""
+
+    def advance(self) -> None:
+        """Does what can be done now."""
+
+
+BACKGROUND: "weakref.WeakSet[Background]" = weakref.WeakSet()
+"""Whatever every wait of this process carries forward: another rank may wait for it first."""
 SPINS = 2000  # looks at a word before MPI gets its turn: about 50 us
 _LOOK_S = 0.1
 _STALL_REPORT_S = 2.0
@@ -267,6 +279,8 @@ class Engine:
         self.channel.poll()
         if self.leaders is not self.channel:
             self.leaders.poll()
+        for other in tuple(BACKGROUND):
+            other.advance()
         now = time.perf_counter()
         if now >= self._next_look:
             self._look(now)

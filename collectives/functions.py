@@ -51,7 +51,7 @@ def hierarchical_allreduce(comm: AnyComm, sendbuf: Any, recvbuf: Any, op: MPI.Op
     """Allreduce within each node's shared memory and between nodes.
 
     Raises:
-        UsageError: all ranks are on one node, or those of some node share no memory.
+        UsageError: several ranks, and all are on one node or those of some node share no memory.
     """
     _communicator(comm).Allreduce(sendbuf, recvbuf, op, algorithm="hierarchical")
 
@@ -83,11 +83,12 @@ def _communicator(comm: AnyComm) -> Communicator:
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         return Communicator(comm)  # refuses it
     key = _key()
-    kept: Any = comm.Get_attr(key)
-    if not isinstance(kept, Communicator):
-        kept = Communicator(comm)
-        comm.Set_attr(key, kept)
-    return kept
+    kept = comm.Get_attr(key)
+    if isinstance(kept, Communicator):
+        return kept
+    made = Communicator(comm)
+    comm.Set_attr(key, made)
+    return made
 
 
 def _key() -> int:

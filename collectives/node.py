@@ -146,7 +146,7 @@ class Node:
         own: shared.SharedArray | None = None
         words = np.zeros(_WORDS, np.int64)
         words[1] = -1
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, OverflowError, MemoryError):
             own = shared.SharedArray(nbytes, np.uint8)
             address = own.address()
             words[:2] = address["process"], address["file"]

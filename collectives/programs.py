@@ -1,5 +1,7 @@
 """Which steps a call takes: through the node's shared memory where all ranks are on one node, else over messages."""
 
+from mpi4py import MPI
+
 from psgd.collectives import contract
 from psgd.collectives.algorithms import (
     barrier,
@@ -18,6 +20,10 @@ from psgd.collectives.engine import Engine, Program
 from psgd.kernels.errors import UsageError
 
 SEGMENT_BYTES = 256 * 1024
+# Open MPI sends up to 64 KiB over TCP, its header included, without asking. Longer messages both ways often went
+# one way at a time (docs/hosts.md): likely as the answers that they wait for queue behind data of the other direction.
+EAGER_BYTES = 60 * 1024
+_ASKS = MPI.get_vendor()[0] == "Open MPI"
 _MEETINGS = ("Barrier", "empty")
 SHARED = ("inline", "slots", "direct")
 MESSAGES = {
@@ -61,7 +67,7 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
         if call is None:
             raise Mismatch(text)
         if algorithm == "hierarchical":
-            yield from hierarchical.allreduce(engine, call, _segment(call))
+            yield from hierarchical.allreduce(engine, call, _segment(engine, call))
         else:
             engine.channel.begin(engine.line, engine.calls)
             yield from _over_messages(engine, call, algorithm)
@@ -98,7 +104,7 @@ def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
     elif call.verb == "Allreduce":
         assert send is not None and recv is not None and op is not None
         if algorithm == "ring":
-            yield from ring.allreduce(channel, send, recv, op, _segment(call))
+            yield from ring.allreduce(channel, send, recv, op, _segment(engine, call))
         elif algorithm == "rabenseifner":
             yield from rabenseifner.allreduce(channel, send, recv, op)
         else:
@@ -110,7 +116,7 @@ def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
         yield from binomial.reduce(channel, send, recv, op, call.root)
     else:
         assert send is not None and recv is not None
-        yield from ring.reduce_scatter(channel, send, recv, call.ranges(engine.size), op, _segment(call))
+        yield from ring.reduce_scatter(channel, send, recv, call.ranges(engine.size), op, _segment(engine, call))
 
 
 def _move(engine: Engine, call: Call, algorithm: str) -> Program:
@@ -118,9 +124,9 @@ def _move(engine: Engine, call: Call, algorithm: str) -> Program:
     assert call.recv is not None
     if call.verb != "Bcast":
         shared_memory.copy_own(call, call.ranges(engine.size)[engine.rank])
-        yield from ring.allgather(engine.channel, call.recv, call.ranges(engine.size), _segment(call))
+        yield from ring.allgather(engine.channel, call.recv, call.ranges(engine.size), _segment(engine, call))
     elif algorithm == "chain":
-        yield from chain.bcast(engine.channel, call.recv, call.root, _segment(call))
+        yield from chain.bcast(engine.channel, call.recv, call.root, SEGMENT_BYTES // call.itemsize)
     else:
         yield from binomial.bcast(engine.channel, call.recv, call.root)
 
@@ -163,8 +169,10 @@ def _native(engine: Engine, call: Call) -> None:
             native.reduce_scatter(comm, send, recv, counts, op)
 
 
-def _segment(call: Call) -> int:
-    return SEGMENT_BYTES // call.itemsize
+def _segment(engine: Engine, call: Call) -> int:
+    """Elements of a ring's segment, the same on all ranks."""
+    across = engine.node is not None and not engine.local  # memory is shared on each node, so there are several
+    return (EAGER_BYTES if across and _ASKS else SEGMENT_BYTES) // call.itemsize
 
 
 def available(verb: str, engine: Engine) -> list[str]:
@@ -182,7 +190,9 @@ def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> No
         UsageError: naming those that it has.
     """
     known = available(verb, engine)
-    if engine.local and not shared_memory.fits_inline(call):
+    if engine.size == 1:  # nothing to choose, but a name that no cluster has is wrong here too
+        known = [*SHARED, *MESSAGES[verb]]
+    elif engine.local and not shared_memory.fits_inline(call):
         known.remove("inline")
     if call.op is not None and call.op.code < 0:
         known = ["native"]

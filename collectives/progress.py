@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from mpi4py import MPI
 
 from psgd.collectives.channel import Test
-from psgd.collectives.engine import Engine, Program
+from psgd.collectives.engine import BACKGROUND, Engine, Program
 from psgd.collectives.waiting import Waiter
 
 _THREAD_SPINS = 20_000  # about 0.5 ms: a thread that looks up rarely leaves Python to the caller
@@ -73,6 +73,9 @@ class Queue:
         multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.threaded = engine.size > 1 and multiple and (asked == "1" or (spare and asked != "0"))
         self._waiter = Waiter(engine.waiter.crowded)  # without a watch: advance() has the engine's
+        self._advancing = False
+        if engine.size > 1 and not self.threaded:
+            BACKGROUND.add(self)
         self._pending: deque[Request] = deque()
         self._given: SimpleQueue[Request | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -95,9 +98,14 @@ class Queue:
 
     def advance(self) -> None:
         """Does what can be done now, unless a thread does it."""
-        if not self.threaded:
+        if self.threaded or self._advancing:  # within its own step, or in another thread's
+            return
+        self._advancing = True
+        try:
             while self._pending and self._step(self._pending[0]):
                 self._pending.popleft()
+        finally:
+            self._advancing = False
 
     def wait(self, request: Request) -> None:
         """Blocks until a request is done."""
@@ -107,7 +115,8 @@ class Queue:
             return
 
         def done() -> bool:
-            self.advance()
+            for each in (self, *BACKGROUND):  # another rank may wait for those first
+                each.advance()
             return request.finished.is_set()
 
         self._waiter.soon(done)

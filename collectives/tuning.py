@@ -70,7 +70,9 @@ def load(comm: MPI.Intracomm, nodes: int) -> dict[str, Limits]:
     if comm.rank == 0:
         try:
             said = json.dumps({"limits": _matching(read(path()), comm.size, nodes)}).encode()
-        except ValueError as error:
+        except RuntimeError:  # no home, so no file in it
+            said = json.dumps({"limits": {}}).encode()
+        except Exception as error:  # whatever it is, the other ranks wait for word
             said = json.dumps({"error": str(error)}).encode()
     length = np.array([len(said)], np.int64)
     comm.Bcast(length, 0)
@@ -96,7 +98,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: cannot read the tuning table: {error}") from None
+        raise ValueError(f"{file}: cannot read the tuning table: {error}; mend or unset PSGD_TUNING") from None
     mend = "; remove it or run `psgd bench allreduce --tune` again"
     try:
         table = json.loads(text)

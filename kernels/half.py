@@ -14,7 +14,8 @@ from psgd.kernels.jit import kernel
 def widen(values: NDArray[Any], kind: str) -> NDArray[np.float32]:
     """A float32 copy of float16 values, or of the bits of bfloat16 values as uint16."""
     if kind == "float16":
-        return values.astype(np.float32)
+        with np.errstate(all="ignore"):
+            return values.astype(np.float32)
     bits = values.astype(np.uint32)
     bits <<= np.uint32(16)
     return bits.view(np.float32)
@@ -23,7 +24,7 @@ def widen(values: NDArray[Any], kind: str) -> NDArray[np.float32]:
 def narrow(out: NDArray[Any], values: NDArray[np.float32], kind: str) -> None:
     """Writes float32 values to `out` as float16, or as the bits of bfloat16; what is too large becomes infinite."""
     if kind == "float16":
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             out[:] = values
     else:
         _round(out, values.view(np.uint32))

@@ -97,7 +97,7 @@ print(names.get(MPI.Query_thread(), "multiple"))
 
 
 _MEET = """
-import ctypes, json, sys
+import ctypes, errno, json, sys
 import numpy as np
 from psgd.collectives import shared
 asked = json.loads(sys.argv[1])
@@ -110,7 +110,7 @@ try:
     read.restype = ctypes.c_ssize_t
     error = 0 if read(asked["process"], mine, 1, theirs, 1, 0) == 8 else ctypes.get_errno()
 except AttributeError:
-    error = 38
+    error = errno.ENOSYS
 print(json.dumps([None if memory is None else int(memory[0]), int(got[0]), error]))
 """
 
@@ -123,10 +123,13 @@ def _sharing() -> dict[str, str]:
     """
     import secrets
 
-    import numpy as np
+    names = ("shared_memory", "reads_peers")
+    try:
+        import numpy as np
 
-    from psgd.collectives import shared
-
+        from psgd.collectives import shared
+    except ImportError as error:
+        return dict.fromkeys(names, f"not known: {error}")
     secret = np.array([secrets.randbits(62)], np.uint64)
     asked: dict[str, Any] = {"process": os.getpid(), "address": secret.ctypes.data, "memory": None}
     cannot, memory = "", None
@@ -145,7 +148,7 @@ def _sharing() -> dict[str, str]:
     try:
         mapped, read, number = json.loads(told or "")
     except ValueError:
-        return dict.fromkeys(("shared_memory", "reads_peers"), "not known: a second process to try it fails")
+        return dict.fromkeys(names, "not known: a second process to try it fails")
     if not cannot and mapped != secret[0]:
         cannot = "another process cannot open this one's memory"
     if not cannot and not shared.enabled():
@@ -153,13 +156,15 @@ def _sharing() -> dict[str, str]:
     refused = "" if read == secret[0] else f"process_vm_readv: {os.strerror(number)}"
     if number == errno.EPERM:
         refused += "; /proc/sys/kernel/yama/ptrace_scope or the container forbids it"
-    return {name: f"no, {why}" if why else "yes" for name, why in (("shared_memory", cannot), ("reads_peers", refused))}
+    return {name: f"no, {why}" if why else "yes" for name, why in zip(names, (cannot, refused), strict=True)}
 
 
 def _tuning() -> str:
     """The table of algorithms and what is in it. MPI is loaded by now, and stays unstarted."""
-    from psgd.collectives import tuning
-
+    try:
+        from psgd.collectives import tuning
+    except ImportError as error:  # also Numba's, where it does not fit this NumPy
+        return f"not known: {error}"
     path = tuning.path()
     try:
         entries = tuning.read(path)

@@ -50,6 +50,10 @@ except PeerLostError as error:
     except Error as error:
         print(f"rank {rank} then: {type(error).__name__}: {error}", flush=True)
     print("early" if seconds < 5 else "late", flush=True)
+    open(os.path.join("{folder}", str(rank)), "w").close()
+    limit = time.monotonic() + 10
+    while len(os.listdir("{folder}")) < 2 and time.monotonic() < limit:
+        time.sleep(0.05)  # the first to leave has the others killed
 os._exit(3)
 """
 
@@ -63,8 +67,10 @@ def test_a_killed_rank_ends_a_plain_job(job, shared):
 
 @WAYS
 @pytest.mark.parametrize("n", [1000, 200_000])
-def test_survivors_learn_of_a_killed_rank(job, shared, n):
-    result = job(3, code(SURVIVES, n=n), env={"PSGD_SHARED": shared}, ulfm=True, timeout=25)
+def test_survivors_learn_of_a_killed_rank(job, shared, n, tmp_path):
+    folder = tmp_path / "survivors"
+    folder.mkdir()
+    result = job(3, code(SURVIVES, n=n, folder=folder), env={"PSGD_SHARED": shared}, ulfm=True, timeout=25)
     assert result.returncode != 0
     for rank in (0, 2):
         assert f"rank {rank} lost a peer" in result.stdout, result

@@ -77,6 +77,115 @@ if rank == 0:
     print(json.dumps(rates))
 """
 
+# Whole numbers below 2**24 in float32, all different, so each sum is exact whatever its order.
+VERBS = """
+import json, sys
+import numpy as np
+from mpi4py import MPI
+from psgd import collectives
+from psgd.kernels.errors import ContractError
+world = MPI.COMM_WORLD
+comm = collectives.Communicator(world)
+rank, size = comm.rank, comm.size
+assert comm.nodes == 2, comm.nodes
+took = set()
+
+def values(n, of):
+    return ((np.arange(n, dtype=np.int64) * 7 + 1000003 * of) % 1000003 + of).astype(np.float32)
+
+def guarded(n):
+    memory = np.full(n + 16, -77, np.float32)
+    return memory[8 : n + 8], memory
+
+def check(what, got, wanted, memory, mine=None, of=None):
+    assert np.array_equal(got, wanted), (what, rank, got.size)
+    assert (memory[:8] == -77).all() and (memory[got.size + 8 :] == -77).all(), what
+    if mine is not None:
+        assert np.array_equal(mine, values(mine.size, rank)), what
+    if what != "Iall":
+        took.add((what, *comm.last))
+
+for n in (0, 1, 4097, 1200007):  # the last is long enough for a second group of segments
+    total = sum(values(n, r).astype(np.int64) for r in range(size)).astype(np.float32)
+    everything = np.concatenate([values(n, r) for r in range(size)])
+    counts = [n // 7, 0, n - n // 7 - n // 3, n // 3]
+    starts = [0, *np.cumsum(counts)[:-1].tolist()]
+    own = slice(starts[rank], starts[rank] + counts[rank])
+    for algorithm in (None, "ring", "recursive_doubling", "rabenseifner", "hierarchical", "native"):
+        mine, (got, memory) = values(n, rank), guarded(n)
+        comm.Allreduce(mine, got, algorithm=algorithm)
+        check("Allreduce", got, total, memory, mine)
+        got[:] = mine
+        comm.Allreduce(MPI.IN_PLACE, got, collectives.MEAN, algorithm=algorithm)
+        check("Allreduce", got, total / 4, memory)
+        got[:] = 0
+        if algorithm in (None, "ring", "hierarchical"):
+            request = comm.Iallreduce(mine, got, algorithm=algorithm)
+            request.Wait()
+            check("Iall", got, total, memory, mine)
+    for algorithm in (None, "ring", "native"):
+        mine, (got, memory) = values(n, rank), guarded(counts[rank])
+        comm.Reduce_scatter(mine, got, counts, algorithm=algorithm)
+        check("Reduce_scatter", got, total[own], memory, mine)
+        got, memory = guarded(n // size)
+        mine = values(n // size * size, rank)
+        comm.Reduce_scatter_block(mine, got, algorithm=algorithm)
+        block = slice(rank * got.size, (rank + 1) * got.size)
+        check("Reduce_scatter_block", got, total[: mine.size][block], memory, mine)
+        mine, (got, memory) = values(n, rank), guarded(n * size)
+        comm.Allgather(mine, got, algorithm=algorithm)
+        check("Allgather", got, everything, memory, mine)
+        got, memory = guarded(n)
+        mine = values(counts[rank], rank)
+        comm.Allgatherv(mine, [got, counts, starts, MPI.FLOAT], algorithm=algorithm)
+        wanted = np.concatenate([values(count, r) for r, count in enumerate(counts)])
+        check("Allgatherv", got, wanted, memory, mine)
+    for algorithm in (None, "binomial", "chain", "native"):
+        for root in (0, 3):
+            got, memory = guarded(n)
+            got[:] = values(n, root) if rank == root else -1
+            comm.Bcast(got, root, algorithm=algorithm)
+            check("Bcast", got, values(n, root), memory)
+            if algorithm != "chain":
+                mine, (got, memory) = values(n, rank), guarded(n)
+                got[:] = -5
+                comm.Reduce(mine, got, root=root, algorithm=algorithm)
+                check("Reduce", got, total if rank == root else np.full_like(total, -5), memory, mine)
+    comm.Barrier()
+told = []
+for n in (1000, 500000):
+    for algorithm in ("ring", "hierarchical"):
+        inner = collectives.Communicator(world)
+        n_mine = n + (rank == 3)
+        try:
+            inner.Allreduce(np.ones(n_mine, np.float32), np.empty(n_mine, np.float32), algorithm=algorithm)
+            told.append("no error")
+        except ContractError as error:
+            told.append(str(error))
+everyone = world.gather((sorted(took), told))
+if rank == 0:
+    print(json.dumps(everyone))
+"""
+
+SPEED = """
+import json, time
+import numpy as np
+from mpi4py import MPI
+from psgd import collectives
+world = MPI.COMM_WORLD
+comm = collectives.Communicator(world)
+send = np.full(4 << 20, world.rank + 1, np.float32)  # 16 MiB
+got, seconds = np.empty_like(send), []
+for turn in range(6):
+    world.Barrier()
+    start = time.perf_counter()
+    comm.Allreduce(send, got)
+    seconds.append(world.allreduce(time.perf_counter() - start, MPI.MAX))
+assert (got == 3).all() and comm.last == ("ring", "messages"), comm.last
+if world.rank == 0:
+    print(json.dumps(seconds))
+"""
+
 
 @pytest.fixture
 def usable(hosts):
@@ -160,6 +269,32 @@ def test_only_what_leaves_a_host_is_slow(hosts, tmp_path):
     within, between = rates(hosts(2, "200mbit"), tmp_path, 2, ([(0, 1)], 64 << 20), ([(1, 2)], 4 << 20))
     assert 0.8 * 200e6 < between < 1.02 * 200e6
     assert within > 20 * 200e6
+
+
+@pytest.mark.slow
+def test_collectives_across_hosts(hosts):
+    result = hosts(2, "10gbit").run(2, VERBS, timeout=60, check=True)
+    everyone = json.loads(result.stdout)
+    took = {tuple(one) for one in everyone[0][0]}
+    messages = ("ring", "recursive_doubling", "rabenseifner", "hierarchical")
+    assert {("Allreduce", name, "messages") for name in messages} <= took
+    assert {("Bcast", "chain", "messages"), ("Bcast", "binomial", "messages")} <= took
+    assert {(verb, "native", "mpi") for verb in ("Allgatherv", "Reduce_scatter_block", "Reduce")} <= took
+    told = everyone[0][1]
+    assert len(everyone) == len(told) == 4
+    assert all(one[1] == told for one in everyone)
+    for text, n in zip(told, (1000, 1000, 500000, 500000), strict=True):
+        assert str(n) in text
+        assert str(n + 1) in text
+        assert "rank 3" in text
+
+
+@pytest.mark.slow
+def test_ring_fills_the_link(hosts):
+    bound = 8 * (16 << 20) / 1e9  # 2 (P - 1)/P S at 1 Gbit/s, for P = 2
+    seconds = json.loads(hosts(2, "1gbit").run(1, SPEED, timeout=60, check=True).stdout)
+    assert min(seconds) > bound  # else the link is not what limits
+    assert min(seconds) < bound / 0.75
 
 
 def test_exit_codes_and_time_outs(hosts):

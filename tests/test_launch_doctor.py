@@ -78,9 +78,7 @@ print("yes" if array is not None and array.tolist() == [5, 6, 7] else "no")
 def other(monkeypatch, **changed):
     """Has the second process look for something else than there is."""
     real = module._child
-    monkeypatch.setattr(
-        module, "_child", lambda code, text: real(code, json.dumps({**json.loads(text), **changed}))
-    )
+    monkeypatch.setattr(module, "_child", lambda code, text: real(code, json.dumps({**json.loads(text), **changed})))
     return module._sharing()
 
 
@@ -123,6 +121,14 @@ def test_no_memory_files(monkeypatch):
     assert module._sharing() == {"shared_memory": "no, memfd_create: not here", "reads_peers": reads}
     monkeypatch.delattr(os, "memfd_create")
     assert module._sharing()["shared_memory"].startswith("no, ")
+
+
+def test_what_cannot_be_imported_is_not_known(tmp_path):
+    (tmp_path / "numpy.py").write_text("raise ImportError('no such NumPy')\n")
+    done = doctor("--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    found = json.loads(done.stdout)
+    assert [found[key] for key in ("shared_memory", "reads_peers", "tuning")] == ["not known: no such NumPy"] * 3
+    assert "Traceback" not in done.stderr
 
 
 def test_tuning(tmp_path):

@@ -8,9 +8,11 @@ Rank r sends to r + 1 and receives from r - 1; what arrives is combined with its
 step. So chunk c is ((x[c+1] op x[c+2]) op ...) op x[c], ranks modulo P, and the all-gather copies those bits.
 
 Segment: `segment` consecutive elements of a chunk, the last may be shorter. Segments are what is sent, and they travel
-in groups of `AHEAD`: a group does all P - 1 steps before the next one follows, so the sums on their way fill 3 AHEAD
-segments at most and stay in the cache. While one is combined, the rest of its group and the group of the next step
-come into receives that stand ready, and the last step of a group overlaps the first of the next.
+in groups of `AHEAD`, or fewer where they are long: a group does all P - 1 steps before the next one follows, so the
+sums on their way fill 3 groups at most, whatever the array's size. While a segment is combined, the rest of its group
+and the group of the next step come into receives that stand ready, and the last step of a group overlaps the first of
+the next. A link stands still once a group is through and its rank has not been given a core meanwhile: 1 Gbit/s needs
+4 ms for 512 KiB. So groups are rather large, `GROUP_BYTES`.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -22,7 +24,8 @@ from psgd.collectives.channel import Channel, Test
 from psgd.collectives.operations import Operation
 from psgd.collectives.split import split
 
-AHEAD = 2  # segments of a group
+AHEAD = 16  # segments of a group at most
+GROUP_BYTES = 2 * 1024 * 1024
 ALIGN_BYTES = 64
 _BANKS = 3  # one step is being received, one combined, one sent
 
@@ -63,7 +66,8 @@ def reduce_scatter(
         recv[:] = send[own.start : own.stop]
         return
     length = min(segment, max(len(part) for part in parts))
-    sums = channel.scratch("ring", _BANKS * AHEAD * length, send.dtype)
+    ahead = _ahead(parts, segment, send.itemsize)
+    sums = channel.scratch("ring", _BANKS * ahead * length, send.dtype)
 
     def landing(slot: int, cut: slice) -> NDArray[Any]:
         return sums[slot * length : slot * length + cut.stop - cut.start]
@@ -76,7 +80,7 @@ def reduce_scatter(
         op.combine(out, landed, send[cut])
         op.finish(out, channel.size)
 
-    yield from _circulate(channel, parts, segment, 1, lambda cut: send[cut], landing, arrived)
+    yield from _circulate(channel, parts, segment, ahead, 1, lambda cut: send[cut], landing, arrived)
 
 
 def allgather(
@@ -91,15 +95,23 @@ def allgather(
         segment: elements of a segment, at least 1.
     """
     if channel.size > 1:
+        ahead = _ahead(parts, segment, recv.itemsize)
         yield from _circulate(
-            channel, parts, segment, 0, lambda cut: recv[cut], lambda slot, cut: recv[cut], lambda *arrived: None
+            channel, parts, segment, ahead, 0, lambda cut: recv[cut], lambda slot, cut: recv[cut], lambda *arrived: None
         )
+
+
+def _ahead(parts: Sequence[range], segment: int, itemsize: int) -> int:
+    """Segments of a group, the same on all ranks: at least 2 where chunks are as long, so that one is under way."""
+    there = -(-max(len(part) for part in parts) // segment)
+    return max(1, min(AHEAD, there, max(2, GROUP_BYTES // (segment * itemsize))))
 
 
 def _circulate(
     channel: Channel,
     parts: Sequence[range],
     segment: int,
+    ahead: int,
     first: int,
     mine: Callable[[slice], NDArray[Any]],
     landing: Callable[[int, slice], NDArray[Any]],
@@ -116,6 +128,7 @@ def _circulate(
         channel: at least 2 ranks.
         parts: the chunk of each rank.
         segment: elements of a segment.
+        ahead: segments of a group.
         first: see above.
         mine: this rank's own values of some elements.
         landing: where some elements are received, by slot.
@@ -123,29 +136,29 @@ def _circulate(
     """
     rank, steps = channel.rank, channel.size - 1
     left, right = (rank - 1) % channel.size, (rank + 1) % channel.size
-    total = steps * max(1, -(-max(len(part) for part in parts) // (segment * AHEAD)))
-    receiving: list[tuple[Test, NDArray[Any], slice] | None] = [None] * (_BANKS * AHEAD)
-    sending: list[Test | None] = [None] * (_BANKS * AHEAD)
+    total = steps * max(1, -(-max(len(part) for part in parts) // (segment * ahead)))
+    receiving: list[tuple[Test, NDArray[Any], slice] | None] = [None] * (_BANKS * ahead)
+    sending: list[Test | None] = [None] * (_BANKS * ahead)
 
     def segment_of(step: int, back: int, i: int) -> slice | None:
         """The elements that travel as number i of a step; none where the chunk is too short."""
         group, hop = divmod(step, steps)
         part = parts[(rank - hop - back) % channel.size]
-        start = part.start + (group * AHEAD + i) * segment
+        start = part.start + (group * ahead + i) * segment
         if start < part.stop:
             return slice(start, min(part.stop, start + segment))
         return slice(part.start, part.start) if step == i == 0 else None  # peers check each other's first message
 
     for step in range(-1, total):
-        here, there = step % _BANKS * AHEAD, (step + 1) % _BANKS * AHEAD
-        for i in range(AHEAD if step + 1 < total else 0):
+        here, there = step % _BANKS * ahead, (step + 1) % _BANKS * ahead
+        for i in range(ahead if step + 1 < total else 0):
             if (sent := sending[there + i]) is not None:
                 yield sent
                 sending[there + i] = None
             if (cut := segment_of(step + 1, first + 1, i)) is not None:
                 into = landing(there + i, cut)
                 receiving[there + i] = channel.receive(left, into), into, cut
-        for i in range(AHEAD):
+        for i in range(ahead):
             came = receiving[here + i]
             if came is not None:
                 yield came[0]
