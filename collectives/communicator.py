@@ -184,18 +184,18 @@ class Communicator:
         Raises:
             MemoryError: some rank cannot get it; on all ranks.
         """
-        made: list[NDArray[Any]] = []
+        calls: list[Call] = []
 
         def parse() -> Call:
-            made.append(np.empty(0, dtype).reshape(0))
+            element = np.dtype(dtype)
             extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
-            if made[0].dtype.hasobject or min(extents, default=0) < 0:
+            if element.hasobject or min(extents, default=0) < 0:
                 raise UsageError(f"expected a shape and a dtype of numbers, got {shape!r} and {dtype}")
-            return Call("empty", count=int(np.prod(extents, dtype=np.int64)) * made[0].itemsize, shape=extents)
+            calls.append(Call("empty", count=int(np.prod(extents, dtype=np.int64)) * element.itemsize, shape=extents))
+            return calls[0]
 
-        call = parse() if self.size == 1 else None
         self._run("empty", parse, None)
-        call = call or parse()
+        call = calls[0]
         if self._node is None:
             return np.zeros(call.shape, dtype)
         memory = self._node.register(call.count)

@@ -1,7 +1,6 @@
 """What ranks tell each other apart from data when a call over messages goes wrong: a small fixed report to all."""
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -63,7 +62,7 @@ class Control:
         self.poll()
         return [rank for rank, theirs in self._waiting.items() if theirs == call]
 
-    def settle(self, line: NDArray[np.int64], text: str, progress: Callable[[], None]) -> Error:
+    def settle(self, line: NDArray[np.int64], text: str) -> Error:
         """Tells all ranks that the call failed here, hears what each of them was doing, and makes the error.
 
         Blocks until all ranks have reported, 5 s at most: a rank in no call reports nothing.
@@ -71,7 +70,6 @@ class Control:
         Args:
             line: of this rank's call.
             text: what is wrong with its own arguments; empty where nothing is.
-            progress: called between polls.
         """
         if self._left:
             return self._departed(line)
@@ -79,7 +77,6 @@ class Control:
         self._failures[self._comm.rank] = (line.copy(), text)
         limit = time.monotonic() + _PATIENCE_S
         while self.poll() and len(self._failures) < self._comm.size and not self._left and time.monotonic() < limit:
-            progress()
             time.sleep(1e-4)
         if self._left:
             return self._departed(line)

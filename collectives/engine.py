@@ -242,7 +242,7 @@ class Engine:
 
     def _failed(self, error: BaseException) -> BaseException:
         if isinstance(error, Mismatch):
-            told = self.control.settle(self.line, str(error), lambda: None)
+            told = self.control.settle(self.line, str(error))
             self._break(str(told))
             return told
         if isinstance(error, AgreedError):

@@ -46,30 +46,23 @@ class Waiter:
 
     def until(self, test: Callable[[], object]) -> None:
         """Calls `test` until it returns something true: for what may take long. Blocks; its exceptions pass."""
-        if test():
-            return
-        clock = time.perf_counter
-        start = clock()
-        patience = self._patience_s
-        while not test():
-            self._watch()
-            waited = clock() - start
-            if waited > patience:
-                time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
+        self._wait(test, self._patience_s, yields=False)
 
     def soon(self, test: Callable[[], object]) -> None:
         """For what is likely to come within a millisecond, but may take long: yields the core first, sleeps later."""
+        self._wait(test, max(self._patience_s, _YIELDING_S), yields=self.crowded)
+
+    def _wait(self, test: Callable[[], object], patience_s: float, yields: bool) -> None:
         if test():
             return
         clock = time.perf_counter
         start = clock()
-        patience = max(self._patience_s, _YIELDING_S)
         while not test():
             self._watch()
             waited = clock() - start
-            if waited > patience:
+            if waited > patience_s:
                 time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
-            elif self.crowded:
+            elif yields:
                 os.sched_yield()
 
     def flowing(self, test: Callable[[], object]) -> None:

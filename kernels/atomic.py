@@ -14,6 +14,16 @@ from psgd.kernels.jit import intrinsic
 _WORD = ir.IntType(64)
 
 
+def call_on_x86(builder: Any, name: str) -> bool:
+    """Adds a call of an LLVM function without arguments that only x86 has; False, and nothing, elsewhere."""
+    module = builder.module
+    if not module.triple.startswith(("x86_64", "i686", "amd64")):
+        return False
+    found = module.globals.get(name)
+    builder.call(found or ir.Function(module, ir.FunctionType(ir.VoidType(), []), name), [])
+    return True
+
+
 @intrinsic
 def load(typing_context: Any, address: Any) -> Any:
     """Reads the int64 at an address, a multiple of 8, with acquire ordering."""
@@ -40,10 +50,7 @@ def pause(typing_context: Any) -> Any:
     """Tells an x86 processor that this is a spinning wait; nothing elsewhere."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if builder.module.triple.startswith(("x86_64", "i686", "amd64")):
-            name = "llvm.x86.sse2.pause"
-            found = builder.module.globals.get(name)
-            builder.call(found or ir.Function(builder.module, ir.FunctionType(ir.VoidType(), []), name), [])
+        call_on_x86(builder, "llvm.x86.sse2.pause")
         return context.get_dummy_value()
 
     return types.void(), generate

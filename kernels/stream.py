@@ -8,6 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from psgd.kernels.atomic import call_on_x86
 from psgd.kernels.jit import intrinsic
 
 LINE_BYTES = 64
@@ -32,11 +33,7 @@ def drain(typing_context: Any) -> Any:
     """Has all that was put past the cache be seen before what is stored next."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if builder.module.triple.startswith(("x86_64", "i686", "amd64")):
-            name = "llvm.x86.sse.sfence"
-            found = builder.module.globals.get(name)
-            builder.call(found or ir.Function(builder.module, ir.FunctionType(ir.VoidType(), []), name), [])
-        else:
+        if not call_on_x86(builder, "llvm.x86.sse.sfence"):
             builder.fence("seq_cst")
         return context.get_dummy_value()
 

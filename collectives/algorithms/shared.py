@@ -49,7 +49,6 @@ def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
     scatters = op is not None and call.verb not in _WHOLE
     source = 0 if send is None else address_of(send)
     into = chunk = 0 if recv is None else address_of(recv)
-    places = (source, -1, 0, into, -1, 0)
     if op is not None and algorithm != "inline":
         own = call.ranges(node.size)[node.rank]
         if recv is None:  # not the root: its chunk of the result stays here until it is fetched
@@ -58,12 +57,10 @@ def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
             into = chunk - own.start * item  # others look for the chunk where it would lie in the whole
         elif not scatters:
             chunk += own.start * item
-        places = (source, -1, 0, into, -1, 0)
-    if algorithm != "inline":
-        found = (-1, 0) if send is None else node.find(source, send.nbytes)
-        places = (source, *found, into, *((-1, 0) if recv is None else node.find(into, recv.nbytes)))
+    sent = node.find(source, send.nbytes) if send is not None and algorithm != "inline" else (-1, 0)
+    received = node.find(into, recv.nbytes) if recv is not None and algorithm != "inline" else (-1, 0)
     table = call.table()
-    _pack_places(engine.block, 8 * layout.SEND, *places)
+    _pack_places(engine.block, 8 * layout.SEND, source, *sent, into, *received)
     _pack_call(
         engine.block,
         8 * layout.FROM,
