@@ -21,7 +21,7 @@ FORMAT = 1
 Limits = list[tuple[float, str]]
 _FAMILY = {"Reduce_scatter_block": "Reduce_scatter", "Allgatherv": "Allgather"}
 _KIB = 1024
-_SLOTS_UP_TO = (512 * _KIB, 1024 * _KIB)  # with few ranks, with many
+_SLOTS_UP_TO = (512 * _KIB, 2048 * _KIB)  # with few ranks, with many
 
 
 def path() -> Path:
@@ -49,7 +49,7 @@ def built_in(verb: str, ranks: int, local: bool, hierarchical: bool) -> Limits:
         hierarchical: several nodes, each of whose ranks share memory, some with several ranks.
     """
     if local:
-        inline = 64 * _KIB if ranks == 2 else max(2 * _KIB, 64 * _KIB // ranks)
+        inline = 32 * _KIB if ranks == 2 else max(2 * _KIB, 64 * _KIB // ranks)
         return [(inline, "inline"), (_SLOTS_UP_TO[ranks > 4], "slots"), (np.inf, "direct")]
     if verb == "Allreduce":
         if hierarchical:

@@ -1,6 +1,7 @@
-"""Copies that go past the cache: what is written is not read again soon, least of all by this processor.
+"""Cache lines moved one at a time: past the cache, or into it ahead of their use.
 
-An ordinary store first fetches the line that it will overwrite, and pushes out what other data was cached.
+Past the cache goes what is not read again soon, least of all by this processor: an ordinary store first fetches the
+line that it will overwrite, and pushes out what other data was cached.
 """
 
 from typing import Any
@@ -26,6 +27,21 @@ def put_line(typing_context: Any, to: Any, source: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Has the line of an address, which need not be one of this process, come into the second-level cache."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        reading, second_level, data = number(0), number(2), number(1)
+        builder.call(function, [builder.inttoptr(args[0], pointer), reading, second_level, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
 
 
 @intrinsic

@@ -39,6 +39,15 @@ def test_every_algorithm(comm, verb):
                 assert n == 0 or c.last[0] == algorithm, (c.last, algorithm, n)
 
 
+@pytest.mark.ranks(2, 3)
+def test_slots_take_turns_over_calls_of_changing_verbs_and_sizes(comm):
+    """Every slot is used many times, and calls begin with any of them."""
+    lengths = np.random.default_rng(1).integers(1, 300_000, 60)
+    with communicator(comm) as c:
+        for i, n in enumerate(lengths.tolist()):
+            check(c, ("Allreduce", "Allreduce", "Allgather", "Bcast")[i % 4], n, "float32", algorithm="slots")
+
+
 @pytest.mark.ranks(2, 3, 5)
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_algorithm_over_messages_with_headers(comm, verb):

@@ -1,7 +1,18 @@
 """One collective call in shared memory, from its line to its end, in one kernel."""
 
 from psgd.collectives.compiled import direct, inline, layout, slots
-from psgd.collectives.compiled.steps import agreed, all_reached, first_of, length_of, line, memcpy, publish, put, word
+from psgd.collectives.compiled.steps import (
+    agreed,
+    all_greeted,
+    all_reached,
+    first_of,
+    length_of,
+    line,
+    memcpy,
+    publish,
+    put,
+    word,
+)
 from psgd.kernels.jit import kernel, part
 
 # Phases of a call, kept in the state.
@@ -32,7 +43,7 @@ def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, sp
         publish(node, state)
         put(state, layout.PHASE, _GREETING)
     if word(state, layout.PHASE) == _GREETING:
-        if not all_reached(node, state, word(state, layout.STEP), spins):
+        if not all_greeted(node, state, spins):
             return layout.WAIT
         result = _greeted(node, state, call, maps, where, reads)
         put(state, layout.CALLS, word(state, layout.CALLS) + 1)

@@ -26,7 +26,7 @@ from psgd.collectives.compiled.steps import (
 from psgd.kernels import atomic
 from psgd.kernels.jit import kernel, part
 from psgd.kernels.reduce import ADD_ALL, SUM, calculate
-from psgd.kernels.stream import LINE_BYTES, drain, put_line
+from psgd.kernels.stream import LINE_BYTES, drain, prefetch, put_line
 
 _readv = types.ExternalFunction(
     "process_vm_readv", types.intp(types.intp, types.intp, types.intp, types.intp, types.intp, types.intp)
@@ -115,7 +115,7 @@ def reduce_chunk(node: int, call: int, where: int, push: bool) -> bool:
             made = word(node, layout.SCRATCH)
             _add_mapped(call, where, size, made, first + start, n, item)
             finish(call, made, n)
-            _write(at, made, n * item, not in_place)
+            _write(at, made, n * item, not in_place, _source(where, me, first + start + n, item))
             if push:
                 _push(node, call, where, made, first + start, n * item, not in_place)
             continue
@@ -136,15 +136,20 @@ def _push(node: int, call: int, where: int, at: int, element: int, nbytes: int, 
         rank = (me + i) % size
         if root in (-1, rank):
             to = word(where, layout.WHERE_WORDS * rank + layout.WHERE_RECEIVE) + element * word(call, layout.ITEM)
-            _write(to, at, nbytes, past_cache)
+            _write(to, at, nbytes, past_cache, _source(where, rank, element, word(call, layout.ITEM)) + nbytes)
 
 
 @part
-def _write(to: int, source: int, nbytes: int, past_cache: bool) -> None:
-    """Copies a block: past the cache where what was there has not just been read, as it has been in place."""
+def _write(to: int, source: int, nbytes: int, past_cache: bool, ahead: int) -> None:
+    """Copies a block: past the cache where what was there has not just been read, as it has been in place.
+
+    With the former as many bytes come into the cache from `ahead`, which are read next: else memory would only be
+    written now, and only be read then.
+    """
     if past_cache and (to | nbytes) % LINE_BYTES == 0:
         for offset in range(0, nbytes, LINE_BYTES):
             put_line(to + offset, source + offset)
+            prefetch(ahead + offset)
     else:
         memcpy(to, source, nbytes)
 

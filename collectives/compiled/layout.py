@@ -48,12 +48,11 @@ LINES_AT = 128
 INLINE_BYTES = 64 * 1024
 LINE_STRIDE = LINE_BYTES + INLINE_BYTES
 SLOTS_AT = 256 * 1024
-SLOT_COUNT = 3
+SLOT_COUNT = 8  # together more than a core's second cache: writing to a line that its reader still caches is slow
 INPUT_BYTES = 256 * 1024
 RESULT_BYTES = 128 * 1024
-EXCHANGE_BYTES = (
-    64 * 1024
-)  # of a piece where all values go through slots: small enough that copying and summing overlap
+EXCHANGE_BYTES = 128 * 1024  # of a piece where all values go through slots
+EXCHANGE_COUNT = SLOT_COUNT * INPUT_BYTES // EXCHANGE_BYTES
 RESULTS_AT = SLOTS_AT + SLOT_COUNT * INPUT_BYTES
 REGION_BYTES = RESULTS_AT + SLOT_COUNT * RESULT_BYTES
 
@@ -77,6 +76,7 @@ PEER = 3  # the next one to look at in a wait over all
 POSITION = 4
 PATH = 5  # the method that the last call took
 GOAL = 6  # a step to wait for
+TURN = 7  # the slot that the next call begins with
 
 # What a kernel returns.
 DONE = 0

@@ -6,6 +6,7 @@ from psgd.collectives.compiled import layout
 from psgd.kernels import atomic
 from psgd.kernels.jit import part
 from psgd.kernels.reduce import COMBINE, DIVIDE, calculate
+from psgd.kernels.stream import prefetch
 
 memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 
@@ -56,6 +57,19 @@ def all_reached(node: int, state: int, step: int, spins: int) -> bool:
         if not reached(node, rank, step, spins):
             put(state, layout.PEER, rank)
             return False
+    put(state, layout.PEER, 0)
+    return True
+
+
+@part
+def all_greeted(node: int, state: int, spins: int) -> bool:
+    """`all_reached` the current step, where lines and what is behind them are read next: they are fetched meanwhile."""
+    for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
+        if not reached(node, rank, word(state, layout.STEP), spins):
+            put(state, layout.PEER, rank)
+            return False
+        prefetch(line(node, state, rank))
+        prefetch(line(node, state, rank) + layout.LINE_BYTES)
     put(state, layout.PEER, 0)
     return True
 

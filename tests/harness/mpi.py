@@ -1,10 +1,12 @@
 """The MPI of this environment: its mpiexec, its flags, and the variables that ranks get."""
 
+import atexit
 import functools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -38,6 +40,14 @@ def command(n: int, ulfm: bool = False) -> list[str]:
     return [*words, "-n", str(n)]
 
 
+@functools.cache
+def _sessions() -> Path:
+    """A folder for all sessions of Open MPI that this process starts; short, and gone when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="psgd-s"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def environment(token: str, extra: dict[str, str] | None = None) -> dict[str, str]:
     """Variables for a job: one thread a rank, the psgd under test, nothing of an outer launcher."""
     import psgd
@@ -47,4 +57,6 @@ def environment(token: str, extra: dict[str, str] | None = None) -> dict[str, st
     root = str(Path(psgd.__file__).parents[1])
     env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     env[TOKEN] = token
+    # A killed mpirun leaves its session's folder, named by its process, and a later one of that number does not start.
+    env["PRTE_MCA_prte_tmpdir_base"] = str(_sessions() / token[:12])
     return {**env, **(extra or {})}
