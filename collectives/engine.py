@@ -55,6 +55,7 @@ class Engine:
     Attributes:
         comm: the duplicate.
         local: all ranks are on this node and share memory.
+        one_node: all ranks are on this node.
         checks: lines are exchanged between all ranks before each call (PSGD_CHECK=1).
         leaders: the channel of one rank a node, on these.
         line: this rank's line of the current call.
@@ -72,8 +73,9 @@ class Engine:
         self.rank, self.size = self.comm.rank, self.comm.size
         self.node = node
         self.local = node is not None and node.size == self.size
+        self.one_node = len(leaders) == 1
         self.lane = lane
-        self.waiter = Waiter(crowded, self.watch)
+        self.waiter = Waiter(crowded, self.watch, far=not self.one_node)
         self.spins = 0 if crowded else SPINS
         self.channel = Channel(self.comm)
         self.leaders = Channel(self.comm, leaders) if self.rank in leaders else self.channel

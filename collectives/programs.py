@@ -19,7 +19,10 @@ from psgd.collectives.channel import Mismatch
 from psgd.collectives.engine import Engine, Program
 from psgd.kernels.errors import UsageError
 
-SEGMENT_BYTES = 256 * 1024
+SEGMENT_BYTES = 256 * 1024  # at most
+SEGMENTS = 16  # of a chunk at least, so that a ring stands still for a small part of each step only
+NODE_SEGMENT_BYTES = 512 * 1024  # where all ranks are on one node: MPI copies once, and each message costs the same
+SHORTEST_BYTES = 32 * 1024
 # Open MPI sends up to 64 KiB over TCP, its header included, without asking. Longer messages both ways often went
 # one way at a time (docs/hosts.md): likely as the answers that they wait for queue behind data of the other direction.
 EAGER_BYTES = 60 * 1024
@@ -171,8 +174,12 @@ def _native(engine: Engine, call: Call) -> None:
 
 def _segment(engine: Engine, call: Call) -> int:
     """Elements of a ring's segment, the same on all ranks."""
-    across = engine.node is not None and not engine.local  # memory is shared on each node, so there are several
-    return (EAGER_BYTES if across and _ASKS else SEGMENT_BYTES) // call.itemsize
+    if engine.one_node:
+        return NODE_SEGMENT_BYTES // call.itemsize
+    if _ASKS:
+        return EAGER_BYTES // call.itemsize
+    parts = call.nbytes // (engine.size * SEGMENTS)
+    return min(SEGMENT_BYTES, max(SHORTEST_BYTES, parts)) // call.itemsize
 
 
 def available(verb: str, engine: Engine) -> list[str]:

@@ -30,10 +30,12 @@ class Waiter:
     Args:
         crowded: ranks outnumber cores on this node, so a spinning rank holds a core that its peer needs.
         watch: called between tests; it raises to end a wait for something that will never come.
+        far: what is waited for comes from other nodes, so late that others may have the core meanwhile.
     """
 
-    def __init__(self, crowded: bool, watch: Callable[[], None] | None = None) -> None:
+    def __init__(self, crowded: bool, watch: Callable[[], None] | None = None, far: bool = False) -> None:
         self.crowded = crowded
+        self._yields = crowded or far
         self._watch = watch or _nothing
         self._patience_s = _CROWDED_PATIENCE_S if crowded else _PATIENCE_S
         if crowded:
@@ -50,7 +52,7 @@ class Waiter:
 
     def soon(self, test: Callable[[], object]) -> None:
         """For what is likely to come within a millisecond, but may take long: yields the core first, sleeps later."""
-        self._wait(test, max(self._patience_s, _YIELDING_S), yields=self.crowded)
+        self._wait(test, max(self._patience_s, _YIELDING_S), yields=self._yields)
 
     def _wait(self, test: Callable[[], object], patience_s: float, yields: bool) -> None:
         if test():
@@ -69,7 +71,7 @@ class Waiter:
         """The same for data on its way: both sides must keep calling MPI, so it yields the core but never sleeps."""
         while not test():
             self._watch()
-            if self.crowded:
+            if self._yields:
                 os.sched_yield()
 
 

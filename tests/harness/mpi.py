@@ -42,7 +42,7 @@ def command(n: int, ulfm: bool = False) -> list[str]:
 
 @functools.cache
 def _sessions() -> Path:
-    """A folder for all sessions of Open MPI that this process starts; short, and gone when it ends."""
+    """A folder for what jobs of this process leave in TMPDIR; its name is short, and it is gone when it ends."""
     folder = Path(tempfile.mkdtemp(prefix="psgd-s"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -58,5 +58,7 @@ def environment(token: str, extra: dict[str, str] | None = None) -> dict[str, st
     env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     env[TOKEN] = token
     # A killed mpirun leaves its session's folder, named by its process, and a later one of that number does not start.
-    env["PRTE_MCA_prte_tmpdir_base"] = str(_sessions() / token[:12])
+    folder = _sessions() / token[:12]
+    folder.mkdir(exist_ok=True)
+    env["TMPDIR"] = str(folder)
     return {**env, **(extra or {})}
