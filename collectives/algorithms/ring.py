@@ -18,6 +18,7 @@ the next. A link stands still once a group is through and its rank has not been 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.channel import Channel, Test
@@ -44,12 +45,19 @@ def allreduce(
     """
     parts = split(send.size, channel.size, max(1, ALIGN_BYTES // send.itemsize))
     own = parts[channel.rank]
-    yield from reduce_scatter(channel, send, recv[own.start : own.stop], parts, op, segment)
+    space = None if np.may_share_memory(send, recv) else recv
+    yield from reduce_scatter(channel, send, recv[own.start : own.stop], parts, op, segment, space)
     yield from allgather(channel, recv, parts, segment)
 
 
 def reduce_scatter(
-    channel: Channel, send: NDArray[Any], recv: NDArray[Any], parts: Sequence[range], op: Operation, segment: int
+    channel: Channel,
+    send: NDArray[Any],
+    recv: NDArray[Any],
+    parts: Sequence[range],
+    op: Operation,
+    segment: int,
+    space: NDArray[Any] | None = None,
 ) -> Generator[Test, None, None]:
     """Reduces over all ranks; each keeps its own chunk, finished if `op` is a mean.
 
@@ -60,6 +68,8 @@ def reduce_scatter(
         parts: the chunk of each rank: consecutive elements of `send`, of any lengths, also none.
         op: the reduction.
         segment: elements of a segment, at least 1.
+        space: where sums on their way may land, each in its place: as long as `send`, apart from it, `recv` its own
+            chunk. None takes memory of the channel, which costs the cache that much more.
     """
     own = parts[channel.rank]
     if channel.size == 1:
@@ -67,9 +77,11 @@ def reduce_scatter(
         return
     length = min(segment, max(len(part) for part in parts))
     ahead = _ahead(parts, segment, send.itemsize)
-    sums = channel.scratch("ring", _BANKS * ahead * length, send.dtype)
+    sums = channel.scratch("ring", 0 if space is not None else _BANKS * ahead * length, send.dtype)
 
     def landing(slot: int, cut: slice) -> NDArray[Any]:
+        if space is not None:
+            return space[cut]
         return sums[slot * length : slot * length + cut.stop - cut.start]
 
     def arrived(landed: NDArray[Any], cut: slice, last: bool) -> None:
