@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from psgd.config import NAMES, TrainConfig
+from psgd.config import NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
 from psgd.kernels.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +51,9 @@ def _from_zero(text: str) -> Kind:
 KINDS: dict[str, Kind] = {
     "dataset": Kind(str, bool, "a name or a path", "digits, fashion-mnist, or a path: IDX, .npz, .npy."),
     "model": _one_of(("softmax", "mlp", "cnn"), "Network."),
-    "strategy": _one_of(("sync", "async"), "When gradients are applied and workers go on."),
+    "strategy": _one_of(
+        ("sync", "async", "softsync", "ssp", *SERVERLESS), "When gradients are applied and workers go on."
+    ),
     "workers": _whole(1, "Ranks that compute gradients.  [default: 2; under mpirun or srun the others]"),
     "servers": _whole(0, "Ranks that hold the parameters.  [default: 1; 0 on a single rank]"),
     "epochs": _whole(1, "Passes over the training set."),
@@ -70,6 +72,22 @@ KINDS: dict[str, Kind] = {
     "seed": Kind(int, lambda v: 0 <= v < 2**63, "a whole number from 0 to 2^63 - 1", "Of all randomness."),
     "eval_every": _whole(0, "Epochs between evaluations; 0 is only at the end."),
     "target_accuracy": Kind(float, lambda v: 0 <= v <= 1, "a number in [0, 1]", "Stop there; 0 is off."),
+    "softsync": _whole(1, "softsync: contributions of a step.  [default: 1]"),
+    "staleness": _whole(0, "ssp: steps that a worker may be ahead.  [default: 3]"),
+    "period": _whole(1, "averaging, easgd, hogwild: steps between two exchanges.  [default: 8; hogwild 64]"),
+    "average_momentum": Kind(bool, lambda v: True, "true or false", "averaging: average momentum too.  [default: on]"),
+    "local_from": _from_zero("averaging: epochs with a period of 1 first.  [default: 0]"),
+    "outer_lr": _above_zero("averaging: rate of the outer step.  [default: 1]"),
+    "outer_momentum": Kind(
+        float, lambda v: 0 <= v < 1, "a number in [0, 1)", "averaging: outer Nesterov.  [default: 0]"
+    ),
+    "easgd_order": _one_of(("sync", "round-robin", "async", "hogwild"), "easgd: who pulls when.  [default: sync]"),
+    "rho": _above_zero("easgd: elastic force.  [default: 0.9 / (lr * workers)]"),
+    "accumulate": _whole(1, "allreduce: steps whose gradients make one update.  [default: 1]"),
+    "staleness_lr": _one_of(("none", "inverse", "exponential"), "Scale of stale gradients' steps."),
+    "record": Kind(Path, lambda v: v.name != "", "a file's path", "Write the order of pushes and releases here."),
+    "replay": Kind(Path, lambda v: v.name != "", "a file's path", "Follow the order in this file."),
+    "inject": Kind(str, lambda v: True, "text", "Slow workers: slow:W:F, slow:rotating:F:SHARE, compute:S.", ("SPEC",)),
     "log": Kind(Path, lambda v: v.name != "", "a file's path", "Write JSON lines to this file."),
 }
 _METAVARS = {int: "N", float: "X", Path: "FILE", str: "NAME|PATH"}
@@ -87,7 +105,7 @@ def train_options(function: F) -> F:
         kind = KINDS[name]
         default = getattr(defaults, name)
         text = kind.help
-        if default is not None:
+        if default not in (None, ""):
             shown = str(default).lower() if kind.type is bool else default
             text = f"{text}  [default: {shown}]"
         if kind.type is bool:
@@ -191,24 +209,49 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
         if text is not None:
             values[name] = convert(name, _parsed(name, text), flag(name))
     result = replace(TrainConfig(), **values)
-    if result.servers == 0 and (result.workers or 1) != 1:
-        raise UsageError(f"--servers 0: expected --workers 1 with it, got {result.workers}")
+    _check_strategy(result)
     return result
 
 
-def check_log(path: Path | None) -> None:
-    """Checks that the log can be written, without creating it.
+def _check_strategy(config: TrainConfig) -> None:
+    """Refuses options that the strategy does not have, and servers where it has none."""
+    known = STRATEGY_OPTIONS.get(config.strategy, ())
+    for name in sorted({name for names in STRATEGY_OPTIONS.values() for name in names}):
+        if getattr(config, name) is not None and name not in known:
+            able = " or ".join(strategy for strategy, names in STRATEGY_OPTIONS.items() if name in names)
+            raise UsageError(f"{flag(name)}: strategy {config.strategy} does not take it, expected --strategy {able}")
+    if config.strategy in SERVERLESS:
+        if config.servers:
+            raise UsageError(f"--servers {config.servers}: strategy {config.strategy} has none, leave it away")
+        if config.staleness_lr != "none" or config.record or config.replay:
+            raise UsageError(
+                f"--staleness-lr, --record, --replay: strategy {config.strategy} has no servers to do that"
+            )
+    elif config.servers == 0 and (config.workers or 1) != 1:
+        raise UsageError(f"--servers 0: expected --workers 1 with it, got {config.workers}")
+    if config.target_accuracy and (config.record or config.replay):
+        raise UsageError(
+            "--target-accuracy: when it is reached depends on time, leave it away with --record and --replay"
+        )
+
+
+def check_files(config: TrainConfig) -> None:
+    """Checks that the log and the record can be written, without creating them, and that the replay is there.
 
     Raises:
-        UsageError: its folder is missing or not writable, or it is a folder itself.
+        UsageError: a folder is missing or not writable, a path is a folder itself, or no file is there.
     """
-    if path is None:
-        return
-    folder = path.parent
-    if not folder.is_dir():
-        raise UsageError(f"--log {path}: expected a file in an existing folder, {folder} is none")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"--log {path}: expected a file that can be written, got no permission or a folder")
+    for name in ("log", "record"):
+        path: Path | None = getattr(config, name)
+        if path is None:
+            continue
+        folder = path.parent
+        if not folder.is_dir():
+            raise UsageError(f"--{name} {path}: expected a file in an existing folder, {folder} is none")
+        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+            raise UsageError(f"--{name} {path}: expected a file that can be written, got no permission or a folder")
+    if config.replay is not None and not config.replay.is_file():
+        raise UsageError(f"--replay {config.replay}: expected a file that --record wrote, there is none")
 
 
 def check_here(config: TrainConfig) -> None:
@@ -217,7 +260,7 @@ def check_here(config: TrainConfig) -> None:
     Raises:
         UsageError: one message; a `DataError` for the dataset.
     """
-    check_log(config.log)
+    check_files(config)
     from psgd.data import load
 
     dataset = load(config.dataset)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psgd.config import TrainConfig
+from psgd import stragglers
+from psgd.config import SERVERLESS, TrainConfig
 from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import options, outcome, ranks, summary
 
@@ -47,6 +48,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
             f"--servers {servers} --workers {workers}: expected at most {most} ranks started on one machine of "
             f"{os.cpu_count()} cores; start more with mpirun or srun on several"
         )
+    stragglers.check(chosen.inject, range(workers))
     options.check_here(chosen)
     if servers + workers == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
@@ -56,6 +58,8 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
 
 def sizes(config: TrainConfig) -> tuple[int, int]:
     """Returns how many servers and workers this command starts by itself."""
+    if config.strategy in SERVERLESS:
+        return 0, config.workers or WORKERS
     servers = 1 if config.servers is None else config.servers
     return servers, config.workers or (WORKERS if servers else 1)
 
@@ -66,17 +70,19 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     Raises:
         UsageError: the two do not add up to `size`.
     """
-    servers = (1 if size > 1 else 0) if config.servers is None else config.servers
+    peers = config.strategy in SERVERLESS
+    servers = (1 if size > 1 and not peers else 0) if config.servers is None else config.servers
     workers = size - servers if config.workers is None else config.workers
     if workers < 1:
         raise UsageError(f"--servers {servers}: a job of {size} ranks leaves no worker; start more")
-    if servers == 0 and workers > 1:
+    if servers == 0 and workers > 1 and not peers:
         raise UsageError(f"--servers 0: expected a job of 1 rank with it, got {size} ranks")
     if servers + workers != size:
         raise UsageError(
             f"--workers {workers} --servers {servers}: expected {workers + servers} ranks, got {size}; "
             f"start it with -n {workers + servers}, or leave --workers away"
         )
+    stragglers.check(config.inject, range(workers))
     return replace(config, servers=servers, workers=workers)
 
 
@@ -131,7 +137,7 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
             raise config
         config = fit(config, comm.size)
         if comm.rank == 0:
-            options.check_log(config.log)
+            options.check_files(config)
     except UsageError as error:
         complaint = str(error)
     signature = {name: str(value) for name, value in vars(config).items()} if complaint is None else {}

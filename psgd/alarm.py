@@ -51,6 +51,8 @@ class Alarm:
             self._cause[0] = self._heard[index, 0]
             raise PeerLostError(cause_message(int(self._cause[0])))
 
+    advance = check  # so that the waits of collectives look too, as one of their BACKGROUND
+
     def ring(self) -> None:
         """Tells all peers, once. Does not block."""
         if not self._rung and self._out:

@@ -1,6 +1,7 @@
 """What a training loop holds: parameters to read, gradients to fill, and `step()`."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ class Client(Protocol):
         version: groups applied to `params`.
         waited_s: seconds spent in `step`.
         stop: the server asks to stop early (a target was reached).
+        bytes_sent, bytes_received: of this worker, where it counts them itself; whole when it has finished.
     """
 
     params: Vector
@@ -33,9 +35,14 @@ class Client(Protocol):
     version: int
     waited_s: float
     stop: bool
+    bytes_sent: int
+    bytes_received: int
 
     def start(self) -> None:
         """Gets the first parameters. Blocks."""
+
+    def overlap(self, samples: int) -> Callable[[range], None] | None:
+        """See `psgd.connection.Connection.overlap`."""
 
     def step(self, samples: int, loss: float) -> None:
         """Pushes `grads` and pulls `params`. Blocks until this worker may go on."""
@@ -55,6 +62,7 @@ class MpiClient:
         self.version = 0
         self.waited_s = 0.0
         self.stop = False
+        self.bytes_sent = self.bytes_received = 0
         self._transport = transport
         self._first = first
         self._pushes = 0
@@ -68,6 +76,9 @@ class MpiClient:
         self._transport.exchange(Kind.INIT if self._first else Kind.PULL, (0, 0, 0, 0, 0, 0, 0.0, 0.0), self._first)
         self.grads[:] = 0
         self._began = time.perf_counter()
+
+    def overlap(self, samples: int) -> None:
+        """See `Client`."""
 
     def step(self, samples: int, loss: float) -> None:
         """See `Client`."""
@@ -90,6 +101,7 @@ class MpiClient:
         computed = time.perf_counter() - self._began - self.waited_s
         fields = (self._pushes, self._pushes, self.version, 0, self._drawn, 0, self.waited_s, computed)
         self.version = self._transport.exchange(Kind.DONE, fields, False).version
+        self.bytes_sent, self.bytes_received = self._transport.bytes_sent, self._transport.bytes_received
 
 
 class LocalClient:
@@ -100,6 +112,7 @@ class LocalClient:
         self.version = 0
         self.waited_s = 0.0
         self.stop = False
+        self.bytes_sent = self.bytes_received = 0
         self._shard = shard
         self._metrics = metrics
         self._parts = [grads[r.start : r.stop] for r in shard.ranges]
@@ -108,6 +121,9 @@ class LocalClient:
     def start(self) -> None:
         """See `Client`."""
         self._metrics.restart()
+
+    def overlap(self, samples: int) -> None:
+        """See `Client`."""
 
     def step(self, samples: int, loss: float) -> None:
         """See `Client`."""

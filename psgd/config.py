@@ -31,6 +31,21 @@ class TrainConfig:
         seed: of initialization, data order and everything random.
         eval_every: epochs between two evaluations on the test set; 0 evaluates only at the end.
         target_accuracy: stop once the test accuracy reaches it; 0 is off.
+        softsync: contributions in a group of strategy `softsync`. Options that are a strategy's own are None where
+            unset; they are then the strategy's default.
+        staleness: steps that a worker may be ahead, strategy `ssp`.
+        period: steps between two averagings (`averaging`, `hogwild` across nodes) or elastic pulls (`easgd`).
+        average_momentum: average the optimizer's state too, strategy `averaging`.
+        local_from: epochs of averaging at every step before `period` applies, strategy `averaging`.
+        outer_lr: rate of the outer step, strategy `averaging`.
+        outer_momentum: momentum of the outer step, strategy `averaging`.
+        easgd_order: `sync`, `round-robin`, `async` or `hogwild`, strategy `easgd`.
+        rho: elastic force, strategy `easgd`.
+        accumulate: steps whose gradients are added before an update, strategy `allreduce`.
+        staleness_lr: what stale gradients are scaled by: `none`, `inverse` or `exponential`.
+        record: file for the order of the run, or None.
+        replay: file with the order that the run is to follow, or None.
+        inject: slow workers, as `psgd.stragglers` reads it; empty is none.
         log: JSON lines file, or None.
     """
 
@@ -55,7 +70,33 @@ class TrainConfig:
     seed: int = 0
     eval_every: int = 1
     target_accuracy: float = 0.0
+    softsync: int | None = None
+    staleness: int | None = None
+    period: int | None = None
+    average_momentum: bool | None = None
+    local_from: float | None = None
+    outer_lr: float | None = None
+    outer_momentum: float | None = None
+    easgd_order: str | None = None
+    rho: float | None = None
+    accumulate: int | None = None
+    staleness_lr: str = "none"
+    record: Path | None = None
+    replay: Path | None = None
+    inject: str = ""
     log: Path | None = None
+
+
+STRATEGY_OPTIONS = {
+    "softsync": ("softsync",),
+    "ssp": ("staleness",),
+    "allreduce": ("accumulate",),
+    "averaging": ("period", "average_momentum", "local_from", "outer_lr", "outer_momentum"),
+    "easgd": ("period", "easgd_order", "rho"),
+    "hogwild": ("period",),
+}
+"""The options that only some strategies have."""
+SERVERLESS = ("allreduce", "averaging", "easgd", "hogwild")
 
 
 NAMES = tuple(field.name for field in fields(TrainConfig))

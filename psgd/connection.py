@@ -1,22 +1,26 @@
 """What `psgd.connect` gives: a rank's part of a parameter server, as a context manager."""
 
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd import strategies
 from psgd.alarm import Alarm
 from psgd.arguments import whole_number
 from psgd.client import Client, LocalClient, MpiClient
+from psgd.collectives.engine import BACKGROUND
 from psgd.collectives.split import split
 from psgd.collectives.waiting import Waiter
 from psgd.gradients import Gradients, allocate
 from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
+from psgd.peers import Peers
+from psgd.recording import Recorder
 from psgd.rules import Rule
 from psgd.schedules import Schedule
 from psgd.server import Server
@@ -47,13 +51,14 @@ class Connection:
         self,
         mesh: Mesh,
         params: Vector,
-        strategy: strategies.Strategy,
+        strategy: Any,
         rule: Rule,
         schedule: Schedule,
         metrics: RunMetrics,
         segment: int,
         clip_norm: float,
         reduction_factor: float,
+        scale: Callable[[int], float] | None = None,
     ) -> None:
         self.mesh = mesh
         self._params = params
@@ -61,7 +66,8 @@ class Connection:
         self.metrics = metrics
         self.workers, self.servers = mesh.workers, mesh.servers
         self.bytes_sent = self.bytes_received = 0
-        self._strategy = strategy
+        self._strategy = strategy  # see psgd.strategies.create
+        self._scale = scale
         self._segment = segment
         self._shards = split(params.size, max(1, mesh.servers), max(1, _ALIGN_BYTES // params.itemsize))
         self._client: Client | None = None
@@ -71,6 +77,17 @@ class Connection:
         self._shard = partial(
             Shard, rule=rule, schedule=schedule, segment=segment, clip_norm=clip_norm, reduction_factor=reduction_factor
         )
+        self._peers = partial(
+            Peers,
+            mesh=mesh,
+            params=params,
+            rule=rule,
+            schedule=schedule,
+            segment=segment,
+            clip_norm=clip_norm,
+            reduction_factor=reduction_factor,
+            metrics=metrics,
+        )
 
     @property
     def is_server(self) -> bool:
@@ -79,10 +96,13 @@ class Connection:
 
     @property
     def params(self) -> Vector:
-        """The caller's vector. On a server, inside the block, it ends the block's body."""
+        """The parameters to compute with: the caller's vector, but with hogwild, inside the block, the node's own.
+
+        On a server, inside the block, it ends the block's body.
+        """
         if self._skipping:
             raise _WorkersOnly
-        return self._params
+        return self._params if self._client is None else self._client.params
 
     @property
     def worker(self) -> int:
@@ -126,6 +146,17 @@ class Connection:
             samples = whole_number("step: samples", samples)
         client.step(samples, loss)
 
+    def overlap(self, samples: int) -> Callable[[range], None] | None:
+        """Where pushing can begin while the backward pass still runs: a function to be told of each final range.
+
+        Call it before each gradient, hand what it returns to the backward pass (`model.gradient(..., on_ready=...)`),
+        then call `step` with the same samples. The ranges are those of `grads` and come from its end to its start.
+
+        Returns:
+            None where the strategy has no use for it.
+        """
+        return self._only_on_workers().overlap(samples)
+
     def report(self, accuracy: float, loss: float) -> None:
         """Tells server 0 of an evaluation of `params` (for the log, and to stop at a target)."""
         self._only_on_workers().report(accuracy, loss)
@@ -139,6 +170,9 @@ class Connection:
 
     def __enter__(self) -> "Connection":
         mesh, params = self.mesh, self._params
+        if mesh.servers == 0 and mesh.workers > 1:
+            self._meet()
+            return self
         if mesh.servers == 0:
             shard = self._shard(params)
             self._client = LocalClient(shard, np.zeros_like(params), self.metrics)
@@ -162,6 +196,18 @@ class Connection:
             raise
         return self
 
+    def _meet(self) -> None:
+        mesh = self.mesh
+        self._alarm = Alarm(mesh.world, [rank for rank in range(mesh.workers) if rank != mesh.index], mesh.index)
+        BACKGROUND.add(self._alarm)
+        try:
+            self._client = self._strategy(self._peers(alarm=self._alarm))
+            self._client.start()
+        except BaseException:
+            self._client = None
+            self._end(failed=True)
+            raise
+
     def _begin(self, grads: Vector, reached: list[bool]) -> None:
         mesh, params = self.mesh, self._params
         self._transport = transport = MpiWorkerTransport(
@@ -172,7 +218,10 @@ class Connection:
 
     def _serve(self, grads: Gradients) -> None:
         mesh, part = self.mesh, self._shards[self.mesh.index]
-        shard = self._shard(self._params[part.start : part.stop], sum_over_shards=self._sum_over_servers)
+        shard = self._shard(
+            self._params[part.start : part.stop],
+            sum_over_shards=self._sum_over_servers,
+        )
         self._transport = transport = MpiServerTransport(
             mesh,
             shard.params,
@@ -189,8 +238,11 @@ class Connection:
             index=mesh.index,
             servers=mesh.servers,
             metrics=self.metrics,
+            scale=self._scale,
         )
         server.run()
+        if isinstance(self._strategy, Recorder):
+            self._strategy.close()
 
     def _end(self, failed: bool) -> None:
         """Ends this rank's part: rings the alarm if it failed, and takes back every request.
@@ -205,6 +257,7 @@ class Connection:
                 self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
                 transport.close()
             if self._alarm is not None:
+                BACKGROUND.discard(self._alarm)
                 self._alarm.close()
             if not failed:
                 self.mesh.free()
@@ -234,6 +287,7 @@ class Connection:
         try:
             if kind is None:
                 client.finish()
+                self.bytes_sent, self.bytes_received = client.bytes_sent, client.bytes_received
         except BaseException:
             self._end(failed=True)
             raise

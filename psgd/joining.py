@@ -1,18 +1,20 @@
 """`psgd.connect`: the parameter server under somebody else's training loop."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
-from psgd import rules, strategies
+from psgd import rules, staleness, strategies
 from psgd.agreement import agree
 from psgd.arguments import real_number, whole_number
 from psgd.connection import Connection
 from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
+from psgd.recording import Recorder, Replay, load
 from psgd.rules import Rule
 from psgd.schedules import Schedule, constant
 from psgd.wire import INLINE_BYTES
@@ -32,6 +34,9 @@ def connect(
     weight_decay: float = 0.0,
     clip_norm: float = 0.0,
     reduction: str = "mean",
+    staleness_lr: str = "none",
+    record: str | Path | None = None,
+    replay: str | Path | None = None,
     metrics: RunMetrics | None = None,
     segment_bytes: int | None = None,
     **options: Any,
@@ -53,14 +58,17 @@ def connect(
         params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
             place by `step` and owned by the caller; do not write to it inside the block.
         strategy: a name in `psgd.strategies.NAMES`.
-        servers: how many ranks serve; None is 1, or 0 on a single rank.
+        servers: how many ranks serve; None is 1, or 0 on a single rank and for strategies that have none.
         lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
         rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
         momentum: factor, for a rule given by name.
         weight_decay: L2 coefficient, for a rule given by name. Both are applied once, on the server.
         clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
-        metrics: filled on server 0 (on a single rank: here).
+        staleness_lr: "inverse" or "exponential" shrink what is stale (`psgd.staleness`); for strategies with servers.
+        record: a file for the order in which pushes are applied and workers released; written on server 0.
+        replay: such a file, whose order is enforced: the same program on the same data ends with the same bits.
+        metrics: filled on server 0 (where there is none, on worker 0).
         segment_bytes: large shards travel in messages of this size; None chooses by the size of a shard.
         **options: the strategy's own.
 
@@ -73,17 +81,22 @@ def connect(
         raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
     vector, complaint = _checked(params)
     size = comm.Get_size()
-    count, segment = (1 if size > 1 else 0), 0
+    count, segment = (1 if size > 1 and not strategies.serverless(strategy) else 0), 0
     signature: dict[str, Any] = {}
     try:
         if servers is not None:
             count = whole_number("servers", servers)
+            if count and strategies.serverless(strategy):
+                raise UsageError(f"servers: strategy {strategy} has none, expected 0, got {count}")
         schedule = lr if callable(lr) else constant(real_number("lr", lr, above=0.0))
         chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
         decide = strategies.create(strategy, size - count, **options)
         if reduction not in ("mean", "sum"):
             raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
         clip = real_number("clip_norm", clip_norm)
+        scale = staleness.create(staleness_lr)
+        if strategies.serverless(strategy) and (scale or record or replay):
+            raise UsageError(f"staleness_lr, record, replay: strategy {strategy} has no servers to do that")
         if metrics is not None and len(metrics.pushes) != size - count:
             raise UsageError(f"metrics: expected RunMetrics for {size - count} workers, got {len(metrics.pushes)}")
         segment = segment_bytes_for(vector.nbytes // max(1, count), segment_bytes)
@@ -100,13 +113,17 @@ def connect(
             "reduction": reduction,
             "segment_bytes": segment,
             "lr": [float(schedule(samples)) for samples in (0, 1e3, 1e6)],
+            "staleness_lr": staleness_lr,
+            "workers": size - count,
+            "replay": replay is not None,
         }
+        decide = _ordered(decide, record, replay, signature, comm.Get_rank())
     except Exception as error:  # whatever it is, all ranks must hear of it
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         complaint = complaint or text
     agree(comm, "psgd.connect", signature, complaint)
     return Connection(
-        Mesh(comm, count),
+        Mesh(comm, count, peers=strategies.serverless(strategy)),
         vector,
         decide,
         chosen,
@@ -115,7 +132,20 @@ def connect(
         segment // vector.itemsize,
         clip,
         float(size - count) if reduction == "sum" else 1.0,
+        scale,
     )
+
+
+def _ordered(
+    strategy: Any, record: str | Path | None, replay: str | Path | None, run: dict[str, Any], rank: int
+) -> Any:
+    """The strategy, with its decisions written to a file or taken from one; only rank 0 touches files."""
+    common = {key: run[key] for key in ("size", "dtype", "strategy", "strategy's options", "workers", "rule", "lr")}
+    if replay is not None:
+        strategy = Replay(run["workers"], load(Path(replay), common) if rank == 0 else [])
+    if record is not None and rank == 0:
+        strategy = Recorder(strategy, Path(record), common)
+    return strategy
 
 
 def segment_bytes_for(shard_bytes: int, asked: int | None) -> int:

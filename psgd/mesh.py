@@ -18,7 +18,8 @@ class Mesh:
 
     Args:
         comm: any intracommunicator; it stays the caller's.
-        servers: number of servers; 0 only with a single rank.
+        servers: number of servers; 0 with a single rank, or where workers have none (`peers`).
+        peers: there are no servers whatever the number of ranks.
 
     Attributes:
         world: private duplicate of `comm`.
@@ -32,9 +33,9 @@ class Mesh:
         UsageError: the ranks do not suffice (on all ranks alike).
     """
 
-    def __init__(self, comm: MPI.Intracomm, servers: int = 1) -> None:
+    def __init__(self, comm: MPI.Intracomm, servers: int = 1, peers: bool = False) -> None:
         size, rank = comm.Get_size(), comm.Get_rank()
-        if servers < 0 or servers >= size or (servers == 0 and size > 1):
+        if not peers and (servers < 0 or servers >= size or (servers == 0 and size > 1)):
             raise UsageError(
                 f"servers: expected 1 to {size - 1} of {size} ranks to be servers, got {servers}: "
                 "start more ranks, or ask for fewer servers"

@@ -2,7 +2,8 @@
 
 Version = groups applied. Clock = a worker's logged pushes. An `Action` is what a strategy decides at once: the
 log entries `apply(worker, push, group, weight)` for each member of a group, then `release(worker)` for each worker
-that may go on. An empty group only releases; `end` closes the log.
+that may go on; `end` closes the log. A group may stay open over several actions: it takes its step with the first that
+does not leave it open. Without members and without an open group an action only releases.
 """
 
 from collections.abc import Sequence
@@ -35,11 +36,13 @@ class Action(NamedTuple):
         group: contributions in the order in which they are summed; may be empty.
         release: workers that get the parameters as they then are.
         end: nothing follows; workers get their last parameters.
+        opens: the group stays open for more contributions, and no step is taken yet.
     """
 
     group: tuple[Member, ...] = ()
     release: tuple[int, ...] = ()
     end: bool = False
+    opens: bool = False
 
 
 def order_words(workers: int) -> int:
@@ -49,7 +52,7 @@ def order_words(workers: int) -> int:
 
 def encode(action: Action, out: NDArray[np.int64]) -> int:
     """Writes the action to `out` (int64, `order_words(workers)` long) and returns the words used."""
-    out[0], out[1], out[2] = len(action.group), len(action.release), action.end
+    out[0], out[1], out[2] = len(action.group), len(action.release), action.end + 2 * action.opens
     at = 3
     for member in action.group:
         out[at], out[at + 1] = member.worker, member.push
@@ -69,8 +72,8 @@ def decode(words: NDArray[np.int64], workers: int) -> Action:
     """
     if words.size < 3:
         raise ContractError(f"order: expected at least 3 words, got {words.size}")
-    members, releases, end = (int(word) for word in words[:3])
-    if not (0 <= members <= workers and 0 <= releases <= workers and end in (0, 1)):
+    members, releases, flags = (int(word) for word in words[:3])
+    if not (0 <= members <= workers and 0 <= releases <= workers and 0 <= flags <= 3):
         raise ContractError(f"order: expected at most {workers} members, got {members} and {releases} releases")
     if words.size < 3 + 3 * members + releases:
         raise ContractError(f"order: truncated entry of {words.size} words")
@@ -81,7 +84,7 @@ def decode(words: NDArray[np.int64], workers: int) -> Action:
     release = tuple(int(word) for word in words[3 + 3 * members : 3 + 3 * members + releases])
     _check_workers([m.worker for m in group], workers)
     _check_workers(release, workers)
-    return Action(group, release, bool(end))
+    return Action(group, release, bool(flags & 1), bool(flags & 2))
 
 
 def _check_workers(indexes: Sequence[int], workers: int) -> None:

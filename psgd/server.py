@@ -6,11 +6,12 @@ server finds it alone and no message passes between them.
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 from psgd.kernels.errors import ContractError
 from psgd.metrics import RunMetrics
-from psgd.order import Action
-from psgd.shard import Shard
+from psgd.order import Action, Member
+from psgd.shard import Contribution, Shard
 from psgd.strategies import Strategy
 from psgd.transport import ServerTransport
 from psgd.wire import FORMAT, Header, Kind
@@ -29,6 +30,7 @@ class Server:
         index: this server's index.
         servers: number of servers.
         metrics: told of every push, on server 0.
+        scale: what a contribution of that staleness is multiplied by; None is 1.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Server:
         index: int = 0,
         servers: int = 1,
         metrics: RunMetrics | None = None,
+        scale: Callable[[int], float] | None = None,
     ) -> None:
         self.transport = transport
         self.shard = shard
@@ -50,6 +53,7 @@ class Server:
         self._publishes = index == 0 and servers > 1 and not strategy.fixed_order
         self._index = index
         self._workers = workers
+        self._scale = scale
         self._pending: dict[int, Header] = {}
         self._done: set[int] = set()
         self._queue: deque[Action] = deque()
@@ -121,25 +125,36 @@ class Server:
         return all(member.worker in self._pending for member in action.group)
 
     def _execute(self, action: Action) -> None:
-        if not action.group:
-            self._release(action.release, Kind.END if action.end else Kind.REPLY)
+        shard, transport, release = self.shard, self.transport, action.release
+        if action.end or not (action.group or shard.is_open):
+            self._release(release, Kind.END if action.end else Kind.REPLY)
             self._ended = action.end
             return
-        shard, transport, release = self.shard, self.transport, action.release
-        group = []
-        for member in action.group:
-            header = self._pending.pop(member.worker)
-            if header.push != member.push:
-                raise ContractError(
-                    f"server {self._index}: the log has push {member.push} of worker {member.worker}, "
-                    f"which sent push {header.push}"
-                )
-            if header.samples:
-                group.append((member.worker, header.samples, member.weight))
-                self.metrics.applied(header, shard.version)
-        transport.reply(release, self._header(_REPLY, shard.version + bool(group)))
+        group = [self._contribution(member) for member in action.group]
+        group = [contribution for contribution in group if contribution[1]]
+        if action.opens:
+            for contribution in group:
+                shard.add(contribution, transport.fetch)
+            self._release(release, Kind.REPLY)
+            return
+        transport.reply(release, self._header(_REPLY, shard.version + bool(group or shard.is_open)))
         shard.apply(group, transport.fetch, transport.settle, lambda segment: transport.emit(release, segment))
         self.metrics.progress(shard.samples, shard.version, shard.lr)
+
+    def _contribution(self, member: Member) -> Contribution:
+        """What a member's push, which has come, adds to its group."""
+        header = self._pending.pop(member.worker)
+        if header.push != member.push:
+            raise ContractError(
+                f"server {self._index}: the log has push {member.push} of worker {member.worker}, "
+                f"which sent push {header.push}"
+            )
+        weight = member.weight
+        if header.samples:
+            self.metrics.applied(header, self.shard.version)
+            if self._scale is not None:
+                weight *= self._scale(self.shard.version - header.version)
+        return member.worker, header.samples, weight
 
     def _release(self, workers: tuple[int, ...], kind: int) -> None:
         self.transport.reply(workers, self._header(kind, self.shard.version))

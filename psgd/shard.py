@@ -1,9 +1,9 @@
 """One server's range of the parameters: sums a group's gradients and takes the optimizer's step.
 
-A group makes one step on the weighted mean of its gradients,
-sum(weight * samples * gradient) / sum(weight * samples), summed in the order of the group. The work streams
-through segments, so that receiving, updating and replying overlap and no second copy of the shard is needed (one
-is, with clipping: the norm must be known before the first element moves).
+A group makes one step on the mean of its gradients, sum(weight * samples * gradient) / sum(samples), summed in the
+order of the group. The work streams through segments, so that receiving, updating and replying overlap and no second
+copy of the shard is needed (one is, with clipping: the norm must be known before the first element moves; and where
+groups stay open: their sum lies there meanwhile).
 """
 
 import math
@@ -63,10 +63,21 @@ class Shard:
             (index, params[r.start : r.stop], tuple(s[r.start : r.stop] for s in self.state))
             for index, r in enumerate(self.ranges)
         ]
-        self._sum = np.empty(params.size if clip_norm else min(segment, params.size), params.dtype)
-        whole = bool(clip_norm)
-        self._sums = [self._sum[r.start : r.stop] if whole else self._sum[: len(r)] for r in self.ranges]
+        self._open = 0  # samples in the sum of a group that is open
+        self._make_sums(whole=bool(clip_norm))
         self._compile()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a group has contributions and waits for its step."""
+        return self._open > 0
+
+    def _make_sums(self, whole: bool) -> None:
+        """Makes the memory for a group's sum: of the shard, or of one segment."""
+        longest = max((len(part) for part in self.ranges), default=0)
+        self._whole = whole
+        self._sum = np.empty(self.params.size if whole else longest, self.params.dtype)
+        self._sums = [self._sum[r.start : r.stop] if whole else self._sum[: len(r)] for r in self.ranges]
 
     def _compile(self) -> None:
         """Compiles the kernels on empty arrays, so that no step waits for it."""
@@ -84,7 +95,7 @@ class Shard:
         settle: Callable[[int], None],
         emit: Callable[[int], None],
     ) -> None:
-        """Takes one step and adds 1 to the version; a group of 0 samples only emits.
+        """Takes one step, with what was added before, and adds 1 to the version; without samples it only emits.
 
         Args:
             group: contributions in summing order.
@@ -94,19 +105,19 @@ class Shard:
             emit: `emit(segment)` is told that the segment has its final values of this version.
         """
         self.lr = lr = self.schedule(self.samples)
-        if not group:
+        total = self._open + sum(samples for _, samples, _ in group)
+        if not total:
             for index in range(len(self.ranges)):
                 emit(index)
             return
         self.version += 1
-        single = len(group) == 1
+        self.samples += total
+        single = len(group) == 1 and not self._open
         if single:
-            worker, samples, weight = group[0]
-            self.samples += samples
+            worker, _, weight = group[0]
             scale = self._factor * weight
         else:
-            self.samples += sum(samples for _, samples, _ in group)
-            scale = self._factor / sum(samples * weight for _, samples, weight in group)
+            scale = self._factor / total
         if self._clip:
             scale = self._clipped(group, scale, fetch)
         update, version = self.rule.update, self.version
@@ -120,20 +131,29 @@ class Shard:
             settle(index)
             update(params, grad, state, lr, scale, version)
             emit(index)
+        self._open = 0
+
+    def add(self, contribution: Contribution, fetch: Callable[[int, int], Vector]) -> None:
+        """Adds a contribution to the group that the next `apply` closes. Its samples count when that happens."""
+        if not self._whole:
+            self._make_sums(whole=True)
+        for index in range(len(self.ranges)):
+            self._gather((contribution,), index, fetch)
+        self._open += contribution[1]
 
     def _clipped(self, group: Sequence[Contribution], scale: float, fetch: Callable[[int, int], Vector]) -> float:
         """Sums the whole gradient and shrinks `scale` where its norm over all shards is too large."""
         for index in range(len(self.ranges)):
-            self._gather(group, index, fetch)
+            if len(group) == 1 and not self._open:
+                self._sums[index][:] = fetch(group[0][0], index)
+            else:
+                self._gather(group, index, fetch)
         norm = scale * math.sqrt(self._sum_over_shards(accumulate.sum_of_squares(self._sum)))
         return scale * self._clip / norm if norm > self._clip else scale
 
     def _gather(self, group: Sequence[Contribution], index: int, fetch: Callable[[int, int], Vector]) -> Vector:
         out = self._sums[index]
-        if len(group) == 1:
-            out[:] = fetch(group[0][0], index)
-            return out
-        add = accumulate.weigh
+        add = accumulate.add_weighted if self._open else accumulate.weigh
         for worker, samples, weight in group:
             add(out, fetch(worker, index), samples * weight)
             add = accumulate.add_weighted

@@ -1,14 +1,15 @@
 """One rank's part of `psgd train`: data, model, connection, loop, result."""
 
+import time
 from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
-from psgd import rules, schedules
+from psgd import rules, schedules, strategies
 from psgd.agreement import broadcast
-from psgd.config import TrainConfig
+from psgd.config import STRATEGY_OPTIONS, TrainConfig
 from psgd.connection import Connection
 from psgd.data import Dataset, load
 from psgd.data.batches import Batches
@@ -21,6 +22,7 @@ from psgd.metrics import Event, RunMetrics
 from psgd.nn import models
 from psgd.nn.model import Model
 from psgd.schedules import Schedule
+from psgd.stragglers import Stragglers
 
 EVALUATION_BATCH = 500
 
@@ -53,7 +55,8 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
         AgreedUsageError: wrong options or data, on all ranks alike.
         UsageError: data that this rank alone cannot read.
     """
-    servers = (1 if comm.Get_size() > 1 else 0) if config.servers is None else config.servers
+    serverless = strategies.serverless(config.strategy)
+    servers = (1 if comm.Get_size() > 1 and not serverless else 0) if config.servers is None else config.servers
     workers = comm.Get_size() - servers
     serves = comm.Get_rank() < servers
     dataset, statistics, facts = _open(config, comm, needs_data=not serves)
@@ -68,7 +71,8 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             target_accuracy=config.target_accuracy,
         )
         params = np.empty(model.layout.size, np.float32) if serves else model.init(config.seed)
-        trainer = None if serves else _Trainer(config, dataset, statistics, model, params)
+        slowness = Stragglers(config.inject, max(0, comm.Get_rank() - servers), workers)
+        trainer = None if serves else _Trainer(config, dataset, statistics, model, params, slowness)
         if on_progress is not None and comm.Get_rank() == 0:
             on_progress.start(samples * config.epochs, config.epochs)
         connection = connect(
@@ -80,7 +84,11 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             rule=rules.create(config.optimizer, config.momentum, config.weight_decay),
             clip_norm=config.clip_norm,
             reduction=config.reduction,
+            staleness_lr=config.staleness_lr,
+            record=config.record,
+            replay=config.replay,
             metrics=metrics,
+            **_strategy_options(config, samples),
         )
         # Overflow is told as a loss that is not finite, not as a warning from the depths of each rank.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -104,6 +112,15 @@ def schedule(config: TrainConfig, samples: int, workers: int) -> Schedule:
     else:
         chosen = schedules.constant(lr)
     return schedules.warmup(chosen, config.warmup_epochs * samples)
+
+
+def _strategy_options(config: TrainConfig, samples: int) -> dict[str, Any]:
+    """The strategy's own options that were given; epochs become samples."""
+    names = STRATEGY_OPTIONS.get(config.strategy, ())
+    given = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+    if "local_from" in given:
+        given["local_from"] *= samples
+    return given
 
 
 def _open(
@@ -145,8 +162,10 @@ class _Trainer:
         statistics: Statistics,
         model: Model,
         params: np.ndarray[Any, Any],
+        slowness: Stragglers,
     ) -> None:
         assert dataset is not None
+        self._slowness = slowness
         self._config = config
         self._dataset = dataset
         self._model = model
@@ -173,8 +192,10 @@ class _Trainer:
                 indices = sampler.batch(epoch, step)
                 loss = 0.0
                 if len(indices):
+                    start = time.perf_counter()
                     x, y = batches.fetch(indices)
-                    loss = model.gradient(context, x, y)
+                    loss = model.gradient(context, x, y, ps.overlap(len(indices)))
+                    self._slowness.sleep(epoch * sampler.steps + step, time.perf_counter() - start)
                 ps.step(len(indices), loss)
                 if ps.stop:
                     return

@@ -233,7 +233,7 @@ def test_wrong_arrays_on_one_rank_are_named_on_all(comm, what):
         ({"weight_decay": "x"}, "weight_decay: expected a number 0 or more"),
         ({"rule": "momentum", "momentum": float("nan")}, "momentum: expected a number 0 or more and less than 1"),
         ({"servers": 1.5}, "servers: expected a whole number, got 1.5"),
-        ({"strategy": ["sync"]}, "strategy: expected one of sync, async, got"),
+        ({"strategy": ["sync"]}, "strategy: expected one of sync, async, softsync"),
         ({"segment_bytes": -5}, "segment_bytes: expected"),
         ({"segment_bytes": 1.5}, "segment_bytes: expected"),
     ],

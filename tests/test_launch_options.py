@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from psgd import rules, schedules, strategies
-from psgd.config import NAMES, TrainConfig
+from psgd.config import NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
 from psgd.kernels.errors import DataError, UsageError
 from psgd.launch import options
 
@@ -60,6 +60,18 @@ WRONG_VALUES = {
     "seed": ["-1", str(2**63)],
     "eval_every": ["-1"],
     "target_accuracy": ["1.01", "-0.1", "nan"],
+    "softsync": ["0", "x"],
+    "staleness": ["-1", "1.5"],
+    "period": ["0"],
+    "local_from": ["-1", "nan"],
+    "outer_lr": ["0", "inf"],
+    "outer_momentum": ["1", "-0.1"],
+    "easgd_order": ["tree"],
+    "rho": ["0", "nan"],
+    "accumulate": ["0"],
+    "staleness_lr": ["linear"],
+    "record": [""],
+    "replay": [""],
     "log": [""],
 }
 
@@ -74,7 +86,7 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 
 def test_every_option_that_can_be_wrong_is_tested():
-    assert set(WRONG_VALUES) == set(NAMES) - {"scale_lr"}
+    assert set(WRONG_VALUES) == set(NAMES) - {"scale_lr", "average_momentum", "inject"}
 
 
 @pytest.mark.parametrize(
@@ -128,15 +140,50 @@ def test_no_server_needs_one_worker(workers, fine):
             options.build(flags)
 
 
-def test_the_log_must_be_writable_and_is_not_created(tmp_path):
+@pytest.mark.parametrize("name", ["log", "record"])
+def test_what_is_written_must_be_writable_and_is_not_created(tmp_path, name):
     file = tmp_path / "run.jsonl"
-    options.check_log(file)
+    options.check_files(TrainConfig(**{name: file}))
     assert not file.exists()
-    options.check_log(None)
     with pytest.raises(UsageError, match="existing folder"):
-        options.check_log(tmp_path / "no" / "run.jsonl")
-    with pytest.raises(UsageError, match="--log"):
-        options.check_log(tmp_path)
+        options.check_files(TrainConfig(**{name: tmp_path / "no" / "run.jsonl"}))
+    with pytest.raises(UsageError, match=f"--{name}"):
+        options.check_files(TrainConfig(**{name: tmp_path}))
+
+
+def test_an_order_to_follow_must_be_there(tmp_path):
+    with pytest.raises(UsageError, match="--replay .*none: expected a file that --record wrote"):
+        options.check_files(TrainConfig(replay=tmp_path / "none"))
+
+
+def test_each_strategy_has_the_options_that_it_says():
+    from psgd import strategies
+
+    assert set(options.KINDS["strategy"].names) == set(strategies.NAMES)
+    assert set(SERVERLESS) == {name for name in strategies.NAMES if strategies.serverless(name)}
+    for name in strategies.NAMES:
+        hidden = {"hogwild": {"count_lost"}}.get(name, set())
+        assert set(strategies.options(name)) - hidden == set(STRATEGY_OPTIONS.get(name, ())), name
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"staleness": "3"}, "--staleness: strategy sync does not take it, expected --strategy ssp"),
+        (
+            {"strategy": "ssp", "period": "3"},
+            "--period: strategy ssp does not take it, expected --strategy averaging or",
+        ),
+        ({"strategy": "hogwild", "servers": "1"}, "--servers 1: strategy hogwild has none"),
+        ({"strategy": "allreduce", "record": "x"}, "strategy allreduce has no servers to do that"),
+        ({"strategy": "easgd", "staleness_lr": "inverse"}, "strategy easgd has no servers to do that"),
+        ({"replay": "x", "target_accuracy": "0.9"}, "--target-accuracy: when it is reached depends on time"),
+        ({"strategy": "asinc"}, "did you mean async"),
+    ],
+)
+def test_options_that_do_not_go_together(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
 
 
 def test_the_dataset_must_open(tmp_path):

@@ -13,6 +13,7 @@ actions = st.builds(
     st.lists(members, max_size=WORKERS).map(tuple),
     st.lists(st.integers(0, WORKERS - 1), max_size=WORKERS).map(tuple),
     st.booleans(),
+    st.booleans(),
 )
 
 

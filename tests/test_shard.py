@@ -46,10 +46,10 @@ def test_a_group_steps_on_the_mean_by_samples(segment):
     assert (shard.version, shard.samples) == (1, 35)
 
 
-def test_weights_multiply_the_samples():
+def test_weights_multiply_contributions_and_not_the_divisor():
     shard = make()
     step(shard, GRADS, [(0, 10, 0.5), (1, 20, 0.25)])
-    mean = (5 * GRADS[0] + 5 * GRADS[1]) / 10
+    mean = (5 * GRADS[0] + 5 * GRADS[1]) / 30
     np.testing.assert_allclose(shard.params, np.arange(N) - 0.5 * mean, rtol=1e-14)
     assert shard.samples == 30
 

@@ -1,19 +1,21 @@
 """Strategies: which contributions make a group, with which weight, and when a worker may go on.
 
 Each is one file. A strategy sees headers only, never arrays; it runs on server 0 (one with a fixed order: on every
-server alike).
+server alike). Strategies without a server are in `psgd.peers`.
 """
 
 import importlib
 import inspect
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from psgd.kernels.errors import UsageError
 from psgd.order import Action
 from psgd.wire import Header
 
-_FILES = {"sync": "synchronous", "async": "asynchronous"}
-NAMES = tuple(_FILES)
+_SERVED = {"sync": "synchronous", "async": "asynchronous", "softsync": "softsync", "ssp": "ssp"}
+_PEERS = {"allreduce": "allreduce", "averaging": "averaging", "easgd": "easgd", "hogwild": "hogwild"}
+NAMES = (*_SERVED, *_PEERS)
 
 
 class Strategy(Protocol):
@@ -32,17 +34,38 @@ class Strategy(Protocol):
         """A worker has no more pushes; what this sets free."""
 
 
-def create(name: str, workers: int, **options: Any) -> Strategy:
-    """The strategy of that name for so many workers.
+def serverless(name: str) -> bool:
+    """Whether a strategy has no servers: its ranks are all workers."""
+    return isinstance(name, str) and name in _PEERS
+
+
+def options(name: str) -> list[str]:
+    """The names of a strategy's own options.
 
     Raises:
-        UsageError: no such strategy, or an option that it does not take.
+        UsageError: no such strategy.
     """
-    if not isinstance(name, str) or name not in _FILES:
-        raise UsageError(f"strategy: expected one of {', '.join(NAMES)}, got {name!r}")
-    factory = importlib.import_module(f"psgd.strategies.{_FILES[name]}").create
-    known = list(inspect.signature(factory).parameters)[1:]
-    if unknown := sorted(set(options) - set(known)):
+    return list(inspect.signature(_factory(name)).parameters)[1:]
+
+
+def create(name: str, workers: int, **chosen: Any) -> Any:
+    """What decides a run of that strategy with so many workers.
+
+    Returns:
+        A `Strategy`, or for a strategy without servers a function from `psgd.peers.Peers` to a `psgd.client.Client`.
+
+    Raises:
+        UsageError: no such strategy, or an option that it does not take or that is out of range.
+    """
+    factory, known = _factory(name), options(name)
+    if unknown := sorted(set(chosen) - set(known)):
         raise UsageError(f"strategy {name}: expected {known or 'no options of its own'}, got {unknown}")
-    strategy: Strategy = factory(workers, **options)
-    return strategy
+    return factory(workers, **chosen)
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    if not isinstance(name, str) or name not in NAMES:
+        raise UsageError(f"strategy: expected one of {', '.join(NAMES)}, got {name!r}")
+    module = f"psgd.strategies.{_SERVED[name]}" if name in _SERVED else f"psgd.peers.{_PEERS[name]}"
+    factory: Callable[..., Any] = importlib.import_module(module).create
+    return factory

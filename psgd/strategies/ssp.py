@@ -1,0 +1,58 @@
+"""ssp: a worker may be up to s steps ahead of the slowest (stale synchronous parallel; Ho et al. 2013).
+
+A worker that has pushed c times goes on once the slowest has pushed c - s times, so that it reads all updates of the
+first c - s steps of everyone, its own included, and perhaps more. Each push is applied as it comes, as a step of 1/N of
+its gradient: N workers' steps together are as long as one of sync. A worker that is done holds nobody up. With s = 0
+it is sync.
+"""
+
+import math
+
+from psgd.arguments import whole_number
+from psgd.order import Action, Member
+from psgd.strategies import Strategy
+from psgd.strategies.synchronous import Synchronous
+from psgd.wire import Header
+
+
+class BoundedStaleness:
+    """Applies each push, and releases whoever is not too far ahead."""
+
+    fixed_order = False
+
+    def __init__(self, workers: int, staleness: int) -> None:
+        self._bound = staleness
+        self._weight = 1.0 / workers
+        self._clocks = dict.fromkeys(range(workers), 0)  # of those who are not done
+        self._waiting: dict[int, int] = {}
+
+    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        worker = push.worker
+        self._clocks[worker] += 1
+        self._waiting[worker] = self._clocks[worker]
+        return (Action((Member(worker, push.push, self._weight),), self._free()),)
+
+    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        del self._clocks[worker]
+        free = self._free()
+        return (Action(release=free),) if free else ()
+
+    def _free(self) -> tuple[int, ...]:
+        slowest = min(self._clocks.values(), default=math.inf)
+        free = sorted(worker for worker, clock in self._waiting.items() if clock - slowest <= self._bound)
+        for worker in free:
+            del self._waiting[worker]
+        return tuple(free)
+
+
+def create(workers: int, staleness: int = 3) -> Strategy:
+    """Makes ssp with a bound of `staleness` steps, 0 or more.
+
+    Raises:
+        UsageError: another bound.
+    """
+    if whole_number("staleness", staleness) == 0:
+        return Synchronous(workers)
+    return BoundedStaleness(workers, staleness)
