@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.operations import Operation
 from psgd.collectives.split import split
-
-_ALIGN_BYTES = 64
 
 
 class Call:
@@ -78,7 +77,7 @@ class Call:
     def ranges(self, size: int) -> list[range]:
         """Each rank's chunk."""
         if self.starts is None:
-            return split(self.count, size, max(1, _ALIGN_BYTES // self.itemsize))
+            return split(self.count, size, max(1, ALIGN_BYTES // self.itemsize))
         return [range(start, start + n) for start, n in zip(self.starts, self.lengths, strict=True)]
 
     def table(self) -> NDArray[np.int64] | None:

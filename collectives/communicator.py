@@ -1,5 +1,6 @@
 """mpi4py's collective verbs, carried out by psgd: the face of this package."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -17,8 +18,10 @@ from psgd.collectives.node import Node, ranks_of_node
 from psgd.collectives.programs import available, check_algorithm, program
 from psgd.collectives.progress import Queue, Request
 from psgd.collectives.quick import Quick
+from psgd.collectives.together import together
+from psgd.collectives.variables import Variables
 from psgd.collectives.waiting import cores_per_rank
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import AgreedUsageError, UsageError
 
 
 class Communicator:
@@ -36,6 +39,10 @@ class Communicator:
         rank: of this process.
         size: number of ranks.
 
+    Raises (making one):
+        UsageError: `comm` is none, or a variable of docs/collectives.md is wrong on some rank; the latter on all ranks.
+        MemoryError: some rank has none; on all ranks.
+
     Raises (every verb):
         UsageError: some rank's own arguments are wrong; on all ranks.
         ContractError: ranks passed different calls, counts, dtypes, operations or roots; on all ranks.
@@ -47,8 +54,10 @@ class Communicator:
             raise UsageError(f"Communicator: expected an mpi4py intracommunicator, got {comm!r}")
         self.comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        first = comm.Dup()
+        first, *lanes = (comm.Dup() for _ in range(3))
         try:
+            variables = together(first, "Communicator", Variables.read)
+            _agree_on_checks(first, variables)
             ranks = ranks_of_node(first)
             heads = np.empty(self.size, np.int64)
             first.Allgather(np.array([ranks[0]], np.int64), heads)
@@ -56,18 +65,27 @@ class Communicator:
             cores = cores_per_rank(first)
             self._tuned = tuning.load(first, len(leaders))
             self._node = Node.create(first, ranks) if self.size > 1 else None
+            together(first, "Communicator", lambda: self._begin(lanes, leaders, cores, variables))
+        except BaseException:
+            for lane in lanes:
+                lane.Free()
+            raise
         finally:
             first.Free()
-        self._engine = Engine(comm, self._node, 0, cores < 1, leaders)
-        spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
-        self._queue = Queue(Engine(comm, self._node, 1, cores < 1, leaders), spare)
-        if self._node is not None:
-            self._node.use(self._engine.comm)
-        self.nodes = len(leaders)
-        self._hierarchical = self._node is not None and not self._engine.local and self.nodes < self.size
-        self._limits: dict[str, tuning.Limits] = {}
         self._freed = False
-        self._quick = self._quick_way()
+
+    def _begin(self, lanes: Sequence[MPI.Intracomm], leaders: list[int], cores: float, variables: Variables) -> None:
+        """Makes what is this rank's own, without a word to others."""
+        blocking, other = (Engine(lane, self._node, i, cores < 1, leaders, variables) for i, lane in enumerate(lanes))
+        self._engine = blocking
+        spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
+        self._queue = Queue(other, spare if variables.progress is None else variables.progress)
+        if self._node is not None:
+            self._node.use(blocking.comm)
+        self.nodes = len(leaders)
+        self._hierarchical = self._node is not None and not blocking.local and self.nodes < self.size
+        self._limits: dict[str, tuning.Limits] = {}
+        self._quick = Quick(blocking, self._limits_of)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "comm":
@@ -102,7 +120,7 @@ class Communicator:
             op: MPI.SUM, PROD, MIN, MAX or collectives.MEAN; MPI's other operations go to MPI.
             algorithm: a name of docs/collectives.md instead of the table's choice; the same on all ranks.
         """
-        if algorithm is None and self._quick is not None and self._quick.allreduce(sendbuf, recvbuf, op):
+        if algorithm is None and self._quick.allreduce(sendbuf, recvbuf, op):
             return
         self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm)
 
@@ -128,10 +146,14 @@ class Communicator:
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
         """Reduces everyone's values; each rank gets an equal block of the result."""
+        if algorithm is None and self._quick.reduce_scatter_block(sendbuf, recvbuf, op):
+            return
         self._run("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
         """Gathers equal blocks of all ranks on all ranks."""
+        if algorithm is None and self._quick.allgather(sendbuf, recvbuf):
+            return
         self._run("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
@@ -140,10 +162,14 @@ class Communicator:
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
         """Copies the root's values to all ranks."""
+        if algorithm is None and self._quick.bcast(buf, root):
+            return
         self._run("Bcast", lambda: verbs.bcast(self.size, self.rank, buf, root), algorithm)
 
     def Barrier(self) -> None:
         """Returns once all ranks have called it."""
+        if self._quick.barrier():
+            return
         self._run("Barrier", lambda: Call("Barrier"), None)
 
     def Iallreduce(
@@ -191,7 +217,10 @@ class Communicator:
             extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
             if element.hasobject or min(extents, default=0) < 0:
                 raise UsageError(f"expected a shape and a dtype of numbers, got {shape!r} and {dtype}")
-            calls.append(Call("empty", count=int(np.prod(extents, dtype=np.int64)) * element.itemsize, shape=extents))
+            nbytes = math.prod(extents) * element.itemsize
+            if nbytes >= 2**62:
+                raise UsageError(f"expected a shape that fits some machine, got {nbytes} bytes for {shape!r}")
+            calls.append(Call("empty", count=nbytes, shape=extents))
             return calls[0]
 
         self._run("empty", parse, None)
@@ -212,7 +241,7 @@ class Communicator:
             return
         self._queue.close()
         self._freed = True
-        self._quick = None
+        self._quick = Quick()
         self._engine.free()
         if self._node is not None:
             self._node.close()
@@ -261,13 +290,6 @@ class Communicator:
             return "slots"
         return name
 
-    def _quick_way(self) -> Quick | None:
-        """The short way through for plain arrays; None where each call has to go the long one."""
-        limits = self._limits_of("Allreduce")
-        if not self._engine.local or self._engine.checks or any(name not in shared.METHODS for _, name in limits):
-            return None
-        return Quick(self._engine, limits)
-
     def _limits_of(self, verb: str) -> tuning.Limits:
         if verb not in self._limits:
             limits = tuning.built_in(verb, self.size, self._engine.local, self._hierarchical)
@@ -292,3 +314,13 @@ def _alone(call: Call) -> Program:
             target[...] = source
     call.done()
     yield from ()
+
+
+def _agree_on_checks(comm: MPI.Intracomm, variables: Variables) -> None:
+    """Refuses ranks of which only some exchange lines before each call: the first call would never end."""
+    both = np.array([variables.checks, not variables.checks], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, both, MPI.MAX)
+    if both.all():
+        raise AgreedUsageError(
+            "PSGD_CHECK: expected the same on all ranks, got 1 on some only; pass it on with mpirun -x"
+        )

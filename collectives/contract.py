@@ -117,13 +117,18 @@ def judge(ranks: Sequence[int], lines: Sequence[Any], texts: Sequence[str]) -> E
         A UsageError where some rank's own arguments are wrong, else a ContractError.
     """
     if any(texts):
-        said = _grouped([(rank, text) for rank, text in zip(ranks, texts, strict=True) if text])
-        if len(said) == 1 and all(texts):
-            return AgreedUsageError(said[0][1])
-        return AgreedUsageError("; ".join(f"{who}: {text}" for who, text in said))
+        return AgreedUsageError(tell(texts, ranks))
     said = _grouped([(rank, _described(line)) for rank, line in zip(ranks, lines, strict=True)])
     calls = ", ".join(f"{who} {text}" for who, text in said)
     return AgreedContractError(f"ranks disagree on a collective call: {calls}; all must pass the same")
+
+
+def tell(texts: Sequence[str], ranks: Sequence[int]) -> str:
+    """What ranks have to say, some of which may have nothing, with their names unless all say the same."""
+    said = _grouped([(rank, text) for rank, text in zip(ranks, texts, strict=True) if text])
+    if len(said) == 1 and all(texts):
+        return said[0][1]
+    return "; ".join(f"{who}: {text}" for who, text in said)
 
 
 def _described(line: Any) -> str:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from psgd.collectives import contract
 from psgd.collectives.compiled import layout
 from psgd.collectives.tags import Tag
+from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
 from psgd.kernels.errors import AgreedContractError, Error, PeerLostError
 
 FAILED, WAITING, LEFT = 1, 2, 3
-_TEXT_BYTES = 1024
 _PATIENCE_S = 5.0
-_REPORT = np.dtype([("kind", "i8"), ("line", "i8", layout.LINE_WORDS), ("text", "u1", _TEXT_BYTES)])
+_REPORT = np.dtype([("kind", "i8"), ("line", "i8", layout.LINE_WORDS), ("text", "u1", TEXT_BYTES)])
 
 
 class Control:
@@ -36,10 +36,9 @@ class Control:
             message.Recv(data)
             report = data.view(_REPORT)[0]
             if report["kind"] == FAILED:
-                text = bytes(report["text"]).rstrip(b"\0").decode(errors="replace")
-                self._failures[status.source] = (report["line"].copy(), text)
+                self._failures[status.source] = (report["line"].copy(), unpacked(report["text"]))
             elif report["kind"] == LEFT:
-                self._left[status.source] = bytes(report["text"]).rstrip(b"\0").decode(errors="replace")
+                self._left[status.source] = unpacked(report["text"])
             else:
                 self._waiting[status.source] = int(report["line"][layout.CALL])
         return bool(self._failures or self._left)
@@ -50,8 +49,7 @@ class Control:
         report = data.view(_REPORT)
         report["kind"] = kind
         report["line"] = line
-        raw = text.encode()[:_TEXT_BYTES]
-        report["text"][0, : len(raw)] = np.frombuffer(raw, np.uint8)
+        report["text"] = packed(text)
         peers = self._comm.size if kind != WAITING else min(64, self._comm.size)
         for rank in range(peers):
             if rank != self._comm.rank:

@@ -4,13 +4,8 @@ A Communicator has two engines, one for blocking and one for non-blocking calls,
 the other: each has a communicator and a region of shared memory of its own.
 """
 
-import math
-import os
-import sys
-import time
-import weakref
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -19,62 +14,62 @@ from numpy.typing import NDArray
 from psgd.collectives import contract
 from psgd.collectives.channel import Channel, Mismatch, Test
 from psgd.collectives.compiled import layout
-from psgd.collectives.control import LEFT, WAITING, Control
+from psgd.collectives.control import LEFT, Control
 from psgd.collectives.node import Node, address_of
 from psgd.collectives.requests import keep_for_ever
+from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
+from psgd.collectives.variables import Variables
 from psgd.collectives.waiting import Waiter
-from psgd.kernels.errors import AgreedError, ContractError, PeerLostError, UsageError
+from psgd.collectives.watch import BACKGROUND as BACKGROUND  # noqa: PLC0414  (for psgd.connection)
+from psgd.collectives.watch import Watch
+from psgd.kernels.errors import AgreedError, ContractError, PeerLostError
 
 Program = Generator[Test, None, None]
-
-
-class Background(Protocol):
-    """What goes on beside the current call."""
-
-    def advance(self) -> None:
-        """Does what can be done now."""
-
-
-BACKGROUND: "weakref.WeakSet[Background]" = weakref.WeakSet()
-"""Whatever every wait of this process carries forward: another rank may wait for it first."""
 SPINS = 2000  # looks at a word before MPI gets its turn: about 50 us
-_LOOK_S = 0.1
-_STALL_REPORT_S = 2.0
 
 
 class Engine:
     """One lane of collective calls.
 
     Args:
-        comm: the communicator to duplicate. Collective over it.
+        comm: for its messages alone; `free` frees it.
         node: this rank's node, or None where memory is not shared.
         lane: 0 or 1, of the node's regions.
         crowded: ranks outnumber cores on this node.
         leaders: the first rank of each node.
+        variables: of the environment.
 
     Attributes:
-        comm: the duplicate.
         local: all ranks are on this node and share memory.
         one_node: all ranks are on this node.
         checks: lines are exchanged between all ranks before each call (PSGD_CHECK=1).
+        watch: called between tests.
         leaders: the channel of one rank a node, on these.
         line: this rank's line of the current call.
         block: the words of the current call, of which the line is the beginning.
         took: algorithm and transport of the last call; None: the kernel's state tells.
-        prepared: what the words behind CHUNK were written for, where that is known.
         addresses: of what kernels work on.
         spins: for kernels, before they return WAIT.
         calls: so far.
     """
 
-    def __init__(self, comm: MPI.Intracomm, node: Node | None, lane: int, crowded: bool, leaders: list[int]) -> None:
-        self.comm = comm.Dup()
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        node: Node | None,
+        lane: int,
+        crowded: bool,
+        leaders: list[int],
+        variables: Variables,
+    ) -> None:
+        self.comm = comm
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self.comm.rank, self.comm.size
         self.node = node
         self.local = node is not None and node.size == self.size
         self.one_node = len(leaders) == 1
         self.lane = lane
+        self.watch = Watch(self, variables.stall_s, variables.timeout_s)
         self.waiter = Waiter(crowded, self.watch, far=not self.one_node)
         self.spins = 0 if crowded else SPINS
         self.channel = Channel(self.comm)
@@ -86,15 +81,9 @@ class Engine:
         self.broken = ""
         self.text = ""
         self.took: tuple[str, str] | None = ("", "")
-        self.prepared: object = None
-        self.checks = os.environ.get("PSGD_CHECK", "0") == "1"
+        self.checks = variables.checks
         self._status = layout.DONE
-        self._since = 0.0
-        self._next_look = 0.0
-        self._asked = self._reported = 0
         self._yields = False
-        self._stall_s = _seconds("PSGD_STALL", 30.0)
-        self._timeout_s = _seconds("PSGD_TIMEOUT", math.inf)
         if node is not None:
             self._scratch = np.empty(3 * layout.FETCH_BYTES + 64, np.uint8)
             self._table = node.table(lane, -(-address_of(self._scratch) // 64) * 64)
@@ -148,7 +137,7 @@ class Engine:
         if self.broken:
             raise ContractError(f"this communicator cannot be used any more, make a new one: {self.broken}")
         self.calls += 1
-        self._since = self._next_look = 0.0
+        self.watch.begin()
 
     def share_the_interpreter(self, spins: int) -> None:
         """Has waits of `run` sleep rather than spin in Python: for a thread beside one that computes."""
@@ -200,6 +189,13 @@ class Engine:
             texts.append(bytes(memory[at : at + int(line[layout.ERROR])]).decode(errors="replace"))
         return lines, texts
 
+    def behind(self) -> list[int]:
+        """The ranks of the node, where that is all ranks, that have not come as far as this one in the current call."""
+        assert self.node is not None
+        mine = int(self._state[layout.STEP])
+        steps = [int(self.node.region(rank, self.lane)[:8].view(np.int64)[0]) for rank in range(self.size)]
+        return [rank for rank in range(self.size) if steps[rank] < mine]
+
     def _disagreement(self) -> Exception:
         if not self.local:
             return Mismatch(self.text)  # the other nodes have to hear of it
@@ -221,13 +217,9 @@ class Engine:
         yield self.comm.Iallgather(self.line, lines).Test
         if all(contract.agree(lines[0], line) for line in lines):
             return
-        texts = np.zeros((self.size, 1024), np.uint8)
-        raw = text.encode()[:1024]
-        mine = np.zeros(1024, np.uint8)
-        mine[: len(raw)] = np.frombuffer(raw, np.uint8)
-        yield self.comm.Iallgather(mine, texts).Test
-        said = [bytes(each).rstrip(b"\0").decode(errors="replace") for each in texts]
-        raise contract.judge(range(self.size), list(lines), said)
+        texts = np.empty((self.size, TEXT_BYTES), np.uint8)
+        yield self.comm.Iallgather(packed(text), texts).Test
+        raise contract.judge(range(self.size), list(lines), [unpacked(each) for each in texts])
 
     def ended(self, program: Program, error: BaseException) -> BaseException:
         """Ends a call that raised `error`: tells the others where they do not know, and says what to raise here."""
@@ -274,88 +266,8 @@ class Engine:
         self.broken = "it was freed"
         self.comm.Free()
 
-    def watch(self) -> None:
-        """Looks up between two tests: makes MPI progress, and now and then sees whether anything is wrong."""
-        if self.control.poll() and not self.local:
-            raise Mismatch
-        self.channel.poll()
-        if self.leaders is not self.channel:
-            self.leaders.poll()
-        for other in tuple(BACKGROUND):
-            other.advance()
-        now = time.perf_counter()
-        if now >= self._next_look:
-            self._look(now)
-
-    def _look(self, now: float) -> None:
-        self._since = self._since or now
-        self._next_look = now + _LOOK_S
-        waited = now - self._since
-        if waited < _LOOK_S:
-            return
-        if self.node is not None:
-            if lost := self.node.lost():
-                raise PeerLostError(f"{contract.describe(self.line)}: {contract.name_ranks(lost)} ended")
-            self._see_aborts()
-        if waited > self._stall_s:
-            self._report_stall(waited)
-        if waited > self._timeout_s:
-            print(
-                f"psgd: error: rank {self.rank}: {contract.describe(self.line)}: waited {waited:.0f} s, "
-                f"more than PSGD_TIMEOUT={self._timeout_s:g}; ending the job",
-                file=sys.stderr,
-                flush=True,
-            )
-            MPI.COMM_WORLD.Abort(1)
-            os._exit(1)  # under ULFM the abort of one rank lets the others run
-
-    def _see_aborts(self) -> None:
-        from psgd.collectives.compiled import direct
-
-        assert self.node is not None
-        if (place := direct.aborted(self.node_at)) >= 0 and place != self.node.rank:
-            who = f"rank {self.node.ranks[place]}"
-            raise PeerLostError(
-                f"{contract.describe(self.line)}: {who} left a call in the middle; its own error says why"
-            )
-
-    def _report_stall(self, waited: float) -> None:
-        """Says once a call on stderr, from the first rank that has come, who has not."""
-        self.line[layout.CALL] = self.calls
-        if self.local:
-            assert self.node is not None
-            mine = int(self._state[layout.STEP])
-            steps = [int(self.node.region(rank, self.lane)[:8].view(np.int64)[0]) for rank in range(self.size)]
-            absent = [rank for rank in range(self.size) if steps[rank] < mine]
-        else:
-            if self._asked < self.calls:
-                self._asked = self.calls
-                self.control.say(WAITING, self.line)
-            if waited < self._stall_s + _STALL_REPORT_S:
-                return
-            here = {self.rank, *self.control.waiting(self.calls)}
-            absent = [rank for rank in range(self.size) if rank not in here]
-        if self._reported == self.calls or not absent:
-            return
-        self._reported = self.calls
-        if self.rank == min(rank for rank in range(self.size) if rank not in absent):
-            print(
-                f"psgd: warning: {contract.describe(self.line)}, call {self.calls} of this communicator: "
-                f"{contract.name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come for {waited:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
-
 
 _REFUSALS = (MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COUNT)
-
-
-def _seconds(name: str, default: float) -> float:
-    text = os.environ.get(name, "")
-    try:
-        return float(text) if text else default
-    except ValueError:
-        raise UsageError(f"{name}: expected a number of seconds, got {text!r}") from None
 
 
 def _lost_classes() -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from psgd.collectives import shared
 from psgd.collectives.compiled import layout
+from psgd.collectives.together import together
 
 _WORDS = 4  # of an address: process, file, token
 
@@ -35,9 +36,7 @@ class Node:
         self.reads = False
         self._comm = comm
         self._registered: dict[int, list[NDArray[np.uint8]]] = {}  # each rank's memory, by registration
-        self._ranges: list[
-            tuple[int, int, int]
-        ] = []  # of this rank's own: name, first address, the one behind the last
+        self._ranges: list[tuple[int, int, int]] = []  # this rank's own: name, first address, the one behind the last
         self._dead: set[int] = set()
         self._processes: list[int] = []
         self._watched: dict[int, int] = {}  # rank by descriptor of its process
@@ -186,11 +185,14 @@ class Node:
         got = np.zeros(1, np.int64)
         words = self.table(0, 0)
         table, to = address_of(words), address_of(got)
-        fine = all(
-            direct.readable(table, int(everyone[rank, 0]), to, int(everyone[rank, 1]), place)
-            for place, rank in enumerate(self.ranks)
-        )
-        return _all(self._comm, fine)
+
+        def all_readable() -> bool:  # the first time it compiles, which takes memory
+            return all(
+                direct.readable(table, int(everyone[rank, 0]), to, int(everyone[rank, 1]), place)
+                for place, rank in enumerate(self.ranks)
+            )
+
+        return _all(self._comm, together(self._comm, "Communicator", all_readable))
 
 
 def address_of(array: NDArray[Any]) -> int:

@@ -5,7 +5,6 @@ grants threads (MPI_THREAD_MULTIPLE) and this rank has a core to spare, a thread
 otherwise each Test and Wait does what can be done at that moment. PSGD_PROGRESS=1 or 0 decides it otherwise.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -14,8 +13,9 @@ from queue import SimpleQueue
 from mpi4py import MPI
 
 from psgd.collectives.channel import Test
-from psgd.collectives.engine import BACKGROUND, Engine, Program
+from psgd.collectives.engine import Engine, Program
 from psgd.collectives.waiting import Waiter
+from psgd.collectives.watch import BACKGROUND
 
 _THREAD_SPINS = 20_000  # about 0.5 ms: a thread that looks up rarely leaves Python to the caller
 _TICK_S = 0.1
@@ -65,17 +65,18 @@ class Request:
 
 
 class Queue:
-    """The requests of one communicator, oldest first."""
+    """The requests of one communicator, oldest first.
 
-    def __init__(self, engine: Engine, spare: bool) -> None:
+    Args:
+        engine: carries them out.
+        threaded: by a thread, where MPI grants that.
+    """
+
+    def __init__(self, engine: Engine, threaded: bool) -> None:
         self.engine = engine
-        asked = os.environ.get("PSGD_PROGRESS", "")
-        multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self.threaded = engine.size > 1 and multiple and (asked == "1" or (spare and asked != "0"))
+        self.threaded = threaded and engine.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._waiter = Waiter(engine.waiter.crowded)  # without a watch: advance() has the engine's
         self._advancing = False
-        if engine.size > 1 and not self.threaded:
-            BACKGROUND.add(self)
         self._pending: deque[Request] = deque()
         self._given: SimpleQueue[Request | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -93,17 +94,22 @@ class Queue:
             self._given.put(request)
         else:
             self._pending.append(request)
+            BACKGROUND.add(self)
             self.advance()
         return request
 
     def advance(self) -> None:
         """Does what can be done now, unless a thread does it."""
-        if self.threaded or self._advancing:  # within its own step, or in another thread's
+        if self.threaded or self._advancing or not self._pending:  # within its own step, or in another thread's
             return
         self._advancing = True
         try:
             while self._pending and self._step(self._pending[0]):
                 self._pending.popleft()
+            if not self._pending:
+                BACKGROUND.discard(self)
+                if self._pending:  # another thread has started one meanwhile
+                    BACKGROUND.add(self)
         finally:
             self._advancing = False
 
@@ -115,8 +121,8 @@ class Queue:
             return
 
         def done() -> bool:
-            for each in (self, *BACKGROUND):  # another rank may wait for those first
-                each.advance()
+            self.advance()
+            BACKGROUND.advance()  # another rank may wait for those first
             return request.finished.is_set()
 
         self._waiter.soon(done)

@@ -7,6 +7,7 @@ size does not matter and a killed job leaves nothing behind.
 """
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
@@ -15,13 +16,19 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from psgd.collectives import variables
+
 OFFSET = 64  # the token's place; the array behind it starts a cache line
 _TOKEN_BYTES = 16
 
 
 def enabled() -> bool:
-    """Whether shared memory may be used: `PSGD_SHARED=0` in the environment switches it off."""
-    return os.environ.get("PSGD_SHARED", "1") != "0" and hasattr(os, "memfd_create")
+    """Whether shared memory may be used: `PSGD_SHARED=0` in the environment switches it off.
+
+    Raises:
+        UsageError: that variable is neither 0 nor 1.
+    """
+    return variables.shared() and hasattr(os, "memfd_create")
 
 
 class SharedArray:
@@ -43,6 +50,8 @@ class SharedArray:
         self._file = os.memfd_create("psgd", os.MFD_CLOEXEC)
         try:
             nbytes = OFFSET + size * np.dtype(dtype).itemsize
+            if nbytes > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+                raise OSError(errno.ENOMEM, "more than this machine's memory")  # the kernel would kill someone for it
             os.posix_fallocate(self._file, 0, nbytes)  # no memory left is an error now, not a SIGBUS later
             memory = _map(self._file, nbytes)
         except OSError:

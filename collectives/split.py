@@ -1,5 +1,7 @@
 """Cutting a range of elements into near-equal parts."""
 
+from psgd.collectives.compiled.layout import ALIGN_BYTES
+
 
 def split(n: int, parts: int, align: int = 1) -> list[range]:
     """Cuts `range(n)` into `parts` consecutive ranges of near-equal length.
@@ -34,8 +36,8 @@ def segments(n: int, size: int) -> list[range]:
     return [range(start, min(n, start + size)) for start in range(0, n, size)]
 
 
-def first_of(n: int, parts: int, part: int, item: int, align_bytes: int = 64) -> int:
-    """Where part number `part` begins when n elements of `item` bytes are split with parts aligned to `align_bytes`."""
-    align = max(1, align_bytes // item)
+def first_of(n: int, parts: int, part: int, item: int) -> int:
+    """Where part number `part` begins when n elements of `item` bytes are split with parts aligned to ALIGN_BYTES."""
+    align = max(1, ALIGN_BYTES // item)
     blocks = -(-n // align)
     return min(n, align * (part * (blocks // parts) + min(part, blocks % parts)))

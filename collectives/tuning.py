@@ -64,12 +64,19 @@ def load(comm: MPI.Intracomm, nodes: int) -> dict[str, Limits]:
     """The limits of the user's file for this communicator, by collective. Collective, blocks.
 
     Raises:
-        AgreedUsageError: the file is there but is no such table, on all ranks.
+        AgreedUsageError: the file is there but is no such table, or PSGD_TUNING names one that is not there; on all
+            ranks.
     """
     said = b""
     if comm.rank == 0:
         try:
-            said = json.dumps({"limits": _matching(read(path()), comm.size, nodes)}).encode()
+            file = path()
+            if os.environ.get("PSGD_TUNING") and not file.exists():
+                raise ValueError(
+                    f"PSGD_TUNING: expected the file of a tuning table, got {file}, which is not there; "
+                    "make it with `psgd bench allreduce --tune`, or unset this environment variable"
+                )
+            said = json.dumps({"limits": _matching(read(file), comm.size, nodes)}).encode()
         except RuntimeError:  # no home, so no file in it
             said = json.dumps({"limits": {}}).encode()
         except Exception as error:  # whatever it is, the other ranks wait for word

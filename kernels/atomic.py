@@ -46,6 +46,27 @@ def store(typing_context: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def compare_and_swap(typing_context: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Writes an int64 to an address where `expected` stands, in one piece; returns whether it did. Orders both ways."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = builder.inttoptr(args[0], _WORD.as_pointer())
+        return builder.extract_value(builder.cmpxchg(at, args[1], args[2], "acq_rel", "acquire"), 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def fetch_and_add(typing_context: Any, address: Any, value: Any) -> Any:
+    """Adds to the int64 at an address, in one piece; returns what stood there before. Orders both ways."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _WORD.as_pointer()), args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
 def pause(typing_context: Any) -> Any:
     """Tells an x86 processor that this is a spinning wait; nothing elsewhere."""
 

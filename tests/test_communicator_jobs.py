@@ -89,10 +89,13 @@ c.free()
 """
 
 
-@pytest.mark.parametrize(("shared", "n"), [("1", 10), ("1", 300_000), ("0", 10)])
-def test_the_missing_rank_is_named_once(job, shared, n):
-    text = code(STALLS, n=n, sleep=1.5 if shared == "1" else 3.5)
-    result = job(3, text, env={"PSGD_SHARED": shared, "PSGD_STALL": "0.5"}, timeout=20)
+@pytest.mark.parametrize(
+    ("shared", "n", "check"), [("1", 10, "0"), ("1", 300_000, "0"), ("0", 10, "0"), ("1", 10, "1"), ("0", 10, "1")]
+)
+def test_the_missing_rank_is_named_once(job, shared, n, check):
+    text = code(STALLS, n=n, sleep=1.5 if shared == "1" and check == "0" else 3.5)
+    env = {"PSGD_SHARED": shared, "PSGD_STALL": "0.5", "PSGD_CHECK": check}
+    result = job(3, text, env=env, timeout=20)
     assert result.returncode == 0
     assert result.stdout.count("6.0") == 3
     warnings = [line for line in result.stderr.splitlines() if "psgd: warning" in line]

@@ -178,7 +178,6 @@ def test_all_ranks_get_what_rank_0_reads_for_their_case(comm, tmp_path):
     found = load(comm, 2, file)
     assert found == {"Allreduce": [(10, "recursive_doubling"), (np.inf, "ring")], "Bcast": [(np.inf, "chain")]}
     assert load(comm, 7, file) == {}
-    assert load(comm, 2, tmp_path / "none.json") == {}
 
 
 @pytest.mark.ranks(1, 3, timeout=10)
@@ -188,6 +187,11 @@ def test_a_broken_table_is_one_error_on_all_ranks(comm, tmp_path):
         file.write_text("{")
     same_error(comm, lambda: load(comm, 1, file), UsageError, "broken.json", "remove it")
     same_error(comm, lambda: load(comm, 1, tmp_path), UsageError, "cannot read")
+
+
+@pytest.mark.ranks(1, 3, timeout=10)
+def test_a_named_table_that_is_not_there_is_one_error_on_all_ranks(comm, tmp_path):
+    same_error(comm, lambda: load(comm, 1, tmp_path / "none.json"), UsageError, "PSGD_TUNING: expected", "none.json")
 
 
 @pytest.mark.ranks(3, timeout=10)

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from psgd.collectives.algorithms.folding import Folding
 from psgd.collectives.channel import Channel, Test
+from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.operations import Operation
 from psgd.collectives.split import split
-
-ALIGN_BYTES = 64
 
 
 def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Generator[Test, None, None]:

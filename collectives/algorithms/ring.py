@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.channel import Channel, Test
+from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.operations import Operation
 from psgd.collectives.split import split
 
 AHEAD = 16  # segments of a group at most
 GROUP_BYTES = 2 * 1024 * 1024
-ALIGN_BYTES = 64
 _BANKS = 3  # one step is being received, one combined, one sent
 
 

@@ -135,6 +135,7 @@ def _communicator(comm: MPI.Intracomm, options: Options, name: str) -> Iterator[
     """
     with tempfile.TemporaryDirectory(prefix="psgd-tune-") as folder:
         table = Path(folder, "tuning.json")
+        table.write_text(json.dumps({"format": tuning.FORMAT, "entries": []}))
         if name == INLINE:
             entry = {"collective": tuning.family(VERBS[options.collective]), "ranks": comm.size, "nodes": 1}
             tuning.write(table, {**entry, "limits": [[layout.INLINE_BYTES, INLINE], [None, "slots"]]})

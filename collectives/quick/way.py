@@ -1,0 +1,144 @@
+"""What the short ways share: the words of a call, written in one go, and the kernel."""
+
+import functools
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.collectives import contract
+from psgd.collectives.algorithms.shared import METHODS
+from psgd.collectives.compiled import layout
+from psgd.collectives.compiled.collective import run
+from psgd.collectives.engine import Engine
+from psgd.collectives.node import address_of
+from psgd.collectives.tuning import Limits
+
+Form = tuple[int, int, tuple[int, ...]]
+"""What calls of one verb, dtype, operation and root share: signature, bytes of an element, words from ACTIONS on."""
+_NOWHERE = (-1, 0)  # in no registered memory
+_FLAT = (0, (1, 0, 0, 0, 0))
+_pack: Any = struct.Struct(f"{layout.ARITHMETIC + 1}q").pack_into
+
+
+class Way:
+    """A verb's short way.
+
+    Args:
+        engine: all ranks are on its node.
+        limits: of the verb; algorithms in shared memory only.
+        inline_bytes: the largest vector that travels behind the lines.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, inline_bytes: int = layout.INLINE_BYTES) -> None:
+        assert engine.node is not None
+        self.engine = engine
+        self.node = engine.node
+        self.rank, self.size = engine.rank, engine.size
+        self._methods: list[tuple[float, int]] = []
+        for limit, name in limits:
+            if name == "inline" and limit > inline_bytes:
+                self._methods += [(inline_bytes, layout.INLINE), (limit, layout.SLOTS)]
+            else:
+                self._methods.append((limit, METHODS[name]))
+
+    def method(self, nbytes: int) -> int:
+        """The method for a vector of so many bytes."""
+        for limit, method in self._methods:
+            if nbytes <= limit:
+                return method
+        return self._methods[-1][1]
+
+    def run(
+        self,
+        form: Form,
+        count: int,
+        shape: tuple[int, ...],
+        method: int,
+        source: int,
+        sends: int,
+        to: int,
+        receives: int,
+        chunk: int,
+        parts: int = 0,
+    ) -> None:
+        """Does a call. Blocks.
+
+        Args:
+            form: of the call.
+            count: elements, as the line tells them.
+            shape: as the line tells it.
+            method: of `layout`.
+            source: address of what this rank sends, 0 where it sends nothing.
+            sends: bytes of that.
+            to: address of the result.
+            receives: bytes of that.
+            chunk: address of this rank's own part of a reduction's result; of no meaning where all is inline and kept.
+            parts: address of each rank's chunk, 0 where they are near-equal.
+
+        Raises:
+            AgreedError: ranks disagree.
+            PeerLostError: a rank ended or left the call in the middle.
+        """
+        engine, node = self.engine, self.node
+        sign, _, rest = form
+        tells, extents = _FLAT if len(shape) < 2 else _of_shape(shape)
+        sent = received = _NOWHERE
+        if method != layout.INLINE:
+            sent, received = node.find(source, sends), node.find(to, receives)
+        places = (source, *sent, to, *received)
+        _pack(engine.block, 0, sign, count, tells, 0, 0, *places, *extents, source, to, chunk, method, parts, *rest)
+        self.go()
+
+    def go(self) -> None:
+        """Carries out the call whose words are written. Blocks."""
+        engine, reads = self.engine, self.node.reads
+        engine.took = None
+        try:
+            status = run(*engine.addresses, reads, engine.spins)
+            if status == layout.DONE:
+                engine.calls += 1
+                return
+            engine.run(engine.resume(status, lambda: run(*engine.addresses, reads, engine.spins)))
+        except BaseException as error:
+            engine.abandon(error)
+            raise
+
+
+def plain(buffer: Any, dtype: np.dtype[Any], size: int) -> bool:
+    """Whether `buffer` is an array of that dtype and size that can be read from as it lies."""
+    if type(buffer) is not np.ndarray or buffer.size != size or buffer.dtype != dtype:
+        return False
+    flags = buffer.flags
+    return bool(flags.c_contiguous and flags.aligned)
+
+
+def apart(a: int, a_bytes: int, b: int, b_bytes: int) -> bool:
+    """Whether two ranges of memory have no byte in common."""
+    return a + a_bytes <= b or b + b_bytes <= a or not (a_bytes and b_bytes)
+
+
+@functools.lru_cache(maxsize=64)
+def equal_chunks(size: int, length: int) -> tuple[int, NDArray[np.int64]]:
+    """Chunks of one length, end to end: the address of their table, as kernels read it, and what keeps it there."""
+    table = np.empty((size, 2), np.int64)
+    table[:, 0] = np.arange(size) * length
+    table[:, 1] = length
+    return address_of(table), table
+
+
+@functools.lru_cache(maxsize=64)
+def one_chunk(size: int, rank: int, length: int) -> tuple[int, NDArray[np.int64]]:
+    """The same of a single chunk, that of `rank`; all others are empty."""
+    table = np.zeros((size, 2), np.int64)
+    table[rank, 1] = length
+    return address_of(table), table
+
+
+@functools.lru_cache(maxsize=256)
+def _of_shape(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """The line's words that tell a shape of several dimensions."""
+    line = np.zeros(layout.LINE_WORDS, np.int64)
+    contract.fill(line, 0, 0, shape, contract.fingerprint(shape))
+    return int(line[layout.SHAPE]), tuple(line[layout.DIMENSIONS :].tolist())
