@@ -105,6 +105,13 @@ class Connection:
         return self._params if self._client is None else self._client.params
 
     @property
+    def evaluated_params(self) -> Vector:
+        """What to evaluate while training runs: `params`, but with easgd the centre. Others may be changing it."""
+        client = self._only_on_workers()
+        chosen: Vector = getattr(client, "evaluated_params", client.params)
+        return chosen
+
+    @property
     def worker(self) -> int:
         """This worker's index, from 0. On a server it ends the block's body."""
         self._only_on_workers()

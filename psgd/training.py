@@ -95,6 +95,8 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             with connection as ps:
                 if trainer is not None and not ps.is_server:
                     trainer.train(ps)
+            if trainer is not None:
+                model.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
             seconds = metrics.elapsed_s()
             result = _result(config, comm, connection, metrics, seconds, trainer, facts["test_samples"])
         if result is not None:
@@ -201,7 +203,9 @@ class _Trainer:
                     return
             every = config.eval_every
             if ps.worker == 0 and every and (epoch + 1) % every == 0 and epoch + 1 < config.epochs:
+                model.bind(ps.evaluated_params, ps.grads)
                 correct, loss_sum = self.evaluate(0, 1)
+                model.bind(ps.params, ps.grads)
                 count = max(1, self._test.samples)
                 ps.report(correct / count, loss_sum / count)
 

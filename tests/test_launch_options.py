@@ -152,7 +152,7 @@ def test_what_is_written_must_be_writable_and_is_not_created(tmp_path, name):
 
 
 def test_an_order_to_follow_must_be_there(tmp_path):
-    with pytest.raises(UsageError, match="--replay .*none: expected a file that --record wrote"):
+    with pytest.raises(UsageError, match=r"--replay .*none: expected a file that --record wrote"):
         options.check_files(TrainConfig(replay=tmp_path / "none"))
 
 

@@ -1,0 +1,77 @@
+"""EASGD's synchronous order: all workers exchange together, and each has the same centre.
+
+xc <- xc + sum a (x_i - xc): the displacements are summed by an all-reduce, so the centre has the same bits everywhere
+and a run repeats. No displacement comes from a worker that is done.
+"""
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.collectives import Communicator
+from psgd.kernels import elastic
+from psgd.peers import Peers
+from psgd.peers.rounds import Rounds
+
+
+class Synchronous:
+    """A worker's part. Implements `psgd.peers.easgd.Order`."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.samples = self.version = 0
+        self.stop = False
+        self.bytes_sent = self.bytes_received = 0
+        self._params, self._metrics = peers.params, peers.metrics
+        self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
+        self._rounds = Rounds(self._comm, peers.metrics)
+        self.displacement: NDArray[np.floating] = self._comm.empty(self._params.size, self._params.dtype)
+        self.centre = np.empty_like(self._params)
+        self._lr = 0.0
+
+    def begin(self) -> None:
+        """See `Order`."""
+        none = self._params[:0]
+        elastic.stretch(none, none, none, 0.0)
+        self._rounds.begin(self._params)
+        self.centre[:] = self._params
+
+    def note(self, samples: int, loss: float) -> None:
+        """See `Order`."""
+        self._rounds.note(samples, loss)
+
+    def pull(self, rate: float, lr: float) -> None:
+        """See `Order`."""
+        self._lr = lr
+        elastic.stretch(self.displacement, self._params, self.centre, rate)
+
+    def push(self) -> None:
+        """See `Order`."""
+        self._round(done=False)
+        self._move()
+
+    def _round(self, done: bool) -> None:
+        total = self._rounds.exchange(done=done)
+        self.stop = self._rounds.stop
+        self.version = self._rounds.version
+        self.samples += total
+        if total and self._comm.rank == 0:
+            self._metrics.progress(self.samples, self.version, self._lr)
+
+    def _move(self) -> None:
+        self._comm.Allreduce(MPI.IN_PLACE, self.displacement)
+        np.add(self.centre, self.displacement, out=self.centre)
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """See `Order`."""
+        self._rounds.report(accuracy, loss)
+
+    def finish(self, waited_s: float) -> None:
+        """See `Order`."""
+        self._rounds.waited_s = waited_s
+        while True:
+            self._round(done=True)
+            if self._rounds.all_done:
+                break
+            self.displacement.fill(0)
+            self._move()
+        self._comm.free()

@@ -1,0 +1,83 @@
+"""Looking after the other workers in waits that are not those of `psgd.collectives`."""
+
+import os
+import select
+import time
+import weakref
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.alarm import Alarm
+from psgd.collectives.node import ranks_of_node
+from psgd.kernels.errors import PeerLostError
+
+_LOOK_S = 0.1
+
+
+class Watch:
+    """One worker's view of the others: who rang the alarm, and on this node, whose process ended.
+
+    Args:
+        workers: their communicator. Collective over it, blocks.
+        alarm: of this rank.
+
+    Attributes:
+        node: the workers on this node, ascending.
+    """
+
+    def __init__(self, workers: MPI.Intracomm, alarm: Alarm) -> None:
+        self.node = ranks_of_node(workers)
+        processes = np.empty(workers.size, np.int64)
+        workers.Allgather(np.array([os.getpid()], np.int64), processes)
+        self._alarm = alarm
+        self._worker: dict[int, int] = {}
+        self._poll = select.poll()
+        self._next_look = 0.0
+        for rank in self.node:
+            if rank == workers.rank or not hasattr(os, "pidfd_open"):
+                continue
+            try:
+                file = os.pidfd_open(int(processes[rank]))
+            except OSError:  # not allowed, or process numbers are not common: nothing is known of it
+                continue
+            self._worker[file] = rank
+            self._poll.register(file, select.POLLIN)
+        self.close = weakref.finalize(self, _close, list(self._worker))
+
+    def check(self) -> None:
+        """Does not block.
+
+        Raises:
+            PeerLostError: a worker failed or ended.
+        """
+        try:
+            self._alarm.check()
+        except MPI.Exception as error:
+            raise _lost(error) from None
+        now = time.perf_counter()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_S
+        if self.close.alive and (ended := self._poll.poll(0)):
+            raise PeerLostError(f"easgd: the process of worker {self._worker[ended[0][0]]} ended")
+
+    def passed(self, requests: list[MPI.Prequest]) -> bool:
+        """Whether all requests have ended. Does not block.
+
+        Raises:
+            PeerLostError: MPI knows that one never will.
+        """
+        try:
+            return bool(MPI.Prequest.Testall(requests))
+        except MPI.Exception as error:
+            raise _lost(error) from None
+
+
+def _lost(error: MPI.Exception) -> PeerLostError:
+    return PeerLostError(f"easgd: MPI reports a lost worker: {error}")
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -1,0 +1,233 @@
+"""hogwild: parameters in memory that a node's workers share, read and written by all at once without any lock.
+
+Niu, Recht, Re and Wright (2011). Each worker computes on the parameters while others change them, and its step writes
+to them in place: w <- w - lr g, element by element. Where two update one element at the same moment, one of the updates
+may be lost; elements are never torn. Any update rule works, with a state (momentum, Adam's means) of each worker's own:
+it sees that worker's gradients only, and so does its step number.
+
+On several nodes each has a copy of its own, and the copies are averaged every `period` steps of a node's first worker
+and at the end (`psgd.peers.node_averaging`).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd import collectives
+from psgd.agreement import gather
+from psgd.arguments import whole_number
+from psgd.collectives.waiting import Waiter
+from psgd.kernels import hogwild as kernels
+from psgd.kernels.errors import UsageError
+from psgd.peers import Peers
+from psgd.peers.node_averaging import NodeAveraging
+from psgd.peers.node_memory import NodeMemory
+from psgd.peers.stepping import Stepper
+from psgd.peers.sums import Shown, Sums
+
+_LOOK_S = 1e-3
+_SHOW_S = 5e-3
+
+
+def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable[[Peers], "Hogwild"]:
+    """The strategy.
+
+    Args:
+        workers: how many there are.
+        period: steps of a node's first worker between two averagings with other nodes; without effect on one node.
+        count_lost: a test mode that counts lost updates; see `Hogwild.lost`.
+
+    Raises:
+        UsageError: an option that cannot be.
+    """
+    if whole_number("period", period) < 1:
+        raise UsageError(f"period: expected 1 step or more between averagings of nodes, got {period}")
+    if not isinstance(count_lost, bool):
+        raise UsageError(f"count_lost: expected True or False, got {count_lost!r}")
+    return partial(Hogwild, period=int(period), count_lost=count_lost)
+
+
+class Hogwild:
+    """A worker. Implements `psgd.client.Client`. Creating is collective over the workers.
+
+    A step sends no message: what others need to know stands in this worker's cache line of the common memory. Its
+    staleness is the number of steps that the node's other workers finished between the end of this worker's last step,
+    when it begins to read the parameters, and the beginning of this update: off by the steps that are just being
+    written at either moment, at most one of each worker; averagings with other nodes do not count. `version` is all
+    workers' steps, those of other nodes as of the last averaging, and so are the samples that the schedule goes by.
+
+    Final are the parameters that all updates left behind, on several nodes their average, weighted by samples.
+
+    Attributes:
+        params: the node's common parameters.
+        waited_s: seconds spent in averaging; nothing else waits.
+        lost: with `count_lost`, known after `finish`: each step also adds 1 to every element of an array of integers
+            as wide as the parameters, in the same way, without a lock. This is how many of these additions, all
+            elements on all nodes together, did not reach it. For the updates themselves it is a measure, no count:
+            they are written just before. The mode makes steps slower.
+    """
+
+    def __init__(self, peers: Peers, period: int, count_lost: bool) -> None:
+        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        self.version = self.lost = 0
+        self.waited_s = 0.0
+        self.stop = False
+        self.bytes_sent = self.bytes_received = 0
+        self._memory = NodeMemory(workers, peers.params, count_lost)
+        self.params, self._tally = self._memory.params, self._memory.tally
+        self.grads = np.zeros_like(peers.params)
+        self._stepper = Stepper(replace(peers, params=self.params))
+        self._peers, self._period = peers, period
+        self._leads = self._memory.place == 0
+        self._everyone = collectives.Communicator(workers)
+        self._waiter = Waiter.for_node(workers, peers.alarm.check)
+        self._averaging = self._meet_nodes(workers)
+        self._shown = Shown(peers.metrics) if workers.rank == 0 else None
+        self._staleness: Counter[int] = Counter()
+        self._reports: list[tuple[float, float]] = []
+        self._averaged_at = self._memory.steps()  # of each worker of the node, at the last averaging
+        self._calls = self._others = 0
+        self._began = self._next_look = self._next_show = 0.0
+
+    def _meet_nodes(self, workers: MPI.Intracomm) -> NodeAveraging | None:
+        color = 0 if self._leads else MPI.UNDEFINED
+        leaders: MPI.Intracomm = workers.Split(color, workers.rank)  # type: ignore[assignment]
+        if not self._leads:
+            return None
+        try:
+            return NodeAveraging(leaders, self.params) if leaders.size > 1 else None
+        finally:
+            leaders.Free()
+
+    def start(self) -> None:
+        """See `Client`."""
+        self._memory.compile()
+        self._everyone.Bcast(self._peers.params, 0)
+        if self._leads:
+            self.params[:] = self._peers.params
+        self._everyone.Barrier()
+        self._peers.metrics.restart()
+        self._began = time.perf_counter()
+
+    def overlap(self, samples: int) -> None:
+        """See `Client`."""
+
+    def step(self, samples: int, loss: float) -> None:
+        """See `Client`. Waits for nobody, but where a node's first worker averages with other nodes."""
+        now = time.perf_counter()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            self._peers.alarm.check()
+            self._show(now)
+        stepper, memory = self._stepper, self._memory
+        if samples:
+            steps, seen, _, _ = memory.totals()
+            self._staleness[steps - stepper.version - self._others] += 1
+            stepper.take(self.grads, self._peers.reduction_factor, seen)
+            if self._tally is not None:
+                kernels.add_one(self._tally)
+            memory.count(samples, loss)
+        self._calls += 1
+        if self._averaging is not None and self._calls % self._period == 0:
+            start = time.perf_counter()
+            self._average(self._averaging, done=False)
+            self.waited_s += time.perf_counter() - start
+        self.version, _, _, stop = memory.totals()
+        self._others = self.version - stepper.version
+        self.stop = stop != 0
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """See `Client`. Worker 0's counts at once, others' at the end."""
+        if self._shown is None:
+            self._reports.append((accuracy, loss))
+        else:
+            self._peers.metrics.evaluated(accuracy, loss, self._peers.metrics.elapsed_s())
+            self._pass_stop_on()
+
+    def finish(self) -> None:
+        """See `Client`."""
+        computed_s = time.perf_counter() - self._began - self.waited_s
+        self._memory.put(kernels.DONE, 1)
+        if self._averaging is not None:
+            self._average_to_the_end(self._averaging)
+        here = np.zeros(self._everyone.size, np.int64)
+        request = self._everyone.Iallgather(np.zeros(1, np.int64), here)
+
+        def all_here() -> bool:
+            self._show(time.perf_counter())
+            return bool(request.Test())
+
+        Waiter(self._waiter.crowded).until(all_here)  # the request looks for the alarm and for lost ranks itself
+        self._peers.params[:] = self.params
+        self._count(computed_s)
+        self._everyone.free()
+
+    def _average(self, averaging: NodeAveraging, done: bool) -> bool:
+        """A round; returns whether it was the last."""
+        sums, steps = self._memory.sums(), self._memory.steps()
+        last = averaging.round(sums, done, self._peers.metrics.stop)
+        self._averaged_at = steps
+        self._memory.put(kernels.FAR_STEPS, averaging.far.steps)
+        self._memory.put(kernels.FAR_SAMPLES, averaging.far.samples)
+        self._memory.put(kernels.STOP, int(averaging.stop))
+        return last
+
+    def _average_to_the_end(self, averaging: NodeAveraging) -> None:
+        """Takes part until all nodes are done: at once where this one is, else as often as its workers would."""
+
+        def due() -> bool:
+            self._show(time.perf_counter())
+            active = self._memory.active()
+            now, then = self._memory.steps(), self._averaged_at
+            return not active or any(now[place] - then[place] >= self._period for place in active)
+
+        last = False
+        while not last:
+            self._waiter.until(due)
+            last = self._average(averaging, done=self._memory.all_done())
+        averaging.free()
+
+    def _show(self, now: float) -> None:
+        """Worker 0 takes over, now and then, what all have done."""
+        if self._shown is None or now < self._next_show:
+            return
+        self._next_show = now + _SHOW_S
+        metrics, near = self._peers.metrics, self._memory.sums()
+        far = Sums(0, 0, 0.0) if self._averaging is None else self._averaging.far
+        for worker, steps in zip(self._memory.ranks, self._memory.steps(), strict=True):
+            metrics.pushes[worker] = steps
+        sums = Sums(near.steps + far.steps, near.samples + far.samples, near.loss + far.loss)
+        self._shown.count(sums, self._stepper.lr)
+        self._pass_stop_on()
+
+    def _pass_stop_on(self) -> None:
+        if self._peers.metrics.stop:
+            self._memory.put(kernels.STOP, 1)
+
+    def _count(self, computed_s: float) -> None:
+        """Puts together what all did: on worker 0 for the metrics, on all the sum of lost updates."""
+        mine: dict[str, object] = {
+            "steps": self._stepper.version,
+            "staleness": list(self._staleness.items()),
+            "waited": self.waited_s,
+            "computed": computed_s,
+            "reports": self._reports,
+            "node": [0, 0, 0.0],
+            "lost": 0,
+        }
+        if self._leads:
+            mine["node"] = near = self._memory.sums()
+            if self._tally is not None:
+                mine["lost"] = near.steps * self._tally.size - int(self._tally.sum(dtype=np.int64))
+        told = gather(self._peers.mesh.worker, mine)  # type: ignore[arg-type]
+        self.lost = sum(each["lost"] for each in told)
+        self.version = sum(each["steps"] for each in told)
+        if self._shown is not None:
+            self._shown.complete(told)
+            total = Sums(*(sum(part) for part in zip(*(each["node"] for each in told), strict=True)))
+            self._shown.count(total, self._stepper.lr)

@@ -1,0 +1,139 @@
+"""Rounds: what workers without a server tell each other, and how they end together.
+
+A round is a small all-gather of what each worker did since the round before: samples, loss, pushes, wishes. All know
+the sums from it, worker 0 counts, and a worker whose data is at its end goes on with empty rounds until all are.
+"""
+
+import math
+import time
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd import collectives
+from psgd.metrics import RunMetrics
+from psgd.wire import FORMAT, Header, Kind
+
+_SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(11)
+
+
+class Rounds:
+    """One worker's part.
+
+    Args:
+        comm: the workers.
+        metrics: counters; filled on worker 0.
+
+    Attributes:
+        samples: int64 samples of each worker in the last round.
+        pushes: int64 steps of each worker in the last round that had samples.
+        version: rounds so far in which anybody had samples.
+        active: workers that were not at their end in the last round.
+        stop: worker 0 asked to stop in the last round, alike on all workers.
+        all_done: all workers were at their end in the last round.
+        waited_s: seconds that the client has spent in `step`; it adds them itself.
+    """
+
+    def __init__(self, comm: "collectives.Communicator", metrics: RunMetrics) -> None:
+        self.version = 0
+        self.stop = self.all_done = False
+        self.waited_s = 0.0
+        self.active = comm.size
+        self.samples = np.zeros(comm.size, np.int64)
+        self.pushes = np.zeros(comm.size, np.int64)
+        self._comm, self._metrics = comm, metrics
+        self._mine = np.zeros(_WORDS)
+        self._all = np.zeros((comm.size, _WORDS))
+        self._flat = self._all.reshape(-1)
+        self._began = time.perf_counter()
+        self._noted = self._noted_pushes = 0
+        self._loss_sum = 0.0
+        self._report: tuple[float, float] | None = None
+        self._seconds: tuple[float, float] | None = None
+
+    def begin(self, params: NDArray[np.floating]) -> None:
+        """Gives everyone worker 0's parameters; the run's seconds count from here. Collective, blocks."""
+        self._comm.Bcast(params, 0)
+        self._metrics.restart()
+        self._began = time.perf_counter()
+
+    def note(self, samples: int, loss: float) -> None:
+        """Keeps a step to be told in the next round. Does not communicate.
+
+        Args:
+            samples: behind its gradient; a step of 0 is not counted.
+            loss: mean loss over them.
+        """
+        if samples:
+            self._noted += samples
+            self._noted_pushes += 1
+            self._loss_sum += samples * loss
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """Counts an evaluation: on worker 0 at once, from others with the next round (the last one before it)."""
+        if self._comm.rank == 0:
+            self._metrics.evaluated(accuracy, loss, self._metrics.elapsed_s())
+        else:
+            self._report = accuracy, loss
+
+    def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False) -> int:
+        """Tells of this worker's steps since the last round and hears of the others'. Collective, blocks.
+
+        Args:
+            samples: behind the gradient of a step that was not noted; 0 only keeps pace.
+            loss: mean loss over them.
+            done: this worker has no more steps.
+
+        Returns:
+            The samples of all workers since the last round.
+        """
+        self.note(samples, loss)
+        noted, report = self._noted, self._report
+        waited, computed = self._seconds or (self.waited_s, time.perf_counter() - self._began - self.waited_s)
+        if done:
+            self._seconds = waited, computed
+        mean = self._loss_sum / noted if noted else 0.0
+        accuracy, test_loss = report or (0.0, 0.0)
+        counts = noted, mean, self._noted_pushes, self._metrics.stop, done, waited, computed
+        self._mine[:] = (*counts, report is not None, accuracy, test_loss)
+        self._comm.Allgather(self._mine, self._flat)
+        self._noted = self._noted_pushes = 0
+        self._loss_sum, self._report = 0.0, None
+        self.samples[:] = self._all[:, _SAMPLES]
+        self.pushes[:] = self._all[:, _PUSHES]
+        self.stop = bool(self._all[0, _STOP])
+        self.active = self._comm.size - int(self._all[:, _DONE].sum())
+        self.all_done = self.active == 0
+        total = int(self.samples.sum())
+        if self._comm.rank == 0:
+            self._count()
+        if total:
+            self.version += 1
+        return total
+
+    def _count(self) -> None:
+        """Counts a round, on worker 0. Nothing is stale: all steps are on parameters that all agreed on."""
+        metrics = self._metrics
+        for worker, told in enumerate(self._all.tolist()):
+            samples, extra = int(told[_SAMPLES]), int(told[_PUSHES]) - 1
+            fields = (self.version + 1, self.version, self.version, samples, 0, 0)
+            if samples:
+                header = Header(FORMAT, 0, Kind.PUSH, worker, 0, 0, *fields, told[_LOSS], 0.0)
+                metrics.applied(header, self.version)
+                metrics.pushes[worker] += extra
+                metrics.staleness[0] += extra
+            if told[_DONE]:
+                metrics.done(Header(FORMAT, 0, Kind.DONE, worker, 0, 0, *fields, told[_WAITED], told[_COMPUTED]))
+            if told[_REPORTS]:
+                metrics.evaluated(told[_ACCURACY], told[_TEST_LOSS], metrics.elapsed_s())
+
+
+def report(metrics: RunMetrics, accuracy: float, loss: float) -> None:
+    """Counts an evaluation, on the worker that made it."""
+    metrics.evaluated(accuracy, loss, metrics.elapsed_s())
+
+
+def workers(comm: MPI.Intracomm) -> "collectives.Communicator":
+    """Makes psgd's collectives over the workers. Collective, blocks."""
+    return collectives.Communicator(comm)

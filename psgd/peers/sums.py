@@ -1,0 +1,54 @@
+"""Sums of what workers did, and worker 0's metrics fed with them, where no push is ever seen alone."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from psgd.metrics import RunMetrics
+from psgd.wire import FORMAT, Header, Kind
+
+
+class Sums(NamedTuple):
+    """Steps, samples, and the sum of the samples' losses."""
+
+    steps: int
+    samples: int
+    loss: float
+
+
+class Shown:
+    """What worker 0's metrics have been told so far."""
+
+    def __init__(self, metrics: RunMetrics) -> None:
+        self._metrics = metrics
+        self._samples, self._loss = 0, 0.0
+
+    def count(self, sums: Sums, lr: float) -> None:
+        """Takes over what all workers have done since the start; pushes and staleness are set elsewhere."""
+        metrics = self._metrics
+        new, loss = sums.samples - self._samples, sums.loss - self._loss
+        if not new:
+            return
+        self._samples, self._loss = sums.samples, sums.loss
+        pushes, staleness = list(metrics.pushes), metrics.staleness
+        metrics.staleness = Counter()
+        header = Header(FORMAT, 0, Kind.PUSH, 0, 0, 0, 0, 0, sums.steps, new, 0, 0, loss / new, 0.0)
+        metrics.applied(header, sums.steps)  # for the mean loss
+        metrics.pushes[:], metrics.staleness = pushes, staleness
+        metrics.progress(sums.samples, sums.steps, lr)
+
+    def complete(self, told: list[dict[str, Any]]) -> None:
+        """Sets what each worker alone knows.
+
+        Args:
+            told: for each worker `steps`, `staleness` (pairs of staleness and pushes), `waited` and `computed`
+                in seconds, `reports` (pairs of accuracy and loss that the metrics do not know yet).
+        """
+        metrics = self._metrics
+        metrics.pushes[:] = [each["steps"] for each in told]
+        metrics.staleness = Counter()
+        for worker, each in enumerate(told):
+            metrics.staleness.update(dict(each["staleness"]))
+            fields = (each["steps"], each["steps"], 0, 0, 0, 0, each["waited"], each["computed"])
+            metrics.done(Header(FORMAT, 0, Kind.DONE, worker, 0, 0, *fields))
+            for accuracy, loss in each["reports"]:
+                metrics.evaluated(accuracy, loss, metrics.elapsed_s())
