@@ -5,6 +5,7 @@ looks for it. A worker rings at all servers, a server at all workers; whoever he
 ranks end, with the same first cause.
 """
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,6 +38,7 @@ class Alarm:
         self._out = [comm.Send_init([self._cause, MPI.INT64_T], peer, Tag.ALARM) for peer in peers]
         self._in = [comm.Recv_init([self._heard[i], MPI.INT64_T], peer, Tag.ALARM) for i, peer in enumerate(peers)]
         self._rung = False
+        self._lock = threading.Lock()
         if self._in:
             MPI.Prequest.Startall(self._in)
 
@@ -46,7 +48,8 @@ class Alarm:
         Raises:
             PeerLostError: names the first cause.
         """
-        index, rung = MPI.Request.Testany(self._in)
+        with self._lock:  # a thread that carries collectives forward looks too
+            index, rung = MPI.Request.Testany(self._in)
         if rung and index != MPI.UNDEFINED:
             self._cause[0] = self._heard[index, 0]
             raise PeerLostError(cause_message(int(self._cause[0])))
@@ -61,4 +64,6 @@ class Alarm:
 
     def close(self) -> None:
         """Takes the receives back; after `ring`, lets the messages go out."""
-        close(self._in, self._out)
+        with self._lock:
+            close(self._in, self._out)
+            self._in = []

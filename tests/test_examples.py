@@ -22,3 +22,12 @@ def test_own_loop_ends_together(job):
     result = job(2, [sys.executable, str(EXAMPLES / "own_loop.py"), "--servers", "2"])
     assert result.returncode != 0
     assert "servers: expected 1 to 1 of 2 ranks" in result.stderr
+
+
+@pytest.mark.job
+def test_a_straggler_holds_up_those_who_wait_for_it_and_nobody_else(job):
+    result = job(None, [sys.executable, str(EXAMPLES / "consistency.py"), "straggler"], check=True, timeout=120)
+    rows = {name: float(seconds) for name, seconds in re.findall(r"(\w+) +([\d.]+) +\S+ +\S+\n", result.stdout)}
+    rates = {name: float(rate) for name, rate in re.findall(r"(\w+) +[\d.]+ +(\S+) +\S+\n", result.stdout)}
+    assert rows["sync"] > 2 * rows["async"] and rows["sync"] > 2 * rows["softsync"], result.stdout
+    assert rates["ssp"] == pytest.approx(rates["sync"], rel=0.2), result.stdout
