@@ -48,6 +48,7 @@ class Engine:
         line: this rank's line of the current call.
         block: the words of the current call, of which the line is the beginning.
         took: algorithm and transport of the last call; None: the kernel's state tells.
+        prepared: what all words of `block` but a few were written for, where that is known.
         addresses: of what kernels work on.
         spins: for kernels, before they return WAIT.
         calls: so far.
@@ -81,6 +82,7 @@ class Engine:
         self.broken = ""
         self.text = ""
         self.took: tuple[str, str] | None = ("", "")
+        self.prepared: object = None
         self.checks = variables.checks
         self._status = layout.DONE
         self._yields = False

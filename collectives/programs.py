@@ -57,6 +57,7 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
         AgreedError: ranks disagree or some rank's arguments were wrong.
     """
     engine.text = text
+    engine.prepared = None
     if call is None:
         contract.fill(engine.line, contract.signature(verb), 0, (), 0)
     else:

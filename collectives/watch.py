@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.1
 _STALL_REPORT_S = 2.0
+_FORWARD_S = 0.3  # for mpiexec to take what was said: it drops the rest when a rank aborts
 
 
 class Background(Protocol):
@@ -119,6 +120,7 @@ class Watch:
                 file=sys.stderr,
                 flush=True,
             )
+            time.sleep(_FORWARD_S)
             MPI.COMM_WORLD.Abort(1)
             os._exit(1)  # under ULFM the abort of one rank lets the others run
 

@@ -20,6 +20,8 @@ Form = tuple[int, int, tuple[int, ...]]
 _NOWHERE = (-1, 0)  # in no registered memory
 _FLAT = (0, (1, 0, 0, 0, 0))
 _pack: Any = struct.Struct(f"{layout.ARITHMETIC + 1}q").pack_into
+_pack_one, _pack_three = (struct.Struct(f"{words}q").pack_into for words in (1, 3))
+_PLAIN = 0x101  # NumPy's flags C_CONTIGUOUS and ALIGNED
 
 
 class Way:
@@ -42,6 +44,8 @@ class Way:
                 self._methods += [(inline_bytes, layout.INLINE), (limit, layout.SLOTS)]
             else:
                 self._methods.append((limit, METHODS[name]))
+        limit, method = self._methods[0] if self._methods else (0, layout.AGREE)
+        self.smallest = limit if method == layout.INLINE else -1
 
     def method(self, nbytes: int) -> int:
         """The method for a vector of so many bytes."""
@@ -82,6 +86,7 @@ class Way:
             PeerLostError: a rank ended or left the call in the middle.
         """
         engine, node = self.engine, self.node
+        engine.prepared = None
         sign, _, rest = form
         tells, extents = _FLAT if len(shape) < 2 else _of_shape(shape)
         sent = received = _NOWHERE
@@ -89,6 +94,29 @@ class Way:
             sent, received = node.find(source, sends), node.find(to, receives)
         places = (source, *sent, to, *received)
         _pack(engine.block, 0, sign, count, tells, 0, 0, *places, *extents, source, to, chunk, method, parts, *rest)
+        self.go()
+
+    def small(self, form: Form, count: int, source: int, to: int) -> None:
+        """Does a call of a flat array of up to `smallest` bytes. Only those words are written that may have changed.
+
+        Args:
+            form: as of `run`, and so are the others.
+            count: elements.
+            source: address of what this rank sends.
+            to: address of the result.
+        """
+        engine = self.engine
+        block = engine.block
+        if engine.prepared is form:
+            _pack_one(block, 8 * layout.COUNT, count)
+            _pack_three(block, 8 * layout.FROM, source, to, to)
+        else:
+            sign, _, rest = form
+            tells, extents = _FLAT
+            engine.prepared = None  # until all words are there
+            places = (source, *_NOWHERE, to, *_NOWHERE)
+            _pack(block, 0, sign, count, tells, 0, 0, *places, *extents, source, to, to, layout.INLINE, 0, *rest)
+            engine.prepared = form
         self.go()
 
     def go(self) -> None:
@@ -108,10 +136,11 @@ class Way:
 
 def plain(buffer: Any, dtype: np.dtype[Any], size: int) -> bool:
     """Whether `buffer` is an array of that dtype and size that can be read from as it lies."""
-    if type(buffer) is not np.ndarray or buffer.size != size or buffer.dtype != dtype:
+    if type(buffer) is not np.ndarray or buffer.size != size:
         return False
-    flags = buffer.flags
-    return bool(flags.c_contiguous and flags.aligned)
+    if buffer.dtype is not dtype and buffer.dtype != dtype:
+        return False
+    return bool(buffer.flags.num & _PLAIN == _PLAIN)
 
 
 def apart(a: int, a_bytes: int, b: int, b_bytes: int) -> bool:
