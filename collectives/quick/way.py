@@ -20,7 +20,8 @@ Form = tuple[int, int, tuple[int, ...]]
 _NOWHERE = (-1, 0)  # in no registered memory
 _FLAT = (0, (1, 0, 0, 0, 0))
 _pack: Any = struct.Struct(f"{layout.ARITHMETIC + 1}q").pack_into
-_pack_one, _pack_three = (struct.Struct(f"{words}q").pack_into for words in (1, 3))
+_pack_one: Any = struct.Struct("q").pack_into
+_pack_three: Any = struct.Struct("3q").pack_into
 _PLAIN = 0x101  # NumPy's flags C_CONTIGUOUS and ALIGNED
 
 
