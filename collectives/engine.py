@@ -20,7 +20,6 @@ from psgd.collectives.requests import keep_for_ever
 from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
 from psgd.collectives.variables import Variables
 from psgd.collectives.waiting import Waiter
-from psgd.collectives.watch import BACKGROUND as BACKGROUND  # noqa: PLC0414  (for psgd.connection)
 from psgd.collectives.watch import Watch
 from psgd.kernels.errors import AgreedError, ContractError, PeerLostError
 

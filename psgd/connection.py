@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from psgd.alarm import Alarm
 from psgd.arguments import whole_number
 from psgd.client import Client, LocalClient, MpiClient
-from psgd.collectives.engine import BACKGROUND
+from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.split import split
 from psgd.collectives.waiting import Waiter
+from psgd.collectives.watch import BACKGROUND
 from psgd.gradients import Gradients, allocate
 from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
@@ -29,8 +30,6 @@ from psgd.shard import Shard
 from psgd.worker_transport import MpiWorkerTransport
 
 Vector = NDArray[np.floating]
-
-_ALIGN_BYTES = 64
 
 
 class _WorkersOnly(BaseException):
@@ -69,7 +68,7 @@ class Connection:
         self._strategy = strategy  # see psgd.strategies.create
         self._scale = scale
         self._segment = segment
-        self._shards = split(params.size, max(1, mesh.servers), max(1, _ALIGN_BYTES // params.itemsize))
+        self._shards = split(params.size, max(1, mesh.servers), max(1, ALIGN_BYTES // params.itemsize))
         self._client: Client | None = None
         self._transport: MpiWorkerTransport | MpiServerTransport | None = None
         self._alarm: Alarm | None = None

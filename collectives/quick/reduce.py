@@ -37,8 +37,11 @@ class _Reduction(Way):
         self._forms: dict[tuple[np.dtype[Any], int], Form] = {}
         self._last: tuple[Any, Any, Form | None] = (None, None, None)
 
-    def form(self, dtype: np.dtype[Any], op: Any) -> Form | None:
+    def form(self, recvbuf: Any, op: Any) -> Form | None:
         """The form of a call, or None where it goes the long way. The first time it compiles the dtype's arithmetic."""
+        if type(recvbuf) is not np.ndarray or not recvbuf.flags.carray or self.engine.broken:
+            return None
+        dtype = recvbuf.dtype
         of_dtype, of_op, form = self._last
         if of_dtype is dtype and of_op is op:
             return form
@@ -65,9 +68,7 @@ class Allreduce(_Reduction):
 
     def __call__(self, sendbuf: Any, recvbuf: Any, op: Any) -> bool:
         """Does the call, or returns False where it has to go the long way. Blocks."""
-        if type(recvbuf) is not np.ndarray or not recvbuf.flags.carray or self.engine.broken:
-            return False
-        form = self.form(recvbuf.dtype, op)
+        form = self.form(recvbuf, op)
         if form is None:
             return False
         n, nbytes = recvbuf.size, recvbuf.nbytes
@@ -96,9 +97,7 @@ class ReduceScatterBlock(_Reduction):
 
     def __call__(self, sendbuf: Any, recvbuf: Any, op: Any) -> bool:
         """Does the call, or returns False where it has to go the long way. Blocks."""
-        if type(recvbuf) is not np.ndarray or not recvbuf.flags.carray or self.engine.broken:
-            return False
-        form = self.form(recvbuf.dtype, op)
+        form = self.form(recvbuf, op)
         if form is None:
             return False
         if sendbuf is _IN_PLACE:

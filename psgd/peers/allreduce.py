@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from psgd.arguments import whole_number
 from psgd.client import Client
 from psgd.collectives import Communicator
+from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.progress import Request
 from psgd.collectives.split import split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
 from psgd.peers import Peers
-from psgd.peers.rounds import Rounds, workers
+from psgd.peers.rounds import Rounds
 from psgd.peers.stepping import Stepper
 
 Vector = NDArray[np.floating]
@@ -27,8 +28,6 @@ Vector = NDArray[np.floating]
 BUCKET_BYTES = 1 << 20
 """Largest part that is all-reduced at once during backward. The last one is never hidden, so it should be short; below
 about this size a call's own cost shows. A core's second cache holds it, so it is weighed where it was made."""
-
-_ALIGN_BYTES = 64
 
 
 def create(workers: int, accumulate: int = 1) -> Callable[[Peers], Client]:
@@ -58,7 +57,7 @@ class AllreduceClient:
     def __init__(self, peers: Peers, accumulate: int) -> None:
         self.params = peers.params
         size, dtype = peers.params.size, peers.params.dtype
-        self._comm = workers(peers.mesh.worker)  # type: ignore[arg-type]
+        self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
         self._rounds = Rounds(self._comm, peers.metrics)
         self._stepper = Stepper(peers)
         self._metrics, self._factor = peers.metrics, peers.reduction_factor
@@ -67,7 +66,7 @@ class AllreduceClient:
         self.grads: Vector = self._sum if accumulate == 1 else np.zeros(size, dtype)
         count = max(1, -(-self._sum.nbytes // BUCKET_BYTES))
         self._overlaps = count > 1 and _all_have_threads(self._comm)
-        ranges = split(size, count, max(1, _ALIGN_BYTES // dtype.itemsize)) if self._overlaps else [range(size)]
+        ranges = split(size, count, max(1, ALIGN_BYTES // dtype.itemsize)) if self._overlaps else [range(size)]
         self._buckets = [(r.start, self._sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in reversed(ranges)]
         self._requests: list[Request] = []
         self.version = self._applied = 0

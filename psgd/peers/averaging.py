@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from psgd.arguments import real_number, whole_number
 from psgd.client import Client
+from psgd.collectives import Communicator
 from psgd.kernels import accumulate
 from psgd.kernels.errors import UsageError
 from psgd.peers import Peers
-from psgd.peers.rounds import Rounds, workers
+from psgd.peers.rounds import Rounds
 from psgd.peers.stepping import Stepper
 
 Vector = NDArray[np.floating]
@@ -84,7 +85,7 @@ class AveragingClient:
         self.waited_s = 0.0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self._comm = workers(peers.mesh.worker)  # type: ignore[arg-type]
+        self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
         self._rounds = Rounds(self._comm, peers.metrics)
         self._stepper = Stepper(peers)
         self._metrics, self._factor = peers.metrics, peers.reduction_factor

@@ -8,7 +8,6 @@ import math
 import time
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd import collectives
@@ -132,8 +131,3 @@ class Rounds:
 def report(metrics: RunMetrics, accuracy: float, loss: float) -> None:
     """Counts an evaluation, on the worker that made it."""
     metrics.evaluated(accuracy, loss, metrics.elapsed_s())
-
-
-def workers(comm: MPI.Intracomm) -> "collectives.Communicator":
-    """Makes psgd's collectives over the workers. Collective, blocks."""
-    return collectives.Communicator(comm)
