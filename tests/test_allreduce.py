@@ -1,6 +1,7 @@
 """`allreduce` on real ranks, against a sequential simulation in NumPy, a server, and larger batches."""
 
 import contextlib
+import gc
 import os
 import tracemalloc
 
@@ -384,6 +385,7 @@ def test_wrong_options(comm, value):
 @pytest.mark.ranks(2)
 def test_connections_leave_nothing_behind(comm):
     params = np.zeros(4, np.float32)
+    gc.collect()
     files = []
     for _ in range(6):
         with psgd.connect(comm, params, strategy="allreduce") as ps:
@@ -391,4 +393,4 @@ def test_connections_leave_nothing_behind(comm):
             inner = ps._client._comm
         assert inner._freed
         files.append(len(os.listdir("/proc/self/fd")))
-    assert files[1] == files[-1]
+    assert files[-1] <= files[1]  # fewer where the garbage of earlier tests goes meanwhile
