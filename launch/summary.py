@@ -42,6 +42,12 @@ def text(result: Mapping[str, Any]) -> str:
     staleness = result.get("staleness")
     if staleness and staleness.get("mean") is not None:
         lines.append(("staleness", f"mean {staleness['mean']:.2f}, largest {staleness['max']}"))
+    waited, computed = result.get("waited_seconds") or [0.0], result.get("computed_seconds") or [0.0]
+    if any(waited):
+        share, most = sum(waited) / (sum(waited) + sum(computed)), max(range(len(waited)), key=waited.__getitem__)
+        lines.append(
+            ("waiting", f"{100 * share:.0f} % of the workers' time, most worker {most} ({waited[most]:.2g} s)")
+        )
     if result.get("lost_ranks"):
         lines.append(("lost ranks", str(result["lost_ranks"])))
     add("checkpoint", "checkpoint", "{}")

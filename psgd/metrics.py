@@ -1,10 +1,11 @@
-"""What happened in a run, counted on server 0: staleness of every push, losses, progress, evaluations."""
+"""What happened in a run, counted on server 0: pushes and their staleness, waiting, losses, progress, evaluations."""
 
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Literal
 
+from psgd.waits import Waits
 from psgd.wire import Header
 
 Event = Literal["progress", "epoch", "eval"]
@@ -20,16 +21,22 @@ class RunMetrics:
             applied pass a whole epoch, and "eval" at each evaluation.
         samples_per_epoch: size of the training set; 0 if there are no epochs.
         target_accuracy: `stop` is set once an evaluation reaches it; 0 is off.
+        waits: where each wait for another worker is kept; None keeps none.
 
     Attributes:
-        samples_per_epoch: as given.
+        samples_per_epoch, waits: as given.
         staleness: pushes by staleness (version at apply minus version pulled). Pushes of 0 samples do not count.
-        pushes: pushes applied, by worker.
+        pushes: pushes applied, by worker. Those of 0 samples do not count.
+        waited: pushes, by worker, after which it had to wait for another's push or end, those of 0 samples too. Without
+            servers: rounds in which another worker came later.
+        dropped: pushes that came and were never applied, by worker: those that waited for others when the run broke.
         samples: samples applied.
         steps: groups applied.
         lr: rate of the newest step.
         loss: mean training loss of the newest whole epoch, or of all samples before the first ends.
-        waited_s, computed_s: seconds by worker, known once it is done.
+        waited_s: seconds by worker in `step`, told by itself once it is done; before that, those for which it is known
+            to have waited for another worker.
+        computed_s: all its other seconds, known once it is done.
         accuracy, test_loss: newest evaluation (None before the first).
         stop: workers should stop at their next step.
         seconds_to_target: when the target was reached, or None.
@@ -41,9 +48,13 @@ class RunMetrics:
         on_event: Callable[["RunMetrics", Event], None] | None = None,
         samples_per_epoch: int = 0,
         target_accuracy: float = 0.0,
+        waits: Waits | None = None,
     ) -> None:
         self.staleness: Counter[int] = Counter()
         self.pushes = [0] * workers
+        self.waited = [0] * workers
+        self.dropped = [0] * workers
+        self.waits = waits
         self.samples = 0
         self.steps = 0
         self.lr = 0.0
@@ -88,10 +99,37 @@ class RunMetrics:
 
     def applied(self, push: Header, version: int) -> None:
         """A push is being applied to parameters of this version."""
-        self.staleness[version - push.version] += 1
-        self.pushes[push.worker] += 1
-        self._loss_sum += push.value * push.samples
-        self._loss_samples += push.samples
+        self.count(push.worker, 1, push.samples, push.value * push.samples, version - push.version)
+
+    def count(self, worker: int, pushes: int, samples: int, loss: float, staleness: int = 0) -> None:
+        """Several pushes of a worker were applied.
+
+        Args:
+            worker: whose.
+            pushes: how many, with samples; 0 if they are counted elsewhere.
+            samples: behind all of them.
+            loss: sum over the samples.
+            staleness: of each.
+        """
+        if pushes:
+            self.staleness[staleness] += pushes
+            self.pushes[worker] += pushes
+        self._loss_sum += loss
+        self._loss_samples += samples
+
+    def held(self, worker: int, other: int, start: float, stop: float) -> None:
+        """A worker could not go on before another came.
+
+        Args:
+            worker: who waited.
+            other: for whom.
+            start: from when, by this process's `time.perf_counter()`.
+            stop: until when.
+        """
+        self.waited[worker] += 1
+        self.waited_s[worker] += stop - start
+        if self.waits is not None:
+            self.waits.add(worker, other, start - self._started, stop - self._started)
 
     def progress(self, samples: int, version: int, lr: float) -> None:
         """A group was applied: samples in all, version reached, rate taken."""
@@ -123,10 +161,9 @@ class RunMetrics:
         if self._on_event is not None:
             self._on_event(self, event)
 
-    def done(self, header: Header) -> None:
-        """A worker has no more pushes."""
-        self.waited_s[header.worker] = header.value
-        self.computed_s[header.worker] = header.value2
+    def ended(self, worker: int, waited_s: float, computed_s: float) -> None:
+        """A worker has no more pushes: its seconds in `step`, and its others."""
+        self.waited_s[worker], self.computed_s[worker] = waited_s, computed_s
 
     def staleness_summary(self) -> dict[str, object]:
         """Mean, maximum and histogram (staleness as text to pushes) of all pushes."""

@@ -55,6 +55,7 @@ class Server:
         self._workers = workers
         self._scale = scale
         self._pending: dict[int, Header] = {}
+        self._came = [0.0] * workers  # when each worker's newest push did
         self._done: set[int] = set()
         self._queue: deque[Action] = deque()
         self._ended = False
@@ -67,6 +68,14 @@ class Server:
             ContractError: a push that no rule of the protocol allows.
         """
         self._initialize()
+        try:
+            self._serve()
+        finally:
+            for header in self._pending.values():  # none, unless the run broke
+                self.metrics.dropped[header.worker] += header.samples > 0
+        self.transport.drain()
+
+    def _serve(self) -> None:
         while not self._ended:
             event = self.transport.next()
             if isinstance(event, Action):
@@ -75,7 +84,6 @@ class Server:
                 self._take(event)
             while self._queue and self._ready(self._queue[0]):
                 self._execute(self._queue.popleft())
-        self.transport.drain()
 
     def _initialize(self) -> None:
         """Takes the first worker's parameters, whoever comes first, and only then answers anyone."""
@@ -94,28 +102,34 @@ class Server:
         self.metrics.restart()
 
     def _take(self, header: Header) -> None:
-        kind = header.kind
+        kind, worker, now = header.kind, header.worker, time.perf_counter()
         if kind == _PUSH:
-            self._pending[header.worker] = header
+            self._pending[worker] = header
+            self._came[worker] = now
+            self.metrics.dropped[worker] += header.value2 != 0
             if self._decides:
-                self._decide(self.strategy.on_push(header, time.perf_counter()))
+                self._decide(self.strategy.on_push(header, now), worker, now)
         elif kind == Kind.DONE:
-            self._done.add(header.worker)
-            self.metrics.done(header)
+            self._done.add(worker)
+            self.metrics.ended(worker, header.value, header.value2)
             if self._decides:
-                self._decide(self.strategy.on_done(header.worker, time.perf_counter()))
+                self._decide(self.strategy.on_done(worker, now), worker, now)
                 if len(self._done) == self._workers:
-                    self._decide((Action(release=tuple(range(self._workers)), end=True),))
+                    self._decide((Action(release=tuple(range(self._workers)), end=True),), worker, now)
         elif kind == Kind.REPORT:
             self.metrics.report(header)
         else:
-            raise ContractError(f"server {self._index}: worker {header.worker} sent kind {kind} after the start")
+            raise ContractError(f"server {self._index}: worker {worker} sent kind {kind} after the start")
 
-    def _decide(self, actions: tuple[Action, ...]) -> None:
-        """Does at once what was decided here: all that it needs has come."""
+    def _decide(self, actions: tuple[Action, ...], cause: int, now: float) -> None:
+        """Does at once what was decided here when worker `cause` came, now: all that it needs has come."""
         for action in actions:
             if self._publishes:
                 self.transport.publish(action)
+            if not action.end:
+                for worker in action.release:
+                    if worker != cause:
+                        self.metrics.held(worker, cause, self._came[worker], now)
             self._execute(action)
 
     def _ready(self, action: Action) -> bool:

@@ -4,12 +4,12 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from psgd.kernels.errors import DataError, UsageError
-from psgd.launch import plot
+from psgd.kernels.errors import UsageError
+from psgd.launch import plot, plot_log, plot_timeline
 
 
-def write_log(path, ended=True):
-    events = [{"event": "start", "config": {"lr": 0.1}}]
+def write_log(path, waits=False):
+    events = [{"event": "start", "workers": 3}]
     for step in range(1, 21):
         events.append(
             {
@@ -32,44 +32,11 @@ def write_log(path, ended=True):
                 "loss": 1.0,
             }
         )
-    if ended:
-        events.append({"event": "end", "staleness": {"mean": 0.5, "max": 2, "histogram": {"0": 6, "1": 3, "2": 1}}})
+    if waits:
+        events.append({"event": "waits", "rows": [[0, 2, 0.1, 0.2], [1, 2, 0.5, 1.5]]})
+    events.append({"event": "end", "staleness": {"mean": 0.5, "max": 2, "histogram": {"0": 6, "1": 3, "2": 1}}})
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     return path
-
-
-def test_read(tmp_path):
-    run = plot.read(write_log(tmp_path / "a.jsonl"))
-    assert run.name == "a"
-    assert len(run.progress) == 20
-    assert run.progress[1] == (0.2, 100.0, 1.0)
-    assert run.tests == [(1.0, 500.0, 0.4), (2.0, 1000.0, 0.8)]
-    assert run.staleness == {0: 6, 1: 3, 2: 1}
-
-
-def test_a_log_that_is_being_written_is_read(tmp_path):
-    file = write_log(tmp_path / "a.jsonl", ended=False)
-    whole = len(plot.read(file).progress)
-    with file.open("a") as stream:
-        stream.write('{"event": "progress", "ti')
-    assert len(plot.read(file).progress) == whole
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "no progress"),
-        ('{"event": "start"}\n', "no progress"),
-        ('nonsense\n{"event": "start"}\n', "line 1"),
-        ('{"event": "start"}\n[1]\n{"event": "start"}\n', "line 2"),
-        ('{"event": "progress", "time": 1}\n{"event": "start"}\n', "line 1"),
-    ],
-)
-def test_what_is_no_log_is_refused(text, said, tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text(text)
-    with pytest.raises(DataError, match=said):
-        plot.read(file)
 
 
 def test_a_picture_of_two_runs(tmp_path):
@@ -80,6 +47,39 @@ def test_a_picture_of_two_runs(tmp_path):
     assert done.output == f"wrote {target}\n"
     assert target.read_bytes().startswith(b"\x89PNG")
     assert target.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "panels"),
+    [
+        ([["waits"]], 1),
+        ([["none"]], 0),
+        ([["none"], "--timeline"], 1),
+        ([["waits"], "--no-timeline"], 0),
+        ([["waits", "none"]], 0),
+        ([["waits", "none"], "--timeline"], 2),
+        ([["waits"], "--window", "0.5:1"], 1),
+    ],
+)
+def test_where_timelines_are_drawn(options, panels, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(plot_timeline, "timeline", lambda _, run, window: drawn.append((run.name, window)))
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+    names, *flags = options
+    logs = [str(write_log(tmp_path / f"{name}.jsonl", waits=name == "waits")) for name in names]
+    CliRunner().invoke(plot.plot, [*logs, *flags, "-o", str(tmp_path / "out.png")], catch_exceptions=False)
+    assert [name for name, _ in drawn] == names[:panels]
+    assert all(window == ((0.5, 1.0) if "--window" in flags else None) for _, window in drawn)
+
+
+@pytest.mark.parametrize("window", ["1", "2:1", "a:b", "-1:2", "1:1", "0:inf", "nan:1"])
+def test_a_wrong_window_is_refused(window, tmp_path):
+    log = str(write_log(tmp_path / "a.jsonl", waits=True))
+    with pytest.raises(UsageError, match="--window"):
+        CliRunner().invoke(
+            plot.plot, [log, f"--window={window}", "-o", str(tmp_path / "a.png")], catch_exceptions=False
+        )
 
 
 @pytest.mark.parametrize("output", ["out.txt", "out", "no/such/out.png"])
@@ -97,7 +97,7 @@ def test_a_diverged_run_is_drawn(tmp_path):
         '{"event": "progress", "time": 0.2, "samples": 20, "epoch": 0, "loss": null, "lr": 1e6}\n'
         '{"event": "eval", "time": 0.3, "samples": 20, "epoch": 1, "accuracy": 0.1, "loss": null}\n'
     )
-    run = plot.read(log)
+    run = plot_log.read(log)
     assert [math.isnan(loss) for _, _, loss in run.progress] == [False, True]
     pytest.importorskip("matplotlib")
     plot.draw([run], tmp_path / "nan.png")

@@ -15,6 +15,8 @@ RESULT = {
     "bytes_sent": 12_340_000,
     "bytes_received": 999,
     "staleness": {"mean": 0.984, "max": 3, "histogram": {"0": 1}},
+    "waited_seconds": [0.25, 0.75],
+    "computed_seconds": [3.0, 1.0],
     "lost_ranks": [],
     "checkpoint": None,
 }
@@ -30,6 +32,7 @@ def test_aligned_lines():
         "time         3.21 s",
         "bytes moved  12.3 MB sent, 999 B received",
         "staleness    mean 0.98, largest 3",
+        "waiting      20 % of the workers' time, most worker 1 (0.75 s)",
     ]
 
 
@@ -38,6 +41,7 @@ def test_what_is_missing_gives_no_line():
         summary.text({"train_loss": 1.0, "test_accuracy": None, "staleness": None}) == "loss         1.0000 in training"
     )
     assert summary.text({"seconds": 1.0}) == "time         1.00 s"
+    assert summary.text({"waited_seconds": [0.0, 0.0], "computed_seconds": [1.0, 1.0]}) == ""
 
 
 def test_a_diverged_run_is_called_that():

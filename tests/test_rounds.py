@@ -9,6 +9,7 @@ import pytest
 from psgd.collectives import Communicator
 from psgd.metrics import RunMetrics
 from psgd.peers.rounds import Rounds
+from psgd.waits import Waits
 
 
 @pytest.mark.ranks(1, 3, 5)
@@ -83,3 +84,24 @@ def test_evaluations_reach_worker_0_and_its_stop_reaches_all(comm):
         assert (metrics.accuracy, metrics.test_loss) == (0.875, 0.25)
     else:
         assert metrics.accuracy is None
+
+
+@pytest.mark.ranks(3)
+def test_who_came_last_is_whom_the_others_waited_for(comm):
+    """Each in turn comes 0.2 s late, the last time one that has ended then; who has ended waits no more."""
+    metrics = RunMetrics(3, waits=Waits())
+    with Communicator(comm) as workers:
+        rounds = Rounds(workers, metrics)
+        rounds.begin(np.zeros(1))
+        for turn in range(4):
+            if turn % 3 == comm.rank:
+                time.sleep(0.2)
+            rounds.exchange(1, 1.0, done=turn == 3 and comm.rank < 2)
+        rounds.exchange(done=True)
+    if comm.rank == 0:
+        rows = [row for row in metrics.waits.take()["rows"] if row[3] - row[2] > 0.1]
+        assert [row[:2] for row in rows] == [(1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (1, 2), (2, 0)]
+        starts, stops = [row[2] for row in rows], [row[3] for row in rows]
+        assert starts[0] > -0.05 and all(0.1 < stop - start < 1 for start, stop in zip(starts, stops, strict=True))
+        assert [max(stops[a:b]) < min(starts[b:]) + 0.1 for a, b in ((0, 2), (2, 4), (4, 6))] == [True] * 3
+        assert metrics.waited == [2, 2, 3]

@@ -1,5 +1,6 @@
 """The server loop driven in one process by a fake transport: what is applied, in which order, who is answered."""
 
+import time
 from collections import deque
 
 import numpy as np
@@ -11,6 +12,7 @@ from psgd.metrics import RunMetrics
 from psgd.order import Action, Member
 from psgd.server import Server
 from psgd.shard import Shard
+from psgd.waits import Waits
 from psgd.wire import FORMAT, Header, Kind
 
 N, SEGMENT = 10, 4
@@ -70,14 +72,14 @@ def grads(pushes, workers=2):
     return {**made, (0, "init"): START}
 
 
-def serve(strategy, events, made, workers=2, index=0, servers=1, metrics=None):
+def serve(strategy, events, made, workers=2, index=0, servers=1, metrics=None, **options):
     params = np.zeros(N)
     transport = FakeTransport(params, events, made)
     shard = Shard(params, rules.sgd(), schedules.constant(0.5), segment=SEGMENT)
     server = Server(
         transport,
         shard,
-        strategies.create(strategy, workers),
+        strategies.create(strategy, workers, **options),
         workers=workers,
         index=index,
         servers=servers,
@@ -214,3 +216,45 @@ def test_a_target_stops_all_workers_at_the_same_step():
     transport, _ = serve("sync", HELLO + events + BYE, grads(2), metrics=metrics)
     assert [r[4] for r in transport.replies[2:6]] == [0, 0, 1, 1]
     assert metrics.seconds_to_target is not None
+
+
+class SlowTransport(FakeTransport):
+    """Lets some time pass before each event."""
+
+    def next(self):
+        time.sleep(0.002)
+        return super().next()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "order", "expected"),
+    [  # a worker's number is its push, + its end
+        ("sync", {}, "1 0 1 0+ 1 1+", [(1, 0), (1, 0)]),
+        ("ssp", {"staleness": 1}, "1 1 0 1 0+ 1+", [(1, 0), (1, 0)]),
+        ("async", {}, "1 1 0 1 0+ 1+", []),
+        ("softsync", {"softsync": 2}, "1 1 0 1 0+ 1+", []),
+    ],
+)
+def test_who_waited_for_whom(strategy, options, order, expected, monkeypatch):
+    """Twice worker 1 cannot go on before worker 0 comes: the first time with a push, then with its end."""
+    monkeypatch.setattr(f"{__name__}.FakeTransport", SlowTransport)
+    metrics = RunMetrics(2, waits=Waits())
+    events, pushes = [], [0, 0]
+    for word in order.split():
+        worker = int(word[0])
+        pushes[worker] += word[1:] != "+"
+        events.append(header(Kind.DONE if word[1:] else Kind.PUSH, worker, pushes[worker], 0, 8))
+    serve(strategy, HELLO + events, grads(3), metrics=metrics, **options)
+    rows = metrics.waits.take().get("rows", [])
+    assert [row[:2] for row in rows] == expected
+    assert metrics.waited == [0, len(expected)] and metrics.pushes == [1, 3]
+    assert all(0.002 <= stop - start < 1 for *_, start, stop in rows)
+    assert metrics.dropped == [0, 0]
+
+
+def test_pushes_of_a_group_that_breaks_are_dropped():
+    metrics = RunMetrics(3)
+    events = [header(Kind.PULL, 2), header(Kind.PUSH, 2, 1, 0, 8), header(Kind.PUSH, 0, 1, 0, 0)]
+    with pytest.raises(IndexError):  # the fake has no more events: the others never come
+        serve("sync", HELLO + events, grads(1, 3), workers=3, metrics=metrics)
+    assert (metrics.dropped, metrics.pushes) == ([0, 0, 1], [0, 0, 0])

@@ -17,15 +17,13 @@ from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
 from psgd.kernels import elastic
 from psgd.peers import Peers, rounds
-from psgd.peers.easgd_tally import Tally, count, ended
+from psgd.peers.easgd_tally import Tally
 from psgd.peers.easgd_watch import Watch
 
 Vector = NDArray[np.floating]
 
 _VERSION, _TOTAL, _STOP, _LAST, _HEAD = range(5)  # exchanges; samples; worker 0's wish; who found that all are done
-_PUSHES, _SAMPLES, _LOSS, _BEFORE, _STALENESS, _DONE, _WAITED, _COMPUTED, _WORDS = range(
-    9
-)  # of each worker's last turn
+_PUSHES, _SAMPLES, _LOSS, _STALENESS, _DONE, _WAITED, _COMPUTED, _WORDS = range(8)  # of each worker's last turn
 
 
 class RoundRobin:
@@ -120,7 +118,7 @@ class RoundRobin:
     def _tell(self) -> None:
         """Writes this worker's line."""
         tally, told, version = self._tally, self._told[self._rank], int(self._head[_VERSION])
-        told[:_DONE] = tally.pushes, tally.samples, tally.loss, version, version - self.version
+        told[:_DONE] = tally.pushes, tally.samples, tally.loss, version - self.version
         self._head[_TOTAL] += tally.samples
         self.samples = int(self._head[_TOTAL])
         tally.clear()
@@ -135,9 +133,9 @@ class RoundRobin:
             self._count_line(worker)
 
     def _count_line(self, worker: int) -> None:
-        pushes, samples, loss, before, staleness, *_ = self._told[worker].tolist()
+        pushes, samples, loss, staleness, *_ = self._told[worker].tolist()
         self._told[worker, :_DONE] = 0
-        count(self._metrics, worker, int(pushes), int(samples), loss, int(before), int(staleness))
+        self._metrics.count(worker, int(pushes), int(samples), loss, int(staleness))
 
     def report(self, accuracy: float, loss: float) -> None:
         """See `Order`."""
@@ -152,7 +150,7 @@ class RoundRobin:
         if self._rank == 0:
             self._metrics.progress(self.samples, self.version, self._lr)
             for worker, told in enumerate(self._told.tolist()):
-                ended(self._metrics, worker, told[_WAITED], told[_COMPUTED])
+                self._metrics.ended(worker, told[_WAITED], told[_COMPUTED])
         self._close()
         self._watch.close()
         self._comm.Free()

@@ -19,7 +19,6 @@ from psgd.kernels import elastic
 from psgd.kernels import hogwild as lines
 from psgd.kernels.errors import UsageError
 from psgd.peers import Peers, rounds
-from psgd.peers.easgd_tally import count, ended
 from psgd.peers.easgd_watch import Watch
 from psgd.peers.node_memory import share
 
@@ -136,7 +135,7 @@ class Shared:
             more, now = self._lines[worker, (lines.STEPS, lines.SAMPLES)].tolist()
             if more > steps:
                 sum_now = self._losses[worker].item()
-                count(metrics, worker, more - steps, now - samples, sum_now - loss)
+                metrics.count(worker, more - steps, now - samples, sum_now - loss)
                 self._counted[worker] = more, now, sum_now
         metrics.progress(sum(samples for _, samples, _ in self._counted), int(self._exchanges[0]), self._lr)
 
@@ -163,7 +162,7 @@ class Shared:
             self._peers.metrics.staleness.clear()
             for worker, answer in enumerate(told):
                 self._peers.metrics.staleness.update(dict(answer["staleness"]))
-                ended(self._peers.metrics, worker, *answer["seconds"])
+                self._peers.metrics.ended(worker, *answer["seconds"])
 
     def _all_done(self) -> bool:
         if self._rank == 0:

@@ -59,6 +59,7 @@ class Synchronous:
 
     def _move(self) -> None:
         self._comm.Allreduce(MPI.IN_PLACE, self.displacement)
+        self._rounds.count_allreduce(self.displacement.nbytes)
         np.add(self.centre, self.displacement, out=self.centre)
 
     def report(self, accuracy: float, loss: float) -> None:
@@ -74,4 +75,5 @@ class Synchronous:
                 break
             self.displacement.fill(0)
             self._move()
+        self.bytes_sent = self.bytes_received = self._rounds.bytes_sent
         self._comm.free()

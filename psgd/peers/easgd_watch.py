@@ -1,9 +1,11 @@
 """Looking after the other workers in waits that are not those of `psgd.collectives`."""
 
+import contextlib
 import os
 import select
 import time
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 from mpi4py import MPI
@@ -21,12 +23,14 @@ class Watch:
     Args:
         workers: their communicator. Collective over it, blocks.
         alarm: of this rank.
+        strategy: its name, for messages.
 
     Attributes:
         node: the workers on this node, ascending.
     """
 
-    def __init__(self, workers: MPI.Intracomm, alarm: Alarm) -> None:
+    def __init__(self, workers: MPI.Intracomm, alarm: Alarm, strategy: str = "easgd") -> None:
+        self._strategy = strategy
         self.node = ranks_of_node(workers)
         processes = np.empty(workers.size, np.int64)
         workers.Allgather(np.array([os.getpid()], np.int64), processes)
@@ -51,16 +55,14 @@ class Watch:
         Raises:
             PeerLostError: a worker failed or ended.
         """
-        try:
+        with self.guard():
             self._alarm.check()
-        except MPI.Exception as error:
-            raise _lost(error) from None
         now = time.perf_counter()
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
         if self.close.alive and (ended := self._poll.poll(0)):
-            raise PeerLostError(f"easgd: the process of worker {self._worker[ended[0][0]]} ended")
+            raise PeerLostError(f"{self._strategy}: the process of worker {self._worker[ended[0][0]]} ended")
 
     def passed(self, requests: list[MPI.Prequest]) -> bool:
         """Whether all requests have ended. Does not block.
@@ -68,14 +70,20 @@ class Watch:
         Raises:
             PeerLostError: MPI knows that one never will.
         """
-        try:
+        with self.guard():
             return bool(MPI.Prequest.Testall(requests))
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around calls of MPI, whose errors become ours.
+
+        Raises:
+            PeerLostError: MPI knows that a worker is lost.
+        """
+        try:
+            yield
         except MPI.Exception as error:
-            raise _lost(error) from None
-
-
-def _lost(error: MPI.Exception) -> PeerLostError:
-    return PeerLostError(f"easgd: MPI reports a lost worker: {error}")
+            raise PeerLostError(f"{self._strategy}: MPI reports a lost worker: {error}") from None
 
 
 def _close(files: list[int]) -> None:

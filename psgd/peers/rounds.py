@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd import collectives
+from psgd.collectives import traffic
 from psgd.metrics import RunMetrics
-from psgd.wire import FORMAT, Header, Kind
 
-_SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(11)
+_SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _HELD, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(12)
 
 
 class Rounds:
@@ -32,12 +32,14 @@ class Rounds:
         stop: worker 0 asked to stop in the last round, alike on all workers.
         all_done: all workers were at their end in the last round.
         waited_s: seconds that the client has spent in `step`; it adds them itself.
+        bytes_sent: of the rounds and what was added to them, as `psgd.collectives.traffic` counts; as many received.
     """
 
     def __init__(self, comm: "collectives.Communicator", metrics: RunMetrics) -> None:
         self.version = 0
         self.stop = self.all_done = False
         self.waited_s = 0.0
+        self.bytes_sent = 0
         self.active = comm.size
         self.samples = np.zeros(comm.size, np.int64)
         self.pushes = np.zeros(comm.size, np.int64)
@@ -50,10 +52,14 @@ class Rounds:
         self._loss_sum = 0.0
         self._report: tuple[float, float] | None = None
         self._seconds: tuple[float, float] | None = None
+        self._held = self._met = 0.0  # seconds in the last round, and when it ended
+        self._active = np.zeros(comm.size, bool)  # not at their end in the last round
 
     def begin(self, params: NDArray[np.floating]) -> None:
         """Gives everyone worker 0's parameters; the run's seconds count from here. Collective, blocks."""
         self._comm.Bcast(params, 0)
+        self.bytes_sent += traffic.bcast(self._comm.size, params.nbytes)
+        self._comm.Barrier()  # who starts up late is not waited for in the run
         self._metrics.restart()
         self._began = time.perf_counter()
 
@@ -69,6 +75,15 @@ class Rounds:
             self._noted_pushes += 1
             self._loss_sum += samples * loss
 
+    def count_allreduce(self, nbytes: int) -> None:
+        """Counts an all-reduce of so many bytes that the client has made."""
+        self.bytes_sent += traffic.allreduce(self._comm.size, nbytes)
+
+    def forget(self) -> None:
+        """Takes back what was noted since the last round: it is not going to be applied."""
+        self._noted = self._noted_pushes = 0
+        self._loss_sum = 0.0
+
     def report(self, accuracy: float, loss: float) -> None:
         """Counts an evaluation: on worker 0 at once, from others with the next round (the last one before it)."""
         if self._comm.rank == 0:
@@ -76,29 +91,32 @@ class Rounds:
         else:
             self._report = accuracy, loss
 
-    def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False) -> int:
+    def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False, came: float | None = None) -> int:
         """Tells of this worker's steps since the last round and hears of the others'. Collective, blocks.
 
         Args:
             samples: behind the gradient of a step that was not noted; 0 only keeps pace.
             loss: mean loss over them.
             done: this worker has no more steps.
+            came: when it began to wait for others, by `time.perf_counter()`; None: now.
 
         Returns:
             The samples of all workers since the last round.
         """
         self.note(samples, loss)
         noted, report = self._noted, self._report
+        came = time.perf_counter() if came is None else came
         waited, computed = self._seconds or (self.waited_s, time.perf_counter() - self._began - self.waited_s)
         if done:
             self._seconds = waited, computed
-        mean = self._loss_sum / noted if noted else 0.0
         accuracy, test_loss = report or (0.0, 0.0)
-        counts = noted, mean, self._noted_pushes, self._metrics.stop, done, waited, computed
+        counts = noted, self._loss_sum, self._noted_pushes, self._metrics.stop, done, waited, computed, self._held
         self._mine[:] = (*counts, report is not None, accuracy, test_loss)
         self._comm.Allgather(self._mine, self._flat)
-        self._noted = self._noted_pushes = 0
-        self._loss_sum, self._report = 0.0, None
+        ended = time.perf_counter()
+        self.bytes_sent += traffic.allgather(self._comm.size, self._mine.nbytes)
+        self.forget()
+        self._report = None
         self.samples[:] = self._all[:, _SAMPLES]
         self.pushes[:] = self._all[:, _PUSHES]
         self.stop = bool(self._all[0, _STOP])
@@ -107,6 +125,7 @@ class Rounds:
         total = int(self.samples.sum())
         if self._comm.rank == 0:
             self._count()
+        self._held, self._met = ended - came, ended
         if total:
             self.version += 1
         return total
@@ -114,18 +133,22 @@ class Rounds:
     def _count(self) -> None:
         """Counts a round, on worker 0. Nothing is stale: all steps are on parameters that all agreed on."""
         metrics = self._metrics
+        self._count_waits(self._all[:, _HELD].tolist())
         for worker, told in enumerate(self._all.tolist()):
-            samples, extra = int(told[_SAMPLES]), int(told[_PUSHES]) - 1
-            fields = (self.version + 1, self.version, self.version, samples, 0, 0)
-            if samples:
-                header = Header(FORMAT, 0, Kind.PUSH, worker, 0, 0, *fields, told[_LOSS], 0.0)
-                metrics.applied(header, self.version)
-                metrics.pushes[worker] += extra
-                metrics.staleness[0] += extra
+            metrics.count(worker, int(told[_PUSHES]), int(told[_SAMPLES]), told[_LOSS])
             if told[_DONE]:
-                metrics.done(Header(FORMAT, 0, Kind.DONE, worker, 0, 0, *fields, told[_WAITED], told[_COMPUTED]))
+                metrics.ended(worker, told[_WAITED], told[_COMPUTED])
             if told[_REPORTS]:
                 metrics.evaluated(told[_ACCURACY], told[_TEST_LOSS], metrics.elapsed_s())
+
+    def _count_waits(self, held: list[float]) -> None:
+        """Counts who waited in the round before: it ended for all at once, so who waited least came last."""
+        least = min(held)
+        last = held.index(least)
+        for worker, seconds in enumerate(held):
+            if self._active[worker] and worker != last:
+                self._metrics.held(worker, last, self._met - seconds, self._met - least)
+        np.equal(self._all[:, _DONE], 0, out=self._active)
 
 
 def report(metrics: RunMetrics, accuracy: float, loss: float) -> None:

@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from psgd.metrics import RunMetrics
-from psgd.wire import FORMAT, Header, Kind
 
 
 class Sums(NamedTuple):
@@ -29,11 +28,7 @@ class Shown:
         if not new:
             return
         self._samples, self._loss = sums.samples, sums.loss
-        pushes, staleness = list(metrics.pushes), metrics.staleness
-        metrics.staleness = Counter()
-        header = Header(FORMAT, 0, Kind.PUSH, 0, 0, 0, 0, 0, sums.steps, new, 0, 0, loss / new, 0.0)
-        metrics.applied(header, sums.steps)  # for the mean loss
-        metrics.pushes[:], metrics.staleness = pushes, staleness
+        metrics.count(0, 0, new, loss)
         metrics.progress(sums.samples, sums.steps, lr)
 
     def complete(self, told: list[dict[str, Any]]) -> None:
@@ -48,7 +43,6 @@ class Shown:
         metrics.staleness = Counter()
         for worker, each in enumerate(told):
             metrics.staleness.update(dict(each["staleness"]))
-            fields = (each["steps"], each["steps"], 0, 0, 0, 0, each["waited"], each["computed"])
-            metrics.done(Header(FORMAT, 0, Kind.DONE, worker, 0, 0, *fields))
+            metrics.ended(worker, each["waited"], each["computed"])
             for accuracy, loss in each["reports"]:
                 metrics.evaluated(accuracy, loss, metrics.elapsed_s())
