@@ -2,6 +2,7 @@
 
 import click
 
+from psgd.launch.bench.codec import codec
 from psgd.launch.bench.collective import COMMANDS
 from psgd.launch.bench.pushpull import pushpull
 from psgd.launch.bench.train import train
@@ -16,6 +17,7 @@ def bench(ctx: click.Context) -> None:
 
 
 bench.add_command(pushpull)
+bench.add_command(codec)
 bench.add_command(train)
 for command in COMMANDS:
     bench.add_command(command)

@@ -1,4 +1,4 @@
-"""What a mode of `psgd bench train` trains; passed to its processes as JSON."""
+"""What a run of `psgd bench train` trains; passed to PyTorch's processes as JSON."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -6,9 +6,14 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """As `psgd train`'s options of the same names, and `mode`, a name in `psgd.launch.bench.train.MODES`."""
+    """As `psgd train`'s options of the same names, and two of its own.
 
-    mode: str
+    Attributes:
+        name: a strategy or peer in `psgd.launch.bench.train_settings`.
+        evaluates: worker 0 measures the accuracy after every epoch, within the time.
+    """
+
+    name: str
     dataset: str
     model: str
     epochs: int
@@ -16,6 +21,8 @@ class Options:
     lr: float
     seed: int
     workers: int
+    inject: str = ""
+    evaluates: bool = False
 
     def to_json(self) -> str:
         """As one line, for a command line."""

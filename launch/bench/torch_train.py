@@ -4,7 +4,7 @@ Run as a module with `Options` in JSON as its argument; prints one JSON object. 
 parameters, normalization, shards and order as psgd's, in the fastest form found that computes the same: the
 training set is one normalized float32 tensor in memory, a batch is one `index_select` (no DataLoader), one thread
 a process, gradients as views of DDP's buckets. The default SGD step was faster on these small models than the
-fused and the foreach one. Timed is the training loop alone.
+fused and the foreach one. Timed is the training loop alone, with the evaluations in it where they are asked for.
 """
 
 import copy
@@ -25,6 +25,7 @@ from psgd.data.normalization import Statistics, measure
 from psgd.data.sampler import order
 from psgd.launch.bench.torch_model import build
 from psgd.launch.bench.torch_options import Options
+from psgd.launch.bench.torch_stragglers import Sleeper
 
 BARRIER_TIMEOUT_S = 120.0
 _EVALUATED_AT_ONCE = 1000
@@ -35,14 +36,18 @@ class Job:
     """Handed to each process; its tensors lie in shared memory.
 
     Attributes:
+        test: normalized samples and labels.
         times: float64 (workers, 2), the loop's start and end on the clock that all processes share.
+        evaluations: float64 (evaluations within the loop, 2): seconds since the start, accuracy. Worker 0's.
     """
 
     options: Options
     model: nn.Module
     x: torch.Tensor
     y: torch.Tensor
+    test: tuple[torch.Tensor, torch.Tensor]
     times: torch.Tensor
+    evaluations: torch.Tensor
     folder: str
 
 
@@ -52,7 +57,11 @@ def steps_each(samples: int, workers: int, batch_size: int) -> int:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Trains and evaluates; blocks. The result has keys of `psgd train --json` that the peers can tell."""
+    """Trains and evaluates; blocks.
+
+    Returns:
+        The keys of `psgd train --json` that the peers can tell, and `evaluations`: [seconds, accuracy] of each.
+    """
     torch.set_num_threads(1)
     dataset = load(options.dataset)
     statistics = measure(dataset.train)
@@ -60,12 +69,14 @@ def run(options: Options) -> dict[str, Any]:
     model = build(options.model, dataset.sample_shape, dataset.classes, options.seed)
     with tempfile.TemporaryDirectory(prefix="psgd-bench-") as folder:
         times = torch.zeros(options.workers, 2, dtype=torch.float64)
-        job = Job(options, model, x, y, times, folder)
-        if options.mode == "torch":
-            _loop(model, job, 0)
+        evaluations = torch.zeros(options.epochs - 1 if options.evaluates else 0, 2, dtype=torch.float64)
+        job = Job(options, model, x, y, tensors(dataset.test, statistics), times, evaluations, folder)
+        if options.name == "torch":
+            _loop(model, job, 0, Sleeper(options, 0))
         else:
             model.share_memory()
             times.share_memory_()
+            evaluations.share_memory_()
             barrier = multiprocessing.get_context("spawn").Barrier(options.workers)
             multiprocessing.spawn(_worker, (job, barrier), nprocs=options.workers, join=True)
     steps = options.epochs * steps_each(len(y), options.workers, options.batch_size)
@@ -73,12 +84,14 @@ def run(options: Options) -> dict[str, Any]:
     most = options.batch_size * steps_each(len(y), options.workers, options.batch_size)
     samples = options.epochs * sum(min(count, most) for count in each)
     seconds = float(times[:, 1].max() - times[:, 0].min())
+    right = accuracy(model, *job.test)
     return {
         "steps": steps,
         "samples": samples,
         "seconds": seconds,
         "samples_per_second": samples / seconds,
-        "test_accuracy": accuracy(model, *tensors(dataset.test, statistics)),
+        "test_accuracy": right,
+        "evaluations": [*evaluations.tolist(), [seconds, right]],
     }
 
 
@@ -101,14 +114,16 @@ def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
 
 def _worker(rank: int, job: Job, barrier: Any) -> None:
     torch.set_num_threads(1)
-    model = job.model
-    if job.options.mode == "ddp":
+    model, sleeper = job.model, Sleeper(job.options, rank)
+    if job.options.name == "ddp":
         meeting = Path(job.folder, "meet").as_uri()
         distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=job.options.workers)
         model = nn.parallel.DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
+        if job.options.inject:
+            sleeper.hook(model)
     barrier.wait(BARRIER_TIMEOUT_S)
-    _loop(model, job, rank)
-    if job.options.mode == "ddp":
+    _loop(model, job, rank, sleeper)
+    if job.options.name == "ddp":
         if rank == 0:
             with torch.no_grad():
                 for shared, own in zip(job.model.parameters(), model.parameters(), strict=True):
@@ -118,19 +133,24 @@ def _worker(rank: int, job: Job, barrier: Any) -> None:
         distributed.destroy_process_group()
 
 
-def _loop(model: nn.Module, job: Job, worker: int) -> None:
+def _loop(model: nn.Module, job: Job, worker: int, sleeper: Sleeper) -> None:
     options, samples = job.options, len(job.y)
     loss = nn.functional.cross_entropy
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
     steps = steps_each(samples, options.workers, options.batch_size)
-    job.times[worker, 0] = time.monotonic()
+    start = time.monotonic()
     for epoch in range(options.epochs):
         shard = np.ascontiguousarray(order(samples, options.seed, epoch)[worker :: options.workers])
         for batch in torch.from_numpy(shard).split(options.batch_size)[:steps]:
+            sleeper.begin()
             optimizer.zero_grad()
             loss(model(job.x.index_select(0, batch)), job.y.index_select(0, batch)).backward()
+            sleeper.computed()
             optimizer.step()
-    job.times[worker, 1] = time.monotonic()
+        if worker == 0 and epoch < len(job.evaluations):
+            right = accuracy(getattr(model, "module", model), *job.test)
+            job.evaluations[epoch] = torch.tensor([time.monotonic() - start, right], dtype=torch.float64)
+    job.times[worker] = torch.tensor([start, time.monotonic()], dtype=torch.float64)
 
 
 if __name__ == "__main__":

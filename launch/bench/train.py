@@ -1,36 +1,37 @@
-"""`psgd bench train`: samples/s and accuracy beside PyTorch's on the same model, data, batch and epochs."""
+"""`psgd bench train`: every strategy's speed, accuracy and time to an accuracy, beside PyTorch on the same task."""
 
 import json
 import math
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from psgd import stragglers
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.torch_rpc import installed
-
-OURS = ("single", "sync", "async")
-PEERS = {"single": "torch", "sync": "ddp", "async": "hogwild"}
-MODES = (*OURS, *PEERS.values())
-COLUMNS = ("mode", "samples/s", "accuracy", "95 %", "against", "ratio")
+from psgd.launch.bench.train_settings import PEERS, STRATEGIES
 
 
 @click.command()
 @click.option("--dataset", default="fashion-mnist", show_default=True, help="As psgd train's.")
 @click.option("--model", default="mlp", show_default=True, metavar="softmax|mlp|cnn", help="Network.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the training set.")
-@click.option(
-    "--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each mode: seeds 0, 1, ..."
-)
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
 @click.option(
     "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Samples per worker and step."
 )
 @click.option("--lr", type=float, default=0.1, show_default=True, help="Learning rate.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute.")
-@click.option("--modes", default=",".join(MODES), show_default=True, help="Which to run, comma-separated.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a mode.")
+@click.option("--strategies", default=",".join(STRATEGIES), show_default=True, help="psgd's, comma-separated.")
+@click.option("--peers", default=",".join(PEERS), show_default=True, help="PyTorch's, comma-separated, or none.")
+@click.option("--target-accuracy", type=float, default=0.0, metavar="X", help="Measure the time to it.  [default: off]")
+@click.option("--inject", default="", metavar="SPEC", help="Slow workers, as psgd train's.")
+@click.option("--plot", type=Path, metavar="FILE", help="Also draw a picture.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a strategy or peer.")
 def train(
     *,
     dataset: str,
@@ -40,77 +41,74 @@ def train(
     batch_size: int,
     lr: float,
     workers: int,
-    modes: str,
+    strategies: str,
+    peers: str,
+    target_accuracy: float,
+    inject: str,
+    plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Train with psgd and with PyTorch, in turn, and compare.
+    """Train with psgd's strategies and with PyTorch, in turn, and compare.
 
-    single: one process. sync, async: a server and the workers. torch: PyTorch, one process, one thread. ddp:
-    its DistributedDataParallel over Gloo. hogwild: its processes on shared memory. Timed is the training loop
-    without start-up or evaluation. The ratio is psgd's samples/s over that peer's.
+    Strategies run at their documented settings; single is one process. torch is PyTorch in one process, ddp its
+    DistributedDataParallel over Gloo, torch-hogwild its processes on shared memory. Timed is the training loop
+    without start-up; evaluations are in it with --target-accuracy only. The ratio is psgd's samples/s over that peer's.
     """
     if ranks.place() is not None:
-        raise UsageError("bench train: starts the processes of each mode itself; run it without mpirun or srun")
-    chosen = _modes(modes)
+        raise UsageError("bench train: starts the processes of each run itself; run it without mpirun or srun")
+    names = _chosen("--strategies", strategies, STRATEGIES)
+    theirs = [] if peers == "none" else _chosen("--peers", peers, PEERS)
     if not (math.isfinite(lr) and lr > 0):
         raise UsageError(f"--lr: expected a finite number above 0, got {lr}")
-    _check(dataset, model)
-    if not installed() and set(chosen) - set(OURS):
-        chosen = [mode for mode in chosen if mode in OURS]
-        click.echo("psgd: PyTorch is not installed: its modes are left out", err=True)
-        if not chosen:
-            raise UsageError("--modes: none is left without PyTorch; install it, or add single, sync or async")
+    if not 0 <= target_accuracy <= 1:
+        raise UsageError(f"--target-accuracy: expected a number in [0, 1], got {target_accuracy}")
+    stragglers.check(inject, range(workers))
+    _check(dataset, model, plot)
+    if theirs and not installed():
+        theirs = []
+        click.echo("psgd: PyTorch is not installed: its peers are left out", err=True)
 
-    from psgd.launch.bench import train_runs
+    from psgd.launch.bench import train_plot, train_runs, train_table
     from psgd.launch.bench.torch_options import Options
 
-    options = Options("", dataset, model, epochs, batch_size, lr, 0, workers)
-    runs = train_runs.run(chosen, options, seeds, _tell if sys.stderr.isatty() else None)
-    rows = train_runs.summarize(runs, PEERS)
-    if not as_json and rows:
-        click.echo(_line(COLUMNS))
-    for row in rows:
-        click.echo(json.dumps(row) if as_json else _line(_cells(row)))
-    return 0 if len(rows) == len(chosen) else 1
+    options = Options("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0)
+    runs = train_runs.run([*names, *theirs], options, seeds, _tell if sys.stderr.isatty() else None)
+    rows = train_runs.summarize(runs, options, target_accuracy)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif rows:
+        click.echo(train_table.table(rows, target_accuracy))
+    if plot is not None and rows:
+        train_plot.draw(rows, options, target_accuracy, plot)
+    return 0 if len(rows) == len(names) + len(theirs) else 1
 
 
-def _modes(text: str) -> list[str]:
+def _chosen(flag: str, text: str, known: Sequence[str]) -> list[str]:
     chosen = [name.strip() for name in text.split(",")]
     for name in chosen:
-        if name not in MODES:
-            raise UsageError(f"--modes: expected some of {','.join(MODES)}, got {name!r}")
+        if name not in known:
+            raise UsageError(f"{flag}: expected some of {','.join(known)}, got {name!r}")
     return list(dict.fromkeys(chosen))
 
 
-def _check(dataset: str, model: str) -> None:
-    """Refuses what no mode could run, before any of them starts.
+def _check(dataset: str, model: str, plot: Path | None) -> None:
+    """Refuses what no run could do, before any of them starts.
 
     Raises:
-        UsageError: no such data or model, or a model that cannot take the data.
+        UsageError: no such data or model, a model that cannot take the data, or a picture that cannot be drawn.
     """
     from psgd.data import load
     from psgd.nn import models
 
     data = load(dataset)
     models.build(model, data.sample_shape, data.classes)
+    if plot is not None:
+        from psgd.launch.bench import collective_plot
+
+        collective_plot.check(plot)
 
 
-def _tell(mode: str, seed: int, result: dict[str, Any]) -> None:
+def _tell(name: str, seed: int, result: dict[str, Any]) -> None:
     speed, accuracy = result["samples_per_second"], result["test_accuracy"]
-    click.echo(f"seed {seed} {mode}: {speed:,.0f} samples/s, accuracy {accuracy:.4f}", err=True)
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    interval, ratio = row["test_accuracy_interval"], row["ratio"]
-    return (
-        row["mode"],
-        f"{row['samples_per_second']:,.0f}",
-        f"{row['test_accuracy']:.4f}",
-        "-" if interval is None else f"± {interval:.4f}",
-        row["against"] or "-",
-        "-" if ratio is None else f"{ratio:.2f}",
-    )
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, (8, 10, 8, 8, 8, 6), strict=True))
+    click.echo(f"seed {seed} {name}: {speed:,.0f} samples/s, accuracy {accuracy:.4f}", err=True)

@@ -1,98 +1,146 @@
-"""The runs behind `psgd bench train`: each in processes of its own, the modes in turn for each seed."""
+"""The runs behind `psgd bench train`: each in processes of its own, all of a seed in turn before the next seed."""
 
 import json
+import math
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from psgd.launch.bench import processes
+from psgd.launch.bench import processes, train_settings
 from psgd.launch.bench.stats import fmean, half_width, median, ratio
 from psgd.launch.bench.torch_options import Options
 
 START_S, EPOCH_S = 120.0, 60.0
-STRATEGIES = {"single": "sync", "sync": "sync", "async": "async"}
 Runs = dict[str, list[dict[str, Any]]]
 Teller = Callable[[str, int, dict[str, Any]], None]
 
 
-def command(options: Options) -> list[str]:
-    """The command that runs one mode once and prints its result as the last line of stdout."""
-    if options.mode not in STRATEGIES:
+def command(options: Options, log: Path) -> list[str]:
+    """The command that makes one run and prints its result as the last line of stdout.
+
+    Args:
+        options: the run.
+        log: where a strategy writes its evaluations, if it makes any.
+    """
+    if options.name in train_settings.PEERS:
         return processes.python("psgd.launch.bench.torch_train", options.to_json())
-    alone = options.mode == "single"
-    flags = {
-        "strategy": STRATEGIES[options.mode],
-        "workers": 1 if alone else options.workers,
-        "servers": 0 if alone else 1,
+    alone = options.name == "single"
+    flags: dict[str, object] = {
+        "strategy": "sync" if alone else options.name,
+        "workers": options.workers,
         "dataset": options.dataset,
         "model": options.model,
         "epochs": options.epochs,
         "batch-size": options.batch_size,
         "lr": options.lr,
         "seed": options.seed,
-        "eval-every": 0,
+        "inject": options.inject,
+        "eval-every": int(options.evaluates),
     }
-    return processes.python("psgd.launch", "train", "--json", *(f"--{name}={flags[name]}" for name in flags))
+    if alone:
+        flags["servers"] = 0
+    if options.evaluates:
+        flags["log"] = log
+    flags |= train_settings.setting(options.name, options.workers)
+    return processes.python("psgd.launch", "train", "--json", *train_settings.words(flags))
 
 
-def run(modes: Sequence[str], options: Options, seeds: int, tell: Teller | None = None) -> Runs:
-    """Runs every mode once for each seed, all modes of a seed before the next seed. Blocks.
+def run(names: Sequence[str], options: Options, seeds: int, tell: Teller | None = None) -> Runs:
+    """Runs every strategy and peer once for each seed, all of a seed before the next seed. Blocks.
 
-    A mode that fails or takes too long is reported on stderr in one line and left out of the result.
+    One that fails or takes too long is reported on stderr in one line and left out of the result.
 
     Args:
-        modes: names, in the order of the runs.
-        options: of all runs but for mode, seed and, in modes of one process, workers.
+        names: in the order of the runs.
+        options: of all runs; name, seed and what follows from the name are filled in here.
         seeds: how many.
         tell: called after each run.
     """
-    runs: Runs = {mode: [] for mode in modes}
+    runs: Runs = {name: [] for name in names}
     for seed in range(seeds):
-        for mode in list(runs):
-            workers = 1 if mode in ("single", "torch") else options.workers
-            one = replace(options, mode=mode, seed=seed, workers=workers)
+        for name in list(runs):
             try:
-                text = processes.output(command(one), START_S + EPOCH_S * options.epochs)
-                result = {**_common(one), **json.loads(text.strip().splitlines()[-1])}
+                result = _once(fitted(options, name, seed))
             except (RuntimeError, ValueError, IndexError) as error:
-                print(f"psgd: error: bench train: {mode} left out: {error}", file=sys.stderr, flush=True)
-                del runs[mode]
+                why = " ".join(str(error).split())
+                print(f"psgd: error: bench train: {name} left out: {why}", file=sys.stderr, flush=True)
+                del runs[name]
                 continue
-            runs[mode].append(result)
+            runs[name].append(result)
             if tell is not None:
-                tell(mode, seed, result)
+                tell(name, seed, result)
     return runs
 
 
-def summarize(runs: Mapping[str, Sequence[dict[str, Any]]], peers: Mapping[str, str]) -> list[dict[str, Any]]:
-    """One row for each mode: the keys of `psgd train --json`, and what the seeds tell together.
+def fitted(options: Options, name: str, seed: int) -> Options:
+    """The options of one run."""
+    return replace(
+        options,
+        name=name,
+        seed=seed,
+        workers=1 if name in train_settings.ALONE else options.workers,
+        lr=train_settings.rate(name, options.lr, options.workers),
+        inject=train_settings.injected(name, options.inject),
+    )
 
-    samples_per_second and seconds are medians over the seeds, test_accuracy is the mean and
-    test_accuracy_interval half its 95 % confidence interval. `ratio` is samples_per_second over that of
-    `against`, the peer.
+
+def _once(options: Options) -> dict[str, Any]:
+    """One run: its result, and `evaluations`, [seconds, accuracy] of each, the last at the end of the loop."""
+    with tempfile.TemporaryDirectory(prefix="psgd-bench-") as folder:
+        log = Path(folder, "log.jsonl")
+        text = processes.output(command(options, log), START_S + EPOCH_S * options.epochs)
+        result: dict[str, Any] = {**_common(options), **json.loads(text.strip().splitlines()[-1])}
+        if log.exists():
+            tests = [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "eval"]
+            # The last evaluation comes after the clock has stopped, as PyTorch's does.
+            result["evaluations"] = [[min(line["time"], result["seconds"]), line["accuracy"]] for line in tests]
+    return result
+
+
+def reached(result: Mapping[str, Any], target: float) -> float:
+    """Seconds from the start of a run to the end of its first evaluation of at least `target`; infinite if none is."""
+    return min((seconds for seconds, right in result["evaluations"] if right >= target), default=math.inf)
+
+
+def summarize(
+    runs: Mapping[str, Sequence[dict[str, Any]]], options: Options, target: float = 0.0
+) -> list[dict[str, Any]]:
+    """One row for each strategy and peer: the keys of `psgd train --json`, and what the seeds tell together.
+
+    samples_per_second, seconds, waited_share and seconds_to_accuracy are medians over the seeds, test_accuracy is
+    the mean and test_accuracy_interval half its 95 % confidence interval. `ratio` is samples_per_second over that
+    of `against`, the peer.
     """
-    speed = {mode: median(_each(results, "samples_per_second")) for mode, results in runs.items()}
+    speed = {name: median(_each(results, "samples_per_second")) for name, results in runs.items()}
     rows = []
-    for mode, results in runs.items():
+    for name, results in runs.items():
         accuracies = _each(results, "test_accuracy")
-        against = peers.get(mode) if peers.get(mode) in runs else None
-        rows.append(
-            {
-                **results[-1],
-                "mode": mode,
-                "seeds": len(results),
-                "seconds": median(_each(results, "seconds")),
-                "samples_per_second": speed[mode],
-                "samples_per_second_runs": _each(results, "samples_per_second"),
-                "test_accuracy": fmean(accuracies),
-                "test_accuracy_interval": half_width(accuracies),
-                "test_accuracy_runs": accuracies,
-                "against": against,
-                "ratio": ratio(speed[mode], speed[against]) if against else None,
-                "seconds_to_accuracy": None,
-            }
-        )
+        peer = train_settings.AGAINST.get(name, "")
+        times = [reached(result, target) for result in results] if target else []
+        ours = name in train_settings.AGAINST
+        row = {
+            **results[-1],
+            "name": name,
+            "options": " ".join(train_settings.words(train_settings.setting(name, options.workers))) if ours else "",
+            "inject": train_settings.injected(name, options.inject),
+            "seeds": len(results),
+            "seconds": median(_each(results, "seconds")),
+            "samples_per_second": speed[name],
+            "samples_per_second_runs": _each(results, "samples_per_second"),
+            "test_accuracy": fmean(accuracies),
+            "test_accuracy_interval": half_width(accuracies),
+            "test_accuracy_runs": accuracies,
+            "waited_share": median(map(_waited, results)) if ours else None,
+            "against": peer if peer in runs else None,
+            "ratio": ratio(speed[name], speed.get(peer)),
+            "seconds_to_accuracy": _finite(median(times)) if times else None,
+            "seconds_to_accuracy_runs": [_finite(seconds) for seconds in times],
+        }
+        row.pop("evaluations", None)
+        rows.append(row)
     return rows
 
 
@@ -100,19 +148,34 @@ def _each(results: Sequence[dict[str, Any]], key: str) -> list[float]:
     return [float(result[key]) for result in results]
 
 
+def _waited(result: Mapping[str, Any]) -> float:
+    """The share of the run that its workers, on the mean, spent in push + pull."""
+    return fmean(result["waited_seconds"]) / float(result["seconds"])
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
 def _common(options: Options) -> dict[str, Any]:
     """The keys of `psgd train --json` before a run fills in what it knows."""
     return {
-        "strategy": options.mode,
+        "dataset": options.dataset,
+        "model": options.model,
+        "strategy": options.name,
         "workers": options.workers,
         "servers": 0,
         "device": "cpu",
         "mpi": None,
         "epochs": options.epochs,
+        "batch_size": options.batch_size,
+        "lr": options.lr,
+        "seed": options.seed,
         "train_loss": None,
         "bytes_sent": None,
         "bytes_received": None,
         "staleness": None,
+        "waited_seconds": None,
         "lost_ranks": [],
         "checkpoint": None,
     }
