@@ -1,4 +1,4 @@
-"""Taking persistent requests back, also those that can no longer end."""
+"""Taking requests back, also those that can no longer end."""
 
 import ctypes
 import time
@@ -11,7 +11,7 @@ _PATIENCE_S = 0.1
 
 
 def close(receives: Sequence[MPI.Request], sends: Sequence[MPI.Request]) -> None:
-    """Frees persistent requests, active ones too. Blocks for a moment at most.
+    """Frees requests, active ones too. Blocks for a moment at most.
 
     A receive that still waits is cancelled. What cannot end, because its peer is gone, keeps its buffer for ever:
     MPI may touch it until it is finalized, which is after Python has freed all that it owns.
@@ -23,10 +23,10 @@ def close(receives: Sequence[MPI.Request], sends: Sequence[MPI.Request]) -> None
     for request in (*receives, *sends):
         while not (done := request.Test()) and time.monotonic() < limit:
             time.sleep(1e-3)
-        if done:
-            request.Free()
-        else:
+        if not done:
             keep_for_ever(request)
+        elif request:  # persistent: others are gone once they are done
+            request.Free()
 
 
 def keep_for_ever(thing: Any) -> None:

@@ -3,6 +3,7 @@
     python examples/consistency.py softsync               # staleness against S (Zhang, Gupta, Lian, Liu 2015)
     python examples/consistency.py ssp --plot ssp.png     # waiting against the bound (Li et al. 2014)
     python examples/consistency.py straggler              # time to a target with one worker 4 times slower
+    python examples/consistency.py scaled                 # a rate too high for stale gradients, fixed and scaled
 
 Each row is a run of `psgd train` on the digits. Gradients take a time that is slept, not computed, so that what is seen
 is the strategy and not the scheduler of a machine with fewer cores than workers.
@@ -64,6 +65,18 @@ def straggler() -> tuple[Row, list[Row]]:
     return ("strategy", "seconds to 95 %", "samples/s", "mean staleness"), rows
 
 
+def scaled() -> tuple[Row, list[Row]]:
+    """At this rate fixed steps diverge once gradients are stale; divided by their staleness they train for every S."""
+    workers, rows = 16, []
+    for size in (1, 2, 4, 8, 16):
+        options = {"strategy": "softsync", "softsync": size, "workers": workers, "lr": 0.5, "epochs": 10}
+        results = [
+            train(**options, eval_every=0, inject="compute:0.03", staleness_lr=scale) for scale in ("none", "inverse")
+        ]
+        rows.append((size, *(result["test_accuracy"] for result in results), results[0]["staleness"]["mean"]))
+    return ("S", "accuracy, fixed steps", "accuracy, scaled", "mean staleness"), rows
+
+
 def show(header: Row, rows: list[Row]) -> None:
     """Prints aligned columns."""
     cells = [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in [header, *rows]]
@@ -90,7 +103,7 @@ def draw(header: Row, rows: list[Row], path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    experiments = {"softsync": softsync, "ssp": ssp, "straggler": straggler}
+    experiments = {"softsync": softsync, "ssp": ssp, "straggler": straggler, "scaled": scaled}
     parser.add_argument("experiment", choices=list(experiments))
     parser.add_argument("--plot", metavar="FILE", help="draw a picture too: .png, .pdf or .svg (needs matplotlib)")
     options = parser.parse_args()

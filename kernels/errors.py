@@ -31,3 +31,7 @@ class AgreedUsageError(AgreedError, UsageError):
 
 class AgreedContractError(AgreedError, ContractError):
     """Ranks that passed different arguments, told to all."""
+
+
+class CodecError(Error):
+    """A compressed update that is damaged, or not for this vector."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from psgd.config import NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
+from psgd.config import COMPRESSIBLE, NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
 from psgd.kernels.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,6 +84,13 @@ KINDS: dict[str, Kind] = {
     "easgd_order": _one_of(("sync", "round-robin", "async", "hogwild"), "easgd: who pulls when.  [default: sync]"),
     "rho": _above_zero("easgd: elastic force.  [default: 0.9 / (lr * workers)]"),
     "accumulate": _whole(1, "allreduce: steps whose gradients make one update.  [default: 1]"),
+    "peers": Kind(str, bool, "all, ring, random:D or pairs", "decentralized: who sends to whom.  [default: all]"),
+    "compress": _one_of(
+        ("none", "threshold", "onebit", "topk"), "Codec of updates.  [default: none; decentralized threshold]"
+    ),
+    "density": Kind(float, lambda v: 0 < v <= 1, "a number above 0, at most 1", "Share of an update that is sent."),
+    "compress_warmup": _from_zero("Epochs of whole updates before compressed ones."),
+    "compress_sync": _whole(0, "Steps after which all that is left over is sent; 0 is never."),
     "staleness_lr": _one_of(("none", "inverse", "exponential"), "Scale of stale gradients' steps."),
     "record": Kind(Path, lambda v: v.name != "", "a file's path", "Write the order of pushes and releases here."),
     "replay": Kind(Path, lambda v: v.name != "", "a file's path", "Follow the order in this file."),
@@ -229,10 +236,23 @@ def _check_strategy(config: TrainConfig) -> None:
             )
     elif config.servers == 0 and (config.workers or 1) != 1:
         raise UsageError(f"--servers 0: expected --workers 1 with it, got {config.workers}")
+    _check_compression(config)
     if config.target_accuracy and (config.record or config.replay):
         raise UsageError(
             "--target-accuracy: when it is reached depends on time, leave it away with --record and --replay"
         )
+
+
+def _check_compression(config: TrainConfig) -> None:
+    """Refuses compression where nothing can be made small, and its options without it."""
+    on = config.compress not in (None, "none")
+    if on and config.strategy not in COMPRESSIBLE:
+        able = ", ".join(COMPRESSIBLE)
+        raise UsageError(f"--compress {config.compress}: strategy {config.strategy} sends parameters, expected {able}")
+    if on and config.optimizer not in ("sgd", "momentum"):
+        raise UsageError(f"--compress {config.compress}: expected --optimizer sgd or momentum, got {config.optimizer}")
+    if (config.compress_warmup or config.compress_sync) and not on and config.strategy != "decentralized":
+        raise UsageError("--compress-warmup, --compress-sync: expected --compress threshold, onebit or topk with them")
 
 
 def check_files(config: TrainConfig) -> None:

@@ -42,6 +42,11 @@ class TrainConfig:
         easgd_order: `sync`, `round-robin`, `async` or `hogwild`, strategy `easgd`.
         rho: elastic force, strategy `easgd`.
         accumulate: steps whose gradients are added before an update, strategy `allreduce`.
+        peers: who sends updates to whom, strategy `decentralized`.
+        compress: `threshold`, `onebit`, `topk` or `none`; None: what the strategy does by itself.
+        density: share of the elements that a compressed update sends.
+        compress_warmup: epochs in which updates are sent whole first.
+        compress_sync: steps after which all that was left over is sent; 0 is never.
         staleness_lr: what stale gradients are scaled by: `none`, `inverse` or `exponential`.
         record: file for the order of the run, or None.
         replay: file with the order that the run is to follow, or None.
@@ -80,6 +85,11 @@ class TrainConfig:
     easgd_order: str | None = None
     rho: float | None = None
     accumulate: int | None = None
+    peers: str | None = None
+    compress: str | None = None
+    density: float = 1e-3
+    compress_warmup: float = 0.0
+    compress_sync: int = 0
     staleness_lr: str = "none"
     record: Path | None = None
     replay: Path | None = None
@@ -94,9 +104,11 @@ STRATEGY_OPTIONS = {
     "averaging": ("period", "average_momentum", "local_from", "outer_lr", "outer_momentum"),
     "easgd": ("period", "easgd_order", "rho"),
     "hogwild": ("period",),
+    "decentralized": ("peers",),
 }
 """The options that only some strategies have."""
-SERVERLESS = ("allreduce", "averaging", "easgd", "hogwild")
+SERVERLESS = ("allreduce", "averaging", "easgd", "hogwild", "decentralized")
+COMPRESSIBLE = ("sync", "async", "softsync", "ssp", "allreduce", "decentralized")
 
 
 NAMES = tuple(field.name for field in fields(TrainConfig))

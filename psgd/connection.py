@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd import rules
 from psgd.alarm import Alarm
 from psgd.arguments import whole_number
 from psgd.client import Client, LocalClient, MpiClient
@@ -16,7 +17,8 @@ from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.split import split
 from psgd.collectives.waiting import Waiter
 from psgd.collectives.watch import BACKGROUND
-from psgd.gradients import Gradients, allocate
+from psgd.compression import Compression
+from psgd.gradients import Gradients, allocate, apart
 from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
@@ -58,6 +60,7 @@ class Connection:
         clip_norm: float,
         reduction_factor: float,
         scale: Callable[[int], float] | None = None,
+        compression: Compression | None = None,
     ) -> None:
         self.mesh = mesh
         self._params = params
@@ -67,6 +70,8 @@ class Connection:
         self.bytes_sent = self.bytes_received = 0
         self._strategy = strategy  # see psgd.strategies.create
         self._scale = scale
+        self._compression, self._clip_norm = compression, clip_norm
+        behind, clip = (rule, clip_norm) if compression is None else (rules.sgd(), 0.0)
         self._segment = segment
         self._shards = split(params.size, max(1, mesh.servers), max(1, ALIGN_BYTES // params.itemsize))
         self._client: Client | None = None
@@ -74,7 +79,7 @@ class Connection:
         self._alarm: Alarm | None = None
         self._waiter = Waiter(crowded=False)
         self._shard = partial(
-            Shard, rule=rule, schedule=schedule, segment=segment, clip_norm=clip_norm, reduction_factor=reduction_factor
+            Shard, rule=behind, schedule=schedule, segment=segment, clip_norm=clip, reduction_factor=reduction_factor
         )
         self._peers = partial(
             Peers,
@@ -86,6 +91,7 @@ class Connection:
             clip_norm=clip_norm,
             reduction_factor=reduction_factor,
             metrics=metrics,
+            compression=compression,
         )
 
     @property
@@ -184,7 +190,8 @@ class Connection:
             self._client = LocalClient(shard, np.zeros_like(params), self.metrics)
             self._client.start()
             return self
-        grads = allocate(mesh, params.size, params.dtype)
+        small = self._compression is not None
+        grads = apart(mesh, params.size, params.dtype) if small else allocate(mesh, params.size, params.dtype)
         if mesh.role == "server":
             peers, cause = [mesh.worker_rank(w) for w in range(mesh.workers)], -1 - mesh.index
         else:
@@ -215,7 +222,15 @@ class Connection:
             raise
 
     def _begin(self, grads: Vector, reached: list[bool]) -> None:
-        mesh, params = self.mesh, self._params
+        mesh, params, compression = self.mesh, self._params, self._compression
+        if compression is not None:
+            from psgd.compressed_worker import join
+
+            self._transport, self._client = join(
+                mesh, params, grads, self._shards, compression, self._clip_norm, self._segment, self._waiter
+            )
+            self._client.start()
+            return
         self._transport = transport = MpiWorkerTransport(
             mesh, params, grads, self._shards, reached=reached, segment=self._segment, waiter=self._waiter
         )
@@ -228,14 +243,19 @@ class Connection:
             self._params[part.start : part.stop],
             sum_over_shards=self._sum_over_servers,
         )
-        self._transport = transport = MpiServerTransport(
-            mesh,
-            shard.params,
-            shard.ranges,
-            grads=[None if whole is None else whole[part.start : part.stop] for whole in grads.workers],
-            waiter=self._waiter,
-            follows=mesh.index > 0 and not self._strategy.fixed_order,
-        )
+        follows = mesh.index > 0 and not self._strategy.fixed_order
+        if self._compression is None:
+            views = [None if whole is None else whole[part.start : part.stop] for whole in grads.workers]
+            transport = MpiServerTransport(
+                mesh, shard.params, shard.ranges, grads=views, waiter=self._waiter, follows=follows
+            )
+        else:
+            from psgd.compressed_server import CompressedServerTransport
+
+            transport = CompressedServerTransport(
+                mesh, shard.params, shard.ranges, compression=self._compression, waiter=self._waiter, follows=follows
+            )
+        self._transport = transport
         server = Server(
             transport,
             shard,

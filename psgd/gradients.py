@@ -49,6 +49,12 @@ def allocate(mesh: Mesh, size: int, dtype: np.dtype[Any]) -> Gradients:
     return Gradients(own, [], [bool(answer["reached"][mesh.index]) for answer in answers])
 
 
+def apart(mesh: Mesh, size: int, dtype: np.dtype[Any]) -> Gradients:
+    """Each worker's gradient in memory of its own, read by nobody else. Not collective."""
+    own: Vector | None = np.zeros(size, dtype) if mesh.role == "worker" else None
+    return Gradients(own, [None] * mesh.workers, [False] * mesh.servers)
+
+
 def _try_shared(size: int, dtype: np.dtype[Any]) -> shared.SharedArray | None:
     if not shared.enabled():
         return None

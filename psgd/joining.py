@@ -7,6 +7,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
+from psgd import compression as compressions
 from psgd import rules, staleness, strategies
 from psgd.agreement import agree
 from psgd.arguments import real_number, whole_number
@@ -35,6 +36,10 @@ def connect(
     clip_norm: float = 0.0,
     reduction: str = "mean",
     staleness_lr: str = "none",
+    compress: str | None = None,
+    density: float = 1e-3,
+    compress_warmup: float = 0.0,
+    compress_sync: int = 0,
     record: str | Path | None = None,
     replay: str | Path | None = None,
     metrics: RunMetrics | None = None,
@@ -66,6 +71,12 @@ def connect(
         clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
         staleness_lr: "inverse" or "exponential" shrink what is stale (`psgd.staleness`); for strategies with servers.
+        compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
+            default (none). Momentum, clipping and weight decay then come before encoding, on each worker, and the rule
+            must be sgd or momentum (`psgd.compression`, docs/compression.md). No effect on a single rank.
+        density: share of the elements that an update sends.
+        compress_warmup: samples of all workers before which updates are sent whole.
+        compress_sync: steps from one to the next at which all that was left over is sent; 0 is never.
         record: a file for the order in which pushes are applied and workers released; written on server 0.
         replay: such a file, whose order is enforced: the same program on the same data ends with the same bits.
         metrics: filled on server 0 (where there is none, on worker 0).
@@ -83,6 +94,7 @@ def connect(
     size = comm.Get_size()
     count, segment = (1 if size > 1 and not strategies.serverless(strategy) else 0), 0
     signature: dict[str, Any] = {}
+    compression = None
     try:
         if servers is not None:
             count = whole_number("servers", servers)
@@ -95,6 +107,10 @@ def connect(
             raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
         clip = real_number("clip_norm", clip_norm)
         scale = staleness.create(staleness_lr)
+        compression = compressions.create(compress, density, compress_warmup, compress_sync, chosen)
+        if compression is not None and strategy not in strategies.COMPRESSIBLE:
+            able = ", ".join(strategies.COMPRESSIBLE)
+            raise UsageError(f"compress: strategy {strategy} averages parameters, expected one of {able}")
         if strategies.serverless(strategy) and (scale or record or replay):
             raise UsageError(f"staleness_lr, record, replay: strategy {strategy} has no servers to do that")
         if metrics is not None and len(metrics.pushes) != size - count:
@@ -114,6 +130,7 @@ def connect(
             "segment_bytes": segment,
             "lr": [float(schedule(samples)) for samples in (0, 1e3, 1e6)],
             "staleness_lr": staleness_lr,
+            "compress": repr(compression),
             "workers": size - count,
             "replay": replay is not None,
         }
@@ -133,6 +150,7 @@ def connect(
         clip,
         float(size - count) if reduction == "sum" else 1.0,
         scale,
+        compression if size > 1 else None,
     )
 
 

@@ -26,11 +26,16 @@ class Rule(NamedTuple):
         init: `init(params) -> state`, arrays of the length and dtype of `params`.
         update: `update(params, grad, state, lr, scale, step)`: one step in place on params and state with the
             gradient `scale * grad`; `step` counts from 1. Allocates nothing.
+        factor: of momentum, 0 for plain SGD, for those who apply it elsewhere (`psgd.compression`); None where the rule
+            is something else.
+        weight_decay: likewise.
     """
 
     name: str
     init: Callable[[Vector], State]
     update: Callable[[Vector, Vector, State, float, float, int], None]
+    factor: float | None = None
+    weight_decay: float = 0.0
 
 
 def sgd(weight_decay: float = 0.0) -> Rule:
@@ -39,7 +44,7 @@ def sgd(weight_decay: float = 0.0) -> Rule:
     def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         kernels.sgd(params, grad, lr, scale, weight_decay)
 
-    return Rule("sgd", lambda params: (), update)
+    return Rule("sgd", lambda params: (), update, 0.0, weight_decay)
 
 
 def momentum(factor: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Rule:
@@ -51,7 +56,8 @@ def momentum(factor: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fa
     def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         kernels.momentum(params, grad, state[0], lr, scale, weight_decay, factor, nesterov)
 
-    return Rule("nesterov" if nesterov else "momentum", lambda params: (np.zeros_like(params),), update)
+    name, known = ("nesterov", None) if nesterov else ("momentum", factor)
+    return Rule(name, lambda params: (np.zeros_like(params),), update, known, weight_decay)
 
 
 def nesterov(factor: float = 0.9, weight_decay: float = 0.0) -> Rule:

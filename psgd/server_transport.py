@@ -31,9 +31,14 @@ class _Worker:
     """Buffers and requests of one worker."""
 
     def __init__(
-        self, comm: MPI.Intracomm, rank: int, params: Vector, ranges: Sequence[range], grads: Vector | None
+        self,
+        comm: MPI.Intracomm,
+        rank: int,
+        params: Vector,
+        ranges: Sequence[range],
+        grads: Vector | None,
+        inline: bool,
     ) -> None:
-        inline = travels_inline(params.nbytes)
         payload = params.nbytes if inline else 0
         self.header = np.zeros(HEADER_BYTES + payload, np.uint8)
         self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
@@ -75,6 +80,7 @@ class MpiServerTransport:
         grads: each worker's gradient for this shard where it can be read from here, else None.
         waiter: how to wait.
         follows: whether this server receives server 0's log.
+        inline: small shards travel in the header's message.
     """
 
     def __init__(
@@ -86,6 +92,7 @@ class MpiServerTransport:
         grads: Sequence[Vector | None],
         waiter: Waiter,
         follows: bool = False,
+        inline: bool = True,
     ) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -93,9 +100,9 @@ class MpiServerTransport:
         self._params = params
         self._ranges = ranges
         self._waiter = waiter
-        self._inline = travels_inline(params.nbytes)
-        comm = mesh.world
-        self._workers = [_Worker(comm, mesh.worker_rank(w), params, ranges, grads[w]) for w in range(mesh.workers)]
+        self._inline = inline and travels_inline(params.nbytes)
+        comm, ranks = mesh.world, [mesh.worker_rank(w) for w in range(mesh.workers)]
+        self._workers = [_Worker(comm, ranks[w], params, ranges, grads[w], self._inline) for w in range(mesh.workers)]
         self._events: deque[Header | Action] = deque()
         self._reading: list[list[MPI.Prequest]] = [[] for _ in ranges]
         self._receives = [worker.header_in for worker in self._workers]

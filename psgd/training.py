@@ -23,6 +23,7 @@ from psgd.nn import models
 from psgd.nn.model import Model
 from psgd.schedules import Schedule
 from psgd.stragglers import Stragglers
+from psgd.waits import Waits
 
 EVALUATION_BATCH = 500
 
@@ -69,6 +70,7 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             _teller(journal, on_progress),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy,
+            waits=None if config.log is None else Waits(),
         )
         params = np.empty(model.layout.size, np.float32) if serves else model.init(config.seed)
         slowness = Stragglers(config.inject, max(0, comm.Get_rank() - servers), workers)
@@ -85,6 +87,10 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             clip_norm=config.clip_norm,
             reduction=config.reduction,
             staleness_lr=config.staleness_lr,
+            compress=config.compress,
+            density=config.density,
+            compress_warmup=config.compress_warmup * samples,
+            compress_sync=config.compress_sync,
             record=config.record,
             replay=config.replay,
             metrics=metrics,
@@ -100,6 +106,7 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             seconds = metrics.elapsed_s()
             result = _result(config, comm, connection, metrics, seconds, trainer, facts["test_samples"])
         if result is not None:
+            _write_waits(journal, metrics)
             journal.write("end", **result)
         return result
 
@@ -243,10 +250,16 @@ def _teller(journal: Journal, progress: Progress | None) -> Any:
                 loss=metrics.loss,
                 lr=metrics.lr,
             )
+        _write_waits(journal, metrics)
         if progress is not None:
             progress.update(metrics.samples, metrics.epoch, metrics.loss, metrics.accuracy if fresh else None)
 
     return tell
+
+
+def _write_waits(journal: Journal, metrics: RunMetrics) -> None:
+    if metrics.waits is not None and (fields := metrics.waits.take()):
+        journal.write("waits", **fields)
 
 
 def _result(
@@ -296,6 +309,10 @@ def _result(
             "staleness": metrics.staleness_summary(),
             "seconds_to_target": metrics.seconds_to_target,
             "waited_seconds": metrics.waited_s,
+            "computed_seconds": metrics.computed_s,
+            "workers_applied": metrics.pushes,
+            "workers_waited": metrics.waited,
+            "workers_dropped": metrics.dropped,
             "lost_ranks": [],
             "checkpoint": None,
         }

@@ -49,9 +49,10 @@ class Header(NamedTuple):
         version: groups applied when the parameters were sent; in a push, the version pulled.
         samples: samples behind the gradient.
         position: samples this worker has drawn so far (sampler position).
-        extra: in a reply, 1 asks the worker to stop.
+        extra: in a reply, 1 asks the worker to stop; in a push, what follows where gradients are encoded
+            (`psgd.compressed_worker`).
         value: loss (push), accuracy (report), worker's waiting seconds (done).
-        value2: loss (report), worker's computing seconds (done).
+        value2: loss (report), worker's computing seconds (done), 1 where a gradient was left out (push).
     """
 
     format: int

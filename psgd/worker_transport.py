@@ -27,10 +27,10 @@ class _Server:
     """Buffers and requests for one server's shard."""
 
     def __init__(
-        self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool
+        self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool, inline: bool
     ) -> None:
         ranges = segments(params.size, segment)
-        self.inline = travels_inline(params.nbytes)
+        self.inline = inline and travels_inline(params.nbytes)
         self.segments = len(ranges)
         self.params, self.grads = params, grads
         payload = params.nbytes if self.inline else 0
@@ -61,6 +61,7 @@ class MpiWorkerTransport:
         reached: whether each server reads `grads` where it lies.
         segment: elements in a segment.
         waiter: how to wait.
+        inline: small shards travel in the header's message.
     """
 
     def __init__(
@@ -73,13 +74,22 @@ class MpiWorkerTransport:
         reached: Sequence[bool],
         segment: int,
         waiter: Waiter,
+        inline: bool = True,
     ) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
         self._worker = mesh.index
         self._waiter = waiter
         self._servers = [
-            _Server(mesh.world, mesh.server_rank(m), params[r.start : r.stop], grads[r.start : r.stop], segment, direct)
+            _Server(
+                mesh.world,
+                mesh.server_rank(m),
+                params[r.start : r.stop],
+                grads[r.start : r.stop],
+                segment,
+                direct,
+                inline,
+            )
             for m, (r, direct) in enumerate(zip(shards, reached, strict=True))
         ]
         servers = self._servers

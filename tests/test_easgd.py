@@ -122,7 +122,7 @@ def test_sync_equals_the_definition_to_the_last_bit(comm, period, n):
         wrong = simulate("sync", crew, steps, period, lr * rho, mistake)
         assert not np.array_equal(wrong, centre), mistake
     assert not np.array_equal(own, params)
-    assert ps.bytes_sent == ps.bytes_received == 0
+    assert ps.bytes_sent == ps.bytes_received > 0
 
 
 @pytest.mark.ranks(3)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.alarm import Alarm
+from psgd.compression import Compression
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
 from psgd.rules import Rule
@@ -29,6 +30,7 @@ class Peers:
         clip_norm: largest norm of a step's mean gradient; 0 is off.
         reduction_factor: what a mean gradient is multiplied by.
         metrics: counters; filled on worker 0.
+        compression: how updates are made small, or None.
         alarm: to be looked at in every wait of its own: `alarm.check()` raises once another worker has failed. Waits
             of `psgd.collectives` do so by themselves.
     """
@@ -41,4 +43,5 @@ class Peers:
     clip_norm: float
     reduction_factor: float
     metrics: RunMetrics
+    compression: Compression | None
     alarm: Alarm

@@ -6,6 +6,7 @@ worker order, divides by the samples, and every worker takes the same optimizer'
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -43,7 +44,15 @@ def create(workers: int, accumulate: int = 1) -> Callable[[Peers], Client]:
     every = whole_number("accumulate", accumulate)
     if every < 1:
         raise UsageError(f"accumulate: expected 1 or more steps, got {every}: 1 updates at every step")
-    return lambda peers: AllreduceClient(peers, every)
+    return partial(_client, every=every)
+
+
+def _client(peers: Peers, every: int) -> Client:
+    if peers.compression is None:
+        return AllreduceClient(peers, every)
+    from psgd.peers.compressed_allreduce import CompressedClient
+
+    return CompressedClient(peers, every, peers.compression)
 
 
 class AllreduceClient:
@@ -84,6 +93,7 @@ class AllreduceClient:
 
     def start(self) -> None:
         """See `Client`."""
+        self._comm.Allreduce(MPI.IN_PLACE, self._sum)  # of zeros: compiles now, so that no step waits for it
         self._rounds.begin(self.params)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
@@ -149,17 +159,20 @@ class AllreduceClient:
     def _close(self, samples: int, done: bool = False) -> None:
         """Sums over all workers and takes the step."""
         if self._overlaps:
+            came = time.perf_counter()
             while self._prepared < len(self._buckets):
                 self._launch(samples)
             for request in self._requests:
                 request.Wait()
             self._requests.clear()
-            total = self._rounds.exchange(done=done)
+            total = self._rounds.exchange(done=done, came=came)
         else:  # in this order a round without samples moves nothing
             self._prepare(samples)
             total = self._rounds.exchange(done=done)
             if total:
                 self._comm.Allreduce(MPI.IN_PLACE, self._sum)
+        if self._overlaps or total:
+            self._rounds.count_allreduce(self._sum.nbytes)
         self._prepared = self._announced = self._calls = self._pending = 0
         self.stop = self._rounds.stop
         if not total:
@@ -179,6 +192,7 @@ class AllreduceClient:
         """See `Client`. Steps that `accumulate` has not applied yet are applied."""
         while not self._rounds.all_done:
             self._close(0, done=True)
+        self.bytes_sent = self.bytes_received = self._rounds.bytes_sent
         self._comm.free()
 
 

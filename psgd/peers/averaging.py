@@ -105,6 +105,7 @@ class AveragingClient:
 
     def start(self) -> None:
         """See `Client`."""
+        self._comm.Allreduce(MPI.IN_PLACE, self._work)  # compiles now, so that no step waits for it
         self._rounds.begin(self.params)
         if self._old is not None:
             self._old[:] = self.params
@@ -160,6 +161,7 @@ class AveragingClient:
         else:
             self._work.fill(0)
         self._comm.Allreduce(MPI.IN_PLACE, self._work)
+        self._rounds.count_allreduce(self._work.nbytes)
 
     def _step_outside(self, divisor: np.floating, lr: float, momentum: float) -> None:
         """Nesterov's: delta = old - average; u = momentum u + delta; params = old - lr (delta + momentum u)."""
@@ -182,4 +184,5 @@ class AveragingClient:
         """See `Client`."""
         while not self._rounds.all_done:
             self._average(done=True)
+        self.bytes_sent = self.bytes_received = self._rounds.bytes_sent
         self._comm.free()

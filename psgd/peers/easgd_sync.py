@@ -32,6 +32,7 @@ class Synchronous:
         """See `Order`."""
         none = self._params[:0]
         elastic.stretch(none, none, none, 0.0)
+        self._comm.Allreduce(MPI.IN_PLACE, self.displacement)  # compiles now, so that no step waits for it
         self._rounds.begin(self._params)
         self.centre[:] = self._params
 

@@ -155,6 +155,7 @@ class Hogwild:
         self._memory.put(kernels.DONE, 1)
         if self._averaging is not None:
             self._average_to_the_end(self._averaging)
+            self.bytes_sent = self.bytes_received = self._averaging.bytes_sent
         here = np.zeros(self._everyone.size, np.int64)
         request = self._everyone.Iallgather(np.zeros(1, np.int64), here)
 

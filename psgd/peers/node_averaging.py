@@ -5,6 +5,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd import collectives
+from psgd.collectives import traffic
 from psgd.kernels import accumulate
 from psgd.peers.sums import Sums
 
@@ -26,11 +27,13 @@ class NodeAveraging:
     Attributes:
         far: sums of the other nodes, as of the last round.
         stop: the first leader asked to stop, as of the last round.
+        bytes_sent: as `psgd.collectives.traffic` counts; as many were received.
     """
 
     def __init__(self, comm: MPI.Intracomm, params: NDArray[np.floating]) -> None:
         self.far = Sums(0, 0, 0.0)
         self.stop = False
+        self.bytes_sent = 0
         self._comm = collectives.Communicator(comm)
         self._params = params
         self._found = np.empty_like(params)
@@ -63,6 +66,8 @@ class NodeAveraging:
         np.copyto(self._found, self._params)
         accumulate.weigh(self._average, self._found, self._weight())
         self._comm.Allreduce(MPI.IN_PLACE, self._average)
+        self.bytes_sent += traffic.allreduce(self._comm.size, self._average.nbytes)
+        self.bytes_sent += traffic.allgather(self._comm.size, self._mine.nbytes)
         if all_done:
             np.copyto(self._params, self._average)
         else:

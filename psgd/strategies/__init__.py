@@ -14,7 +14,7 @@ from psgd.order import Action
 from psgd.wire import Header
 
 _SERVED = {"sync": "synchronous", "async": "asynchronous", "softsync": "softsync", "ssp": "ssp"}
-_PEERS = {"allreduce": "allreduce", "averaging": "averaging", "easgd": "easgd", "hogwild": "hogwild"}
+_PEERS = {name: name for name in ("allreduce", "averaging", "decentralized", "easgd", "hogwild")}
 NAMES = (*_SERVED, *_PEERS)
 
 
@@ -32,6 +32,10 @@ class Strategy(Protocol):
 
     def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
         """A worker has no more pushes; what this sets free."""
+
+
+COMPRESSIBLE = (*_SERVED, "allreduce", "decentralized")
+"""Strategies that send gradients or updates, which can be made small (`psgd.compression`)."""
 
 
 def serverless(name: str) -> bool:

@@ -1,0 +1,149 @@
+"""A server's side of encoded pushes and pulls; see `psgd.compressed_worker`.
+
+For each worker the server keeps what that worker has of the shard, to the bit: an answer encodes the difference to
+the parameters as they are now, so what an answer leaves out is in the next one's difference. Memory for each worker:
+that and its decoded gradient, two shards.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.collectives.requests import close
+from psgd.collectives.tags import Tag
+from psgd.collectives.waiting import Waiter
+from psgd.compressed_worker import WHOLE
+from psgd.compression import Compression
+from psgd.kernels.errors import ContractError
+from psgd.mesh import Mesh
+from psgd.order import Action
+from psgd.server_transport import MpiServerTransport
+from psgd.wire import Header, Kind, pack
+
+Vector = NDArray[np.floating]
+
+
+class _Link:
+    """Payloads from and to one worker.
+
+    Attributes:
+        extra: what followed its newest push, as its header said.
+        known: the shard as that worker has it.
+        gradient: its newest, decoded.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, rank: int, params: Vector, up: int, down: int) -> None:
+        self.rank = rank
+        self.extra = WHOLE
+        self.known, self.gradient = np.empty_like(params), np.empty_like(params)
+        self.into, self.out = np.empty(up, np.uint8), np.empty(down, np.uint8)
+        self.arrival = comm.Recv_init([self.into, MPI.BYTE], rank, Tag.PAYLOAD)
+        self.status = MPI.Status()
+        self.arrived = partial(self.arrival.Test, self.status)
+        self.answer: MPI.Request | None = None
+
+
+class CompressedServerTransport(MpiServerTransport):
+    """Implements `psgd.transport.ServerTransport`; see `MpiServerTransport`.
+
+    Args:
+        compression: how gradients are made small.
+        **rest: as there.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        params: Vector,
+        ranges: Sequence[range],
+        *,
+        compression: Compression,
+        waiter: Waiter,
+        follows: bool = False,
+    ) -> None:
+        none: list[Vector | None] = [None] * mesh.workers
+        super().__init__(mesh, params, ranges, grads=none, waiter=waiter, follows=follows, inline=False)
+        self._comm = mesh.world
+        self._whole: list[int] = []  # workers that the reply under way answers with whole parameters
+        self._small: list[int] = []  # and with payloads
+        self._header: tuple[float, ...] = ()
+        self._links: list[_Link] = []
+        if params.size:
+            self._up = compression.codec(params.size, params.dtype)
+            self._down = compression.codec(params.size, params.dtype, mesh.workers)
+            self._difference = np.zeros_like(params)
+            sizes = self._up.max_nbytes(), self._down.max_nbytes()
+            self._links = [_Link(mesh.world, mesh.worker_rank(w), params, *sizes) for w in range(mesh.workers)]
+            MPI.Prequest.Startall([link.arrival for link in self._links])
+
+    def next(self) -> Header | Action:
+        """See `psgd.transport.ServerTransport`."""
+        event = super().next()
+        if isinstance(event, Header) and event.kind == Kind.PUSH and self._links:
+            self._links[event.worker].extra = event.extra
+        return event
+
+    def fetch(self, worker: int, segment: int) -> Vector:
+        """See `psgd.transport.ServerTransport`."""
+        link = self._links[worker]
+        if link.extra == WHOLE:
+            return super().fetch(worker, segment)
+        if segment == 0:
+            self._waiter.flowing(link.arrived)
+            nbytes = link.status.Get_count(MPI.BYTE)
+            if nbytes != link.extra:
+                raise ContractError(f"worker {worker} announced a payload of {link.extra} bytes and sent {nbytes}")
+            link.gradient.fill(0)
+            self._up.decode_add(link.into[:nbytes], link.gradient)
+            link.arrival.Start()
+            self.bytes_received += nbytes
+        part = self._ranges[segment]
+        return link.gradient[part.start : part.stop]
+
+    def reply(self, workers: Sequence[int], header: tuple[float, ...]) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        small = [w for w in workers if self._links and header[2] != Kind.END and self._links[w].extra != WHOLE]
+        self._small, self._header = small, header
+        self._whole = [w for w in workers if w not in small]
+        super().reply(self._whole, header)
+
+    def emit(self, workers: Sequence[int], segment: int) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        super().emit(self._whole, segment)
+        part = self._ranges[segment]
+        for worker in self._whole:
+            self._links[worker].known[part.start : part.stop] = self._params[part.start : part.stop]
+        if segment == len(self._ranges) - 1:
+            for worker in self._small:
+                self._send_difference(worker)
+
+    def _send_difference(self, worker: int) -> None:
+        link, peer, codec = self._links[worker], self._workers[worker], self._down
+        if link.answer is not None:
+            self._waiter.until(link.answer.Test)
+        np.subtract(self._params, link.known, out=self._difference)
+        codec.residual.fill(0)  # the difference has it
+        nbytes = codec.encode(self._difference, link.out)
+        if nbytes == 0:
+            raise ContractError(f"the parameters for worker {worker} are not finite: lower the rate, or use clip_norm")
+        codec.decode_add(link.out[:nbytes], link.known)
+        self._waiter.until(peer.header_out.Test)
+        pack(peer.answer_view, (*self._header[:3], worker, *self._header[4:]))
+        self._answer(peer)
+        link.answer = self._comm.Isend([link.out[:nbytes], MPI.BYTE], link.rank, Tag.PAYLOAD)
+        self.bytes_sent += nbytes
+
+    def drain(self) -> None:
+        """See `psgd.transport.ServerTransport`."""
+        super().drain()
+        for link in self._links:
+            if link.answer is not None:
+                self._waiter.until(link.answer.Test)
+
+    def close(self) -> None:
+        """See `MpiServerTransport`."""
+        close([link.arrival for link in self._links], [link.answer for link in self._links if link.answer is not None])
+        super().close()

@@ -1,0 +1,187 @@
+"""A worker that pushes encoded gradients, and pulls what has changed of the parameters, encoded too.
+
+What a push or a pull does not say stays with its sender for a later one. A push's header says in `extra` what follows:
+the bytes of a payload, `WHOLE` for the gradient as it is, `NOTHING` for a push without samples. The answer has the same
+form.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.client import MpiClient
+from psgd.collectives.requests import close
+from psgd.collectives.tags import Tag
+from psgd.collectives.waiting import Waiter
+from psgd.compression import BeforeEncoding, Compression
+from psgd.kernels.codecs import sparse
+from psgd.mesh import Mesh
+from psgd.wire import FORMAT, Header, Kind, pack
+from psgd.worker_transport import MpiWorkerTransport
+
+Vector = NDArray[np.floating]
+
+WHOLE, NOTHING = 0, -1
+
+
+class _Link:
+    """Payloads to and from one server."""
+
+    def __init__(
+        self, comm: MPI.Intracomm, rank: int, grads: Vector, params: Vector, compression: Compression, workers: int
+    ) -> None:
+        self.rank, self.grads, self.params = rank, grads, params
+        self.up = compression.codec(grads.size, grads.dtype)
+        self.down = compression.codec(grads.size, grads.dtype, workers)
+        self.out = np.empty(self.up.max_nbytes(), np.uint8)
+        self.into = np.empty(self.down.max_nbytes(), np.uint8)
+        self.arrival = comm.Recv_init([self.into, MPI.BYTE], rank, Tag.PAYLOAD)
+        self.status = MPI.Status()
+        self.arrived = partial(self.arrival.Test, self.status)
+
+
+class CompressedWorkerTransport(MpiWorkerTransport):
+    """Adds pushes and pulls of payloads to those of whole vectors; see `MpiWorkerTransport`.
+
+    Args:
+        compression: how gradients are made small.
+        **rest: as there.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        params: Vector,
+        grads: Vector,
+        shards: Sequence[range],
+        *,
+        compression: Compression,
+        segment: int,
+        waiter: Waiter,
+    ) -> None:
+        never = [False] * len(shards)
+        super().__init__(mesh, params, grads, shards, reached=never, segment=segment, waiter=waiter, inline=False)
+        self._comm = mesh.world
+        parts = [(mesh.server_rank(m), slice(r.start, r.stop)) for m, r in enumerate(shards)]
+        self.links = [
+            _Link(mesh.world, rank, grads[cut], params[cut], compression, mesh.workers) if grads[cut].size else None
+            for rank, cut in parts
+        ]
+
+    def push(self, fields: tuple[float, ...], with_grads: bool) -> Header:
+        """Pushes what the codecs say of the gradient, takes the answers, and brings the parameters up to them. Blocks.
+
+        Args:
+            fields: the header's fields from `push` on; `extra` is filled in.
+            with_grads: whether there is a gradient, which must be finite.
+
+        Returns:
+            Server 0's answer.
+
+        Raises:
+            CodecError: an answer is damaged.
+        """
+        there = [(server, link) for server, link in zip(self._servers, self.links, strict=True) if link is not None]
+        sends: list[MPI.Request] = []
+        MPI.Prequest.Startall([server.header_in for server in self._servers] + [link.arrival for _, link in there])
+        for index, (server, link) in enumerate(zip(self._servers, self.links, strict=True)):
+            nbytes = NOTHING if link is None or not with_grads else link.up.encode(link.grads, link.out)
+            pack(server.ask_view, (FORMAT, 0, Kind.PUSH, self._worker, index, 0, *fields[:5], nbytes, *fields[6:]))
+            server.header_out.Start()
+            self.bytes_sent += server.ask.nbytes
+            if link is not None and nbytes > 0:
+                sends.append(self._comm.Isend([link.out[:nbytes], MPI.BYTE], link.rank, Tag.PAYLOAD))
+                self.bytes_sent += nbytes
+        first = self._read()
+        for _, link in there:
+            self._waiter.flowing(link.arrived)
+            came = link.status.Get_count(MPI.BYTE)
+            link.down.decode_add(link.into[:came], link.params)
+            self.bytes_received += came
+        self._waiter.flowing(partial(MPI.Request.Testall, self._headers_out))
+        self._waiter.flowing(partial(MPI.Request.Testall, sends))
+        return first
+
+    def add_left_over(self) -> None:
+        """Adds to the gradients what the codecs have kept, so that a whole push says all."""
+        for link in self.links:
+            if link is not None:
+                np.add(link.grads, link.up.residual, out=link.grads)
+                link.up.residual.fill(0)
+
+    def close(self) -> None:
+        """See `MpiWorkerTransport`."""
+        close([link.arrival for link in self.links if link is not None], [])
+        super().close()
+
+
+class CompressedClient(MpiClient):
+    """A worker. Implements `psgd.client.Client`.
+
+    A gradient that is not finite is left out: the worker keeps pace without it, and residuals and momentum stay as they
+    are.
+    """
+
+    def __init__(
+        self,
+        transport: CompressedWorkerTransport,
+        params: Vector,
+        wire: Vector,
+        first: bool,
+        compression: Compression,
+        before: BeforeEncoding,
+        workers: int,
+    ) -> None:
+        super().__init__(transport, params, wire, first)
+        self._compressed, self._wire, self._before = transport, wire, before
+        self._whole_until, self._sync_every = compression.warmup / workers, compression.sync_every
+
+    def start(self) -> None:
+        """See `Client`."""
+        super().start()
+        self.grads = np.zeros_like(self._wire)
+
+    def step(self, samples: int, loss: float) -> None:
+        """See `Client`."""
+        start = time.perf_counter()
+        whole = self._drawn < self._whole_until
+        self._drawn += samples
+        self._pushes += 1
+        dropped = samples > 0 and sparse.look(self.grads) < 0
+        if dropped:
+            samples = 0
+        if samples:
+            self._before(self._wire, self.grads, self.params, 1.0)
+        fields = (self._pushes, self._pushes - 1, self.version, samples, self._drawn, WHOLE, loss, float(dropped))
+        if whole or (self._sync_every and self._pushes % self._sync_every == 0):
+            if samples:
+                self._compressed.add_left_over()
+            answer = self._transport.exchange(Kind.PUSH, fields, samples > 0)
+        else:
+            answer = self._compressed.push(fields, samples > 0)
+        self.version = answer.version
+        self.stop = answer.extra != 0
+        self.waited_s += time.perf_counter() - start
+
+
+def join(
+    mesh: Mesh,
+    params: Vector,
+    wire: Vector,
+    shards: Sequence[range],
+    compression: Compression,
+    clip_norm: float,
+    segment: int,
+    waiter: Waiter,
+) -> tuple[CompressedWorkerTransport, CompressedClient]:
+    """Makes a worker; `wire` is what its gradients are sent from."""
+    transport = CompressedWorkerTransport(
+        mesh, params, wire, shards, compression=compression, segment=segment, waiter=waiter
+    )
+    before = BeforeEncoding(compression, params.size, params.dtype, clip_norm, mesh.workers)
+    first = mesh.index == 0
+    return transport, CompressedClient(transport, params, wire, first, compression, before, mesh.workers)
