@@ -51,6 +51,7 @@ def _from_zero(text: str) -> Kind:
 KINDS: dict[str, Kind] = {
     "dataset": Kind(str, bool, "a name or a path", "digits, fashion-mnist, or a path: IDX, .npz, .npy."),
     "model": _one_of(("softmax", "mlp", "cnn"), "Network."),
+    "hidden": _whole(1, "mlp, cnn: units of the hidden layer."),
     "strategy": _one_of(
         ("sync", "async", "softsync", "ssp", *SERVERLESS), "When gradients are applied and workers go on."
     ),
@@ -70,7 +71,7 @@ KINDS: dict[str, Kind] = {
     "clip_norm": _from_zero("Largest global gradient norm; 0 is off."),
     "reduction": _one_of(("mean", "sum"), "mean over the samples; sum is that times the workers."),
     "seed": Kind(int, lambda v: 0 <= v < 2**63, "a whole number from 0 to 2^63 - 1", "Of all randomness."),
-    "eval_every": _whole(0, "Epochs between evaluations; 0 is only at the end."),
+    "eval_every": _from_zero("Epochs between evaluations, 0.25 for four an epoch; 0 is only at the end."),
     "target_accuracy": Kind(float, lambda v: 0 <= v <= 1, "a number in [0, 1]", "Stop there; 0 is off."),
     "softsync": _whole(1, "softsync: contributions of a step.  [default: 1]"),
     "staleness": _whole(0, "ssp: steps that a worker may be ahead.  [default: 3]"),
@@ -287,4 +288,4 @@ def check_here(config: TrainConfig) -> None:
     if config.model == "cnn":
         from psgd.nn.models import build as build_model
 
-        build_model(config.model, dataset.sample_shape, dataset.classes)
+        build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)

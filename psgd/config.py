@@ -11,6 +11,7 @@ class TrainConfig:
     Attributes:
         dataset: `digits`, `fashion-mnist`, or a path to IDX files, a `.npz`, or a folder of `.npy` files.
         model: `softmax`, `mlp` or `cnn`.
+        hidden: units of the hidden layer of `mlp` and `cnn`.
         strategy: name in `psgd.strategies`.
         workers: ranks that compute gradients; None takes all ranks that are not servers (2 when psgd
             starts the ranks itself).
@@ -56,6 +57,7 @@ class TrainConfig:
 
     dataset: str = "digits"
     model: str = "mlp"
+    hidden: int = 256
     strategy: str = "sync"
     workers: int | None = None
     servers: int | None = None
@@ -73,7 +75,7 @@ class TrainConfig:
     clip_norm: float = 0.0
     reduction: str = "mean"
     seed: int = 0
-    eval_every: int = 1
+    eval_every: float = 1
     target_accuracy: float = 0.0
     softsync: int | None = None
     staleness: int | None = None

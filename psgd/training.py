@@ -62,7 +62,7 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
     serves = comm.Get_rank() < servers
     dataset, statistics, facts = _open(config, comm, needs_data=not serves)
     samples = facts["samples"]
-    model = models.build(config.model, tuple(facts["shape"]), facts["classes"])
+    model = models.build(config.model, tuple(facts["shape"]), facts["classes"], hidden=config.hidden)
     with Journal(config.log if comm.Get_rank() == 0 else None) as journal:
         journal.write("start", **asdict(config) | {"workers": workers, "servers": servers, "samples": samples})
         metrics = RunMetrics(
@@ -150,7 +150,7 @@ def _open(
                 "mean": statistics.mean,
                 "std": statistics.std,
             }
-            models.build(config.model, dataset.sample_shape, dataset.classes)
+            models.build(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
         except UsageError as error:
             facts = {"error": str(error)}
     facts = broadcast(comm, facts)
@@ -208,13 +208,17 @@ class _Trainer:
                 ps.step(len(indices), loss)
                 if ps.stop:
                     return
-            every = config.eval_every
-            if ps.worker == 0 and every and (epoch + 1) % every == 0 and epoch + 1 < config.epochs:
-                model.bind(ps.evaluated_params, ps.grads)
-                correct, loss_sum = self.evaluate(0, 1)
-                model.bind(ps.params, ps.grads)
-                count = max(1, self._test.samples)
-                ps.report(correct / count, loss_sum / count)
+                if ps.worker == 0 and self._due(epoch * sampler.steps + step + 1, sampler.steps):
+                    model.bind(ps.evaluated_params, ps.grads)
+                    correct, loss_sum = self.evaluate(0, 1)
+                    model.bind(ps.params, ps.grads)
+                    count = max(1, self._test.samples)
+                    ps.report(correct / count, loss_sum / count)
+
+    def _due(self, done: int, steps: int) -> bool:
+        """Whether an evaluation is due after so many steps, of `steps` an epoch; the last one is made elsewhere."""
+        every = self._config.eval_every * steps
+        return bool(every) and done < self._config.epochs * steps and done // every > (done - 1) // every
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:
         """Right answers and summed loss on every `parts`-th batch of the test set from `part` on."""

@@ -1,5 +1,6 @@
 """Every program in examples/ runs as its first lines say."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -31,3 +32,17 @@ def test_a_straggler_holds_up_those_who_wait_for_it_and_nobody_else(job):
     rates = {name: float(rate) for name, rate in re.findall(r"(\w+) +[\d.]+ +(\S+) +\S+\n", result.stdout)}
     assert rows["sync"] > 2 * rows["async"] and rows["sync"] > 2 * rows["softsync"], result.stdout
     assert rates["ssp"] == pytest.approx(rates["sync"], rel=0.2), result.stdout
+
+
+@pytest.mark.job
+def test_a_rate_that_stale_gradients_do_not_stand_until_it_is_divided_by_their_staleness(job):
+    """What `consistency.py scaled` shows for 16 workers and every S, here for 8 and S = 1."""
+    accuracy = {}
+    for scale in ("none", "inverse"):
+        flags = f"--json --strategy async --workers 8 --epochs 8 --batch-size 16 --lr 0.7 --staleness-lr {scale}"
+        options = [*flags.split(), "--eval-every", "0", "--inject", "compute:0.02"]
+        result = job(None, [sys.executable, "-m", "psgd.launch", "train", *options], check=True)
+        final = json.loads(result.stdout.splitlines()[-1])
+        assert final["staleness"]["mean"] > 5
+        accuracy[scale] = final["test_accuracy"]
+    assert accuracy["none"] < 0.4 < 0.7 < accuracy["inverse"], accuracy

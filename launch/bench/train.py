@@ -31,6 +31,15 @@ from psgd.launch.bench.train_settings import PEERS, STRATEGIES
 @click.option("--target-accuracy", type=float, default=0.0, metavar="X", help="Measure the time to it.  [default: off]")
 @click.option("--inject", default="", metavar="SPEC", help="Slow workers, as psgd train's.")
 @click.option("--plot", type=Path, metavar="FILE", help="Also draw a picture.")
+@click.option(
+    "--bandwidth",
+    metavar="RATE[,RATE]",
+    help="Instead: whole and small updates across hosts of the checkout's harness, at 1gbit, 100mbit, ... (root).",
+)
+@click.option(
+    "--hidden", type=click.IntRange(1), default=256, show_default=True, help="With --bandwidth: hidden units."
+)
+@click.option("--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: of small updates.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a strategy or peer.")
 def train(
     *,
@@ -46,6 +55,9 @@ def train(
     target_accuracy: float,
     inject: str,
     plot: Path | None,
+    bandwidth: str | None,
+    hidden: int,
+    density: float,
     as_json: bool,
 ) -> int:
     """Train with psgd's strategies and with PyTorch, in turn, and compare.
@@ -64,6 +76,20 @@ def train(
         raise UsageError(f"--target-accuracy: expected a number in [0, 1], got {target_accuracy}")
     stragglers.check(inject, range(workers))
     _check(dataset, model, plot)
+    if bandwidth is not None:
+        return _over_links(
+            bandwidth.split(","),
+            as_json,
+            dataset,
+            model,
+            hidden,
+            epochs,
+            batch_size,
+            lr,
+            workers,
+            density,
+            target_accuracy,
+        )
     if theirs and not installed():
         theirs = []
         click.echo("psgd: PyTorch is not installed: its peers are left out", err=True)
@@ -82,6 +108,20 @@ def train(
     if plot is not None and rows:
         train_plot.draw(rows, options, target_accuracy, plot)
     return 0 if len(rows) == len(names) + len(theirs) else 1
+
+
+def _over_links(rates: Sequence[str], as_json: bool, *task: Any) -> int:
+    from psgd.launch.bench import train_link
+
+    train_link.harness()
+    if not as_json:
+        click.echo(train_link.line(train_link.COLUMNS))
+
+    def tell(row: dict[str, Any]) -> None:
+        click.echo(json.dumps(row) if as_json else train_link.line(train_link.cells(row)))
+
+    rows = train_link.run(train_link.Task(*task), rates, 0, tell)
+    return 0 if len(rows) == len(rates) * len(train_link.FORMS) else 1
 
 
 def _chosen(flag: str, text: str, known: Sequence[str]) -> list[str]:
