@@ -3,9 +3,10 @@
     mpirun -n 8 python examples/easgd_orders.py                # one rank a host; --plot rounds.png draws it
 
 You, Buluc and Demmel (2017) made EASGD 3.7 times faster by replacing the P messages of a round, one after the other, by
-a tree. For each number of workers P this times a round (one exchange of every worker with the centre) in three forms and prints it
-beside what a link predicts on which the vector takes t: P t for the round-robin order, log2(P) t for the synchronous order over
-recursive doubling (a tree in which both sides send at once), 2 (P - 1)/P t over a ring, which is what psgd takes by itself.
+a tree. For each number of workers P this times a round (one exchange of every worker with the centre) in three forms
+and prints it beside what a link predicts on which the vector takes t: P t for the round-robin order, log2(P) t for the
+synchronous order over recursive doubling (a tree in which both sides send at once), 2 (P - 1)/P t over a ring, which is
+what psgd takes by itself.
 """
 
 import argparse

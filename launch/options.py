@@ -3,6 +3,7 @@
 import difflib
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,7 +27,7 @@ class Kind(NamedTuple):
     """What one option takes: its type, the test of a value, how that test reads in words, and the help."""
 
     type: type
-    good: Callable[[Value], bool]
+    good: Callable[[Value], object]
     words: str
     help: str
     names: tuple[str, ...] = ()
@@ -85,7 +86,13 @@ KINDS: dict[str, Kind] = {
     "easgd_order": _one_of(("sync", "round-robin", "async", "hogwild"), "easgd: who pulls when.  [default: sync]"),
     "rho": _above_zero("easgd: elastic force.  [default: 0.9 / (lr * workers)]"),
     "accumulate": _whole(1, "allreduce: steps whose gradients make one update.  [default: 1]"),
-    "peers": Kind(str, bool, "all, ring, random:D or pairs", "decentralized: who sends to whom.  [default: all]"),
+    "peers": Kind(
+        str,
+        re.compile(r"all|ring|pairs|random:\d+").fullmatch,
+        "all, ring, random:D or pairs",
+        "decentralized: who sends to whom: all, ring, random:D, pairs.  [default: all]",
+    ),
+    "window": _whole(1, "decentralized: updates that a worker may be ahead of others.  [default: 64]"),
     "compress": _one_of(
         ("none", "threshold", "onebit", "topk"), "Codec of updates.  [default: none; decentralized threshold]"
     ),
@@ -250,6 +257,8 @@ def _check_compression(config: TrainConfig) -> None:
     if on and config.strategy not in COMPRESSIBLE:
         able = ", ".join(COMPRESSIBLE)
         raise UsageError(f"--compress {config.compress}: strategy {config.strategy} sends parameters, expected {able}")
+    if on and config.peers == "pairs":
+        raise UsageError(f"--compress {config.compress}: --peers pairs sends parameters, leave it away")
     if on and config.optimizer not in ("sgd", "momentum"):
         raise UsageError(f"--compress {config.compress}: expected --optimizer sgd or momentum, got {config.optimizer}")
     if (config.compress_warmup or config.compress_sync) and not on and config.strategy != "decentralized":

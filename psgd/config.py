@@ -44,6 +44,7 @@ class TrainConfig:
         rho: elastic force, strategy `easgd`.
         accumulate: steps whose gradients are added before an update, strategy `allreduce`.
         peers: who sends updates to whom, strategy `decentralized`.
+        window: own updates that others need not have applied yet, strategy `decentralized`.
         compress: `threshold`, `onebit`, `topk` or `none`; None: what the strategy does by itself.
         density: share of the elements that a compressed update sends.
         compress_warmup: epochs in which updates are sent whole first.
@@ -75,7 +76,7 @@ class TrainConfig:
     clip_norm: float = 0.0
     reduction: str = "mean"
     seed: int = 0
-    eval_every: float = 1
+    eval_every: float = 1.0
     target_accuracy: float = 0.0
     softsync: int | None = None
     staleness: int | None = None
@@ -88,6 +89,7 @@ class TrainConfig:
     rho: float | None = None
     accumulate: int | None = None
     peers: str | None = None
+    window: int | None = None
     compress: str | None = None
     density: float = 1e-3
     compress_warmup: float = 0.0
@@ -106,7 +108,7 @@ STRATEGY_OPTIONS = {
     "averaging": ("period", "average_momentum", "local_from", "outer_lr", "outer_momentum"),
     "easgd": ("period", "easgd_order", "rho"),
     "hogwild": ("period",),
-    "decentralized": ("peers",),
+    "decentralized": ("peers", "window"),
 }
 """The options that only some strategies have."""
 SERVERLESS = ("allreduce", "averaging", "easgd", "hogwild", "decentralized")

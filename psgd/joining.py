@@ -72,8 +72,9 @@ def connect(
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
         staleness_lr: "inverse" or "exponential" shrink what is stale (`psgd.staleness`); for strategies with servers.
         compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
-            default (none). Momentum, clipping and weight decay then come before encoding, on each worker, and the rule
-            must be sgd or momentum (`psgd.compression`, docs/compression.md). No effect on a single rank.
+            default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
+            encoding, on each worker, and the rule must be sgd or momentum (`psgd.compression`, docs/compression.md). No
+            effect on a single rank.
         density: share of the elements that an update sends.
         compress_warmup: samples of all workers before which updates are sent whole.
         compress_sync: steps from one to the next at which all that was left over is sent; 0 is never.
@@ -107,6 +108,8 @@ def connect(
             raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
         clip = real_number("clip_norm", clip_norm)
         scale = staleness.create(staleness_lr)
+        if compress is None and strategy == "decentralized" and options.get("peers") != "pairs":
+            compress = "threshold"
         compression = compressions.create(compress, density, compress_warmup, compress_sync, chosen)
         if compression is not None and strategy not in strategies.COMPRESSIBLE:
             able = ", ".join(strategies.COMPRESSIBLE)

@@ -147,16 +147,17 @@ def test_nothing_is_lost(comm):
 
 @pytest.mark.ranks(2)
 def test_replicas_that_differ_are_noticed(comm):
-    params = np.zeros(N, np.float32)
-    with (
-        pytest.raises(ContractError, match="the ranks' arrays differ after"),
-        psgd.connect(comm, params, strategy="allreduce", compress="threshold", density=0.05) as ps,
-    ):
-        for clock in range(600):
-            ps.grads[:] = curved(ps.params, ps.worker, clock)
-            if clock == 3 and ps.worker == 1:
-                ps.params[5] += 1
-            ps.step(1)
+    def train():
+        params = np.zeros(N, np.float32)
+        with psgd.connect(comm, params, strategy="allreduce", compress="threshold", density=0.05) as ps:
+            for clock in range(600):
+                ps.grads[:] = curved(ps.params, ps.worker, clock)
+                if clock == 3 and ps.worker == 1:
+                    ps.params[5] += 1
+                ps.step(1)
+
+    with pytest.raises(ContractError, match="the ranks' arrays differ after"):
+        train()
 
 
 @pytest.mark.ranks(2)

@@ -14,7 +14,7 @@ from psgd.order import Action
 from psgd.wire import Header
 
 _SERVED = {"sync": "synchronous", "async": "asynchronous", "softsync": "softsync", "ssp": "ssp"}
-_PEERS = {name: name for name in ("allreduce", "averaging", "decentralized", "easgd", "hogwild")}
+_PEERS = {name: name for name in ("allreduce", "averaging", "easgd", "hogwild", "decentralized")}
 NAMES = (*_SERVED, *_PEERS)
 
 
