@@ -10,6 +10,7 @@ AGAINST = {
     "averaging": "ddp",
     "easgd": "ddp",
     "hogwild": "torch-hogwild",
+    "decentralized": "torch-hogwild",
 }
 STRATEGIES = tuple(AGAINST)
 PEERS = ("torch", "ddp", "torch-hogwild")
@@ -37,6 +38,7 @@ def setting(name: str, workers: int) -> dict[str, object]:
         "averaging": {"period": 8},
         "easgd": {"period": 8},
         "hogwild": {},
+        "decentralized": {},
     }
     return settings[name]
 
