@@ -46,3 +46,15 @@ def test_a_rate_that_stale_gradients_do_not_stand_until_it_is_divided_by_their_s
         assert final["staleness"]["mean"] > 5
         accuracy[scale] = final["test_accuracy"]
     assert accuracy["none"] < 0.4 < 0.7 < accuracy["inverse"], accuracy
+
+
+@pytest.mark.job
+def test_rounds_of_easgd(job):
+    result = job(4, [sys.executable, str(EXAMPLES / "easgd_orders.py"), "--mib", "0.1", "--rounds", "3"], check=True)
+    rows = [line.split() for line in result.stdout.splitlines() if line[:1] in "24"]
+    assert [row[0] for row in rows] == ["2", "4"], result.stdout
+    assert all(float(row[column]) > 0 for row in rows for column in (1, 3, 5, 7))
+    link = float(rows[0][2].strip("()")) / 2  # ms for the vector, once
+    predicted = [[float(row[column].strip("()")) for column in (2, 4, 6)] for row in rows]
+    for times, counts in zip(predicted, ([2, 1, 1], [4, 2, 1.5]), strict=True):
+        assert times == pytest.approx([count * link for count in counts], abs=0.11 + 0.2 * link)
