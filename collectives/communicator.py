@@ -92,6 +92,11 @@ class Communicator:
             raise AttributeError(name)
         return getattr(self.comm, name)
 
+    @property
+    def threaded(self) -> bool:
+        """Whether non-blocking calls go on by themselves on this rank, by a progress thread."""
+        return self._queue.threaded
+
     def __enter__(self) -> "Communicator":
         return self
 

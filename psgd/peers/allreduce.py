@@ -207,6 +207,6 @@ def _power_of_two(samples: int) -> int:
 
 def _all_have_threads(comm: Communicator) -> bool:
     """Whether non-blocking calls go on by themselves on all ranks. Collective, blocks."""
-    flag = np.array([comm._queue.threaded], np.int64)
+    flag = np.array([comm.threaded], np.int64)
     comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
     return bool(flag[0])
