@@ -357,17 +357,17 @@ def test_without_shared_memory_two_orders_work(comm):
 
 @pytest.mark.ranks(3)
 def test_on_several_nodes_the_orders_in_memory_say_which_work(comm):
-    from psgd.peers import easgd_watch
+    from psgd.peers import watch
 
-    real = easgd_watch.ranks_of_node
-    easgd_watch.ranks_of_node = lambda c: [rank for rank in range(c.size) if rank % 2 == c.rank % 2]
+    real = watch.ranks_of_node
+    watch.ranks_of_node = lambda c: [rank for rank in range(c.size) if rank % 2 == c.rank % 2]
     try:
         with pytest.raises(UsageError, match=r"async needs all workers on one node.*use sync or round-robin"):
             psgd.connect(comm, np.zeros(3), strategy="easgd", easgd_order="async").__enter__()
         params = train(comm, np.ones(9), dyadic, [4, 4, 4], lr=0.5, period=2, easgd_order="round-robin")[2]
         assert same_everywhere(comm, params)
     finally:
-        easgd_watch.ranks_of_node = real
+        watch.ranks_of_node = real
 
 
 @pytest.mark.parametrize(

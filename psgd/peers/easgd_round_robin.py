@@ -18,7 +18,7 @@ from psgd.collectives.waiting import Waiter
 from psgd.kernels import elastic
 from psgd.peers import Peers, rounds
 from psgd.peers.easgd_tally import Tally
-from psgd.peers.easgd_watch import Watch
+from psgd.peers.watch import Watch
 
 Vector = NDArray[np.floating]
 

@@ -19,8 +19,8 @@ from psgd.kernels import elastic
 from psgd.kernels import hogwild as lines
 from psgd.kernels.errors import UsageError
 from psgd.peers import Peers, rounds
-from psgd.peers.easgd_watch import Watch
 from psgd.peers.node_memory import share
+from psgd.peers.watch import Watch
 
 _SPINS = 1000
 _SHOW_S = 5e-3

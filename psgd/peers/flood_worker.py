@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from psgd.collectives import Communicator
 from psgd.collectives.waiting import Waiter
 from psgd.peers import Peers, rounds
-from psgd.peers.easgd_watch import Watch
 from psgd.peers.flood import APPLIED, KIND, ORIGIN, SAMPLES, STOP, VALUE, VALUE2, Flood, Kind, Message
 from psgd.peers.flood_update import Updates
+from psgd.peers.watch import Watch
 
 Vector = NDArray[np.floating]
 

@@ -23,9 +23,9 @@ from psgd.collectives.waiting import Waiter
 from psgd.kernels.errors import UsageError
 from psgd.keyed import generator
 from psgd.peers import Peers, rounds
-from psgd.peers.easgd_watch import Watch
 from psgd.peers.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, Exchanges
 from psgd.peers.stepping import Stepper
+from psgd.peers.watch import Watch
 
 Vector = NDArray[np.floating]
 
