@@ -52,6 +52,7 @@ class CompressedAllreduce:
     def compile(self, zeros: NDArray[Any]) -> None:
         """Compiles what calls need, on an update of zeros that changes nothing. Collective, blocks."""
         calls, moved = self._calls, (self.bytes_sent, self.bytes_received)
+        self.codec.warm_up()
         self.fine(zeros)
         self(zeros, zeros)
         self._comm.Allreduce(MPI.IN_PLACE, zeros)
@@ -114,8 +115,7 @@ class CompressedAllreduce:
             update: this rank's; the sum of all afterwards.
             out: the same bits on all ranks, before and after.
         """
-        np.add(update, self.codec.residual, out=update)
-        self.codec.residual.fill(0)
+        self.codec.send_whole(update)
         self._comm.Allreduce(MPI.IN_PLACE, update)
         np.add(out, update, out=out)
         self._count(traffic.allreduce(self._comm.size, update.nbytes))

@@ -23,6 +23,7 @@ def train(**options: object) -> dict[str, Any]:
     """One run of `psgd train`; options are its flags."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", "psgd.launch", "train", "--json", "--batch-size=16", *flags]
+    print(" ".join(flags), file=sys.stderr)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)

@@ -2,6 +2,7 @@
 
     mpirun -n 3 python examples/own_loop.py                       # 1 server, 2 workers, synchronous
     mpirun -n 5 python examples/own_loop.py async --servers 2     # 2 servers, 3 workers, asynchronous
+    mpirun -n 3 python examples/own_loop.py allreduce --compress threshold
     python examples/own_loop.py                                   # one process
 
 Every rank runs this file. The first ranks become servers and stay inside `psgd.connect` until the workers are
@@ -20,7 +21,8 @@ SAMPLES, FEATURES, BATCH, EPOCHS = 4096, 64, 32, 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("strategy", nargs="?", default="sync", choices=["sync", "async"])
+    parser.add_argument("strategy", nargs="?", default="sync", help="any of psgd's (sync)")
+    parser.add_argument("--compress", help="threshold, onebit or topk: small updates")
     parser.add_argument("--servers", type=int, help="ranks that serve (default: 1, or 0 on one rank)")
     parser.add_argument("--lr", type=float, default=0.02)
     options = parser.parse_args()
@@ -32,7 +34,8 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     psgd.abort_on_exception()  # asked for: an error on one rank ends the job instead of leaving the others waiting
     weights = np.zeros(FEATURES)
-    with psgd.connect(comm, weights, strategy=options.strategy, servers=options.servers, lr=options.lr) as ps:
+    chosen = {"strategy": options.strategy, "servers": options.servers, "compress": options.compress}
+    with psgd.connect(comm, weights, lr=options.lr, **chosen) as ps:
         mine = np.arange(ps.worker, SAMPLES, ps.workers)
         for epoch in range(EPOCHS):
             np.random.default_rng([epoch, ps.worker]).shuffle(mine)

@@ -88,15 +88,17 @@ KINDS: dict[str, Kind] = {
     "accumulate": _whole(1, "allreduce: steps whose gradients make one update.  [default: 1]"),
     "peers": Kind(
         str,
-        re.compile(r"all|ring|pairs|random:\d+").fullmatch,
-        "all, ring, random:D or pairs",
+        re.compile(r"all|ring|pairs|random:([2-9]|[1-9]\d{1,4})").fullmatch,
+        "all, ring, random:D with D of 2 or more, or pairs",
         "decentralized: who sends to whom: all, ring, random:D, pairs.  [default: all]",
     ),
     "window": _whole(1, "decentralized: updates that a worker may be ahead of others.  [default: 64]"),
     "compress": _one_of(
         ("none", "threshold", "onebit", "topk"), "Codec of updates.  [default: none; decentralized threshold]"
     ),
-    "density": Kind(float, lambda v: 0 < v <= 1, "a number above 0, at most 1", "Share of an update that is sent."),
+    "density": Kind(
+        float, lambda v: 0 < v <= 1, "a number above 0, at most 1", "Share of an update that is sent.  [default: 0.001]"
+    ),
     "compress_warmup": _from_zero("Epochs of whole updates before compressed ones."),
     "compress_sync": _whole(0, "Steps after which all that is left over is sent; 0 is never."),
     "staleness_lr": _one_of(("none", "inverse", "exponential"), "Scale of stale gradients' steps."),
@@ -259,10 +261,14 @@ def _check_compression(config: TrainConfig) -> None:
         raise UsageError(f"--compress {config.compress}: strategy {config.strategy} sends parameters, expected {able}")
     if on and config.peers == "pairs":
         raise UsageError(f"--compress {config.compress}: --peers pairs sends parameters, leave it away")
+    if config.strategy == "decentralized" and config.peers != "pairs" and config.optimizer not in ("sgd", "momentum"):
+        raise UsageError(f"--strategy decentralized: expected --optimizer sgd or momentum, got {config.optimizer}")
     if on and config.optimizer not in ("sgd", "momentum"):
         raise UsageError(f"--compress {config.compress}: expected --optimizer sgd or momentum, got {config.optimizer}")
-    if (config.compress_warmup or config.compress_sync) and not on and config.strategy != "decentralized":
-        raise UsageError("--compress-warmup, --compress-sync: expected --compress threshold, onebit or topk with them")
+    on = config.compress is not None or (config.strategy == "decentralized" and config.peers != "pairs")
+    for name in ("density", "compress_warmup", "compress_sync"):
+        if getattr(config, name) and not on:
+            raise UsageError(f"{flag(name)}: expected --compress threshold, onebit or topk with it")
 
 
 def check_files(config: TrainConfig) -> None:

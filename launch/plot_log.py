@@ -1,11 +1,14 @@
 """Logs of `psgd train`, read for pictures."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from psgd.kernels.errors import DataError
+
+MOST_WORKERS = 100_000
 
 
 @dataclass
@@ -75,16 +78,29 @@ def _add(run: Run, event: dict[str, Any]) -> None:
     elif kind == "eval":
         run.tests.append((float(event["time"]), float(event["samples"]), _number(event["accuracy"])))
     elif kind == "waits":
-        run.waits += [
-            (int(who), int(whom), float(start), float(stop)) for who, whom, start, stop in event.get("rows", ())
-        ]
-        run.stopped = event.get("stopped", run.stopped)
+        run.waits += [_wait(*row) for row in event.get("rows", ())]
+        run.stopped = _moment(event["stopped"]) if event.get("stopped") is not None else run.stopped
     elif kind == "end":
         histogram = (event.get("staleness") or {}).get("histogram") or {}
         pairs = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
         run.staleness = {int(key): int(count) for key, count in pairs}
         seconds = zip(event.get("waited_seconds", ()), event.get("computed_seconds", ()), strict=True)
-        run.ends = [waited + computed for waited, computed in seconds]
+        run.ends = [_moment(waited + computed) for waited, computed in seconds]
+        if run.ends and len(run.ends) != run.workers:
+            raise ValueError(f"seconds of {len(run.ends)} workers, {run.workers} of them ran")
+
+
+def _wait(worker: int, other: int, start: float, stop: float) -> tuple[int, int, float, float]:
+    if not (0 <= int(worker) < MOST_WORKERS and 0 <= int(other) < MOST_WORKERS and start <= stop):
+        raise ValueError("a wait of no worker or of no time")
+    return int(worker), int(other), _moment(start), _moment(stop)
+
+
+def _moment(value: float) -> float:
+    moment = float(value)
+    if not (math.isfinite(moment) and moment >= 0):
+        raise ValueError(f"{value} is no time")
+    return moment
 
 
 def _number(value: object) -> float:

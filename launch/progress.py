@@ -112,7 +112,7 @@ class Progress:
                 self._flush(known)
         elif accuracy is not None:
             # Without a barrier a worker may end its epoch, and be evaluated, just before all have.
-            if samples / self._total * self._epochs - epoch >= 0.5:
+            if not epoch or samples / self._total * self._epochs - epoch >= 0.5:
                 self._early = accuracy
             else:
                 self._print(epoch, loss, accuracy)

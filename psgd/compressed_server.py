@@ -75,6 +75,7 @@ class CompressedServerTransport(MpiServerTransport):
             self._up = compression.codec(params.size, params.dtype)
             self._down = compression.codec(params.size, params.dtype, mesh.workers)
             self._difference = np.zeros_like(params)
+            self._down.warm_up()
             sizes = self._up.max_nbytes(), self._down.max_nbytes()
             self._links = [_Link(mesh.world, mesh.worker_rank(w), params, *sizes) for w in range(mesh.workers)]
             MPI.Prequest.Startall([link.arrival for link in self._links])

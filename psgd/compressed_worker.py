@@ -25,7 +25,7 @@ from psgd.worker_transport import MpiWorkerTransport
 
 Vector = NDArray[np.floating]
 
-WHOLE, NOTHING = 0, -1
+WHOLE, NOTHING = -2, -1
 
 
 class _Link:
@@ -106,12 +106,17 @@ class CompressedWorkerTransport(MpiWorkerTransport):
         self._waiter.flowing(partial(MPI.Request.Testall, sends))
         return first
 
+    def compile(self) -> None:
+        """Compiles what a push needs, on codecs of their own, so that no step waits for it."""
+        for link in self.links[:1]:
+            if link is not None:
+                link.up.warm_up()
+
     def add_left_over(self) -> None:
         """Adds to the gradients what the codecs have kept, so that a whole push says all."""
         for link in self.links:
             if link is not None:
-                np.add(link.grads, link.up.residual, out=link.grads)
-                link.up.residual.fill(0)
+                link.up.send_whole(link.grads)
 
     def close(self) -> None:
         """See `MpiWorkerTransport`."""
@@ -142,6 +147,7 @@ class CompressedClient(MpiClient):
 
     def start(self) -> None:
         """See `Client`."""
+        self._compressed.compile()
         super().start()
         self.grads = np.zeros_like(self._wire)
 
@@ -154,8 +160,8 @@ class CompressedClient(MpiClient):
         dropped = samples > 0 and sparse.look(self.grads) < 0
         if dropped:
             samples = 0
-        if samples:
-            self._before(self._wire, self.grads, self.params, 1.0)
+        if samples and not self._before(self._wire, self.grads, self.params, 1.0):
+            dropped, samples = True, 0
         fields = (self._pushes, self._pushes - 1, self.version, samples, self._drawn, WHOLE, loss, float(dropped))
         if whole or (self._sync_every and self._pushes % self._sync_every == 0):
             if samples:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from psgd.arguments import real_number, whole_number
 from psgd.collectives.variables import switch
 from psgd.kernels import accumulate, codecs, descent
+from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.codec import Codec
 from psgd.kernels.errors import UsageError
 from psgd.rules import Rule
 
 Vector = NDArray[np.floating]
 NAMES = ("none", *codecs.NAMES)
+DENSITY = 1e-3
 
 
 class Compression(NamedTuple):
@@ -102,18 +104,29 @@ class BeforeEncoding:
         none = np.zeros(0, dtype)
         descent.direction(none, none, none, none, 1.0, 0.0, 0.0, 1.0)
         accumulate.sum_of_squares(none)
+        sparse.look(none)
 
-    def __call__(self, out: Vector, grads: Vector, params: Vector, rate: float) -> None:
+    def __call__(self, out: Vector, grads: Vector, params: Vector, rate: float) -> bool:
         """`out = rate * (momentum of the clipped gradient with weight decay)`.
+
+        Where that is not finite, or 2^100 and more, though the gradient was, training has diverged: momentum starts
+        again at 0, and `out` is not to be used.
 
         Args:
             out: written; not `grads`.
             grads: finite; not changed.
             params: what they were computed on.
             rate: -lr for a change of the parameters, 1 for a gradient.
+
+        Returns:
+            Whether `out` can be encoded.
         """
         scale = 1.0
         if self._clip:
             norm = math.sqrt(accumulate.sum_of_squares(grads))
             scale = self._clip / norm if norm > self._clip else 1.0
         descent.direction(out, grads, params, self.velocity, scale, self._decay, self._factor, rate)
+        if sparse.look(out) >= 0:
+            return True
+        self.velocity.fill(0)
+        return False

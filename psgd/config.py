@@ -91,7 +91,7 @@ class TrainConfig:
     peers: str | None = None
     window: int | None = None
     compress: str | None = None
-    density: float = 1e-3
+    density: float | None = None
     compress_warmup: float = 0.0
     compress_sync: int = 0
     staleness_lr: str = "none"

@@ -37,7 +37,7 @@ def connect(
     reduction: str = "mean",
     staleness_lr: str = "none",
     compress: str | None = None,
-    density: float = 1e-3,
+    density: float | None = None,
     compress_warmup: float = 0.0,
     compress_sync: int = 0,
     record: str | Path | None = None,
@@ -75,7 +75,7 @@ def connect(
             default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
             encoding, on each worker, and the rule must be sgd or momentum (`psgd.compression`, docs/compression.md). No
             effect on a single rank.
-        density: share of the elements that an update sends.
+        density: share of the elements that an update sends; None is 0.001.
         compress_warmup: samples of all workers before which updates are sent whole.
         compress_sync: steps from one to the next at which all that was left over is sent; 0 is never.
         record: a file for the order in which pushes are applied and workers released; written on server 0.
@@ -110,7 +110,12 @@ def connect(
         scale = staleness.create(staleness_lr)
         if compress is None and strategy == "decentralized" and options.get("peers") != "pairs":
             compress = "threshold"
-        compression = compressions.create(compress, density, compress_warmup, compress_sync, chosen)
+        if compress is None and (density is not None or compress_warmup or compress_sync):
+            raise UsageError(
+                "density, compress_warmup, compress_sync: expected compress=threshold, onebit or topk with it"
+            )
+        share = compressions.DENSITY if density is None else density
+        compression = compressions.create(compress, share, compress_warmup, compress_sync, chosen)
         if compression is not None and strategy not in strategies.COMPRESSIBLE:
             able = ", ".join(strategies.COMPRESSIBLE)
             raise UsageError(f"compress: strategy {strategy} averages parameters, expected one of {able}")
@@ -161,7 +166,10 @@ def _ordered(
     strategy: Any, record: str | Path | None, replay: str | Path | None, run: dict[str, Any], rank: int
 ) -> Any:
     """The strategy, with its decisions written to a file or taken from one; only rank 0 touches files."""
-    common = {key: run[key] for key in ("size", "dtype", "strategy", "strategy's options", "workers", "rule", "lr")}
+    common = {
+        key: run[key]
+        for key in ("size", "dtype", "strategy", "strategy's options", "workers", "rule", "lr", "compress")
+    }
     if replay is not None:
         strategy = Replay(run["workers"], load(Path(replay), common) if rank == 0 else [])
     if record is not None and rank == 0:

@@ -94,12 +94,35 @@ def test_warm_up_and_full_synchronization(comm):
         assert len(set(bits)) == 1
 
 
+@pytest.mark.ranks(3)
+def test_a_warm_up_has_the_momentum_of_the_dense_strategy(comm):
+    """With equal samples the mean of momenta is the momentum of the mean."""
+    results = {}
+    for name in ("none", *codecs.NAMES):
+        params = np.linspace(-1, 1, N)
+        more = {} if name == "none" else {"compress": name, "compress_warmup": 1e9}
+        with psgd.connect(comm, params, strategy="allreduce", rule=rules.momentum(0.75, 0.01), **more) as ps:
+            for clock in range(9):
+                ps.grads[:] = curved(ps.params, ps.worker, clock)
+                ps.step(4)
+        results[name] = params
+    for name in codecs.NAMES:
+        np.testing.assert_allclose(results[name], results["none"], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.ranks(2)
+def test_options_without_a_codec(comm):
+    for option in ({"density": 0.5}, {"compress_warmup": 3}, {"compress_sync": 3}):
+        with pytest.raises(UsageError, match="expected compress=threshold, onebit or topk with it"):
+            psgd.connect(comm, np.zeros(8), strategy="allreduce", **option)
+
+
 @pytest.mark.ranks(2, 3)
 def test_a_density_of_one_is_the_dense_strategy(comm):
     """Nothing may be divided twice or counted twice on the way."""
     start = np.random.default_rng(3).normal(size=N)
     sparse, _, _ = trained(comm, start, "topk", 1.0)
-    dense, _, _ = trained(comm, start, "none", 1.0)
+    dense, _, _ = trained(comm, start, "none", None)
     np.testing.assert_allclose(sparse, dense, rtol=1e-6, atol=1e-6)  # values travel as float32
 
 
@@ -166,7 +189,8 @@ def test_bytes_are_counted(comm):
     sizes, size, steps = {}, 100_003, 60
     for name in ("none", "threshold"):
         params, rng = np.zeros(size, np.float32), np.random.default_rng(comm.rank)
-        with psgd.connect(comm, params, strategy="allreduce", compress=name, density=0.01) as ps:
+        share = None if name == "none" else 0.01
+        with psgd.connect(comm, params, strategy="allreduce", compress=name, density=share) as ps:
             for _ in range(steps):
                 ps.grads[:] = rng.normal(size=size)
                 ps.step()

@@ -11,7 +11,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.mark.job
-@pytest.mark.parametrize(("n", "arguments"), [(None, []), (3, []), (5, ["async", "--servers", "2"])])
+@pytest.mark.parametrize(
+    ("n", "arguments"), [(None, []), (3, ["allreduce", "--compress", "topk"]), (5, ["async", "--servers", "2"])]
+)
 def test_own_loop(job, n, arguments):
     result = job(n, [sys.executable, str(EXAMPLES / "own_loop.py"), *arguments], check=True)
     distance = float(re.search(r"exact solution ([\d.]+)", result.stdout).group(1))

@@ -46,8 +46,9 @@ def recorded(client):
         apply(message)
 
     def noting_before(out, *rest):
-        before(out, *rest)
+        fine = before(out, *rest)
         log.put += out
+        return fine
 
     def noting_take_one():
         log.own = client.params.copy()

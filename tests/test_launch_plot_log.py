@@ -58,6 +58,12 @@ def test_a_log_of_an_older_version_is_read(tmp_path):
         ('nonsense\n{"event": "start"}\n', "line 1"),
         ('{"event": "start"}\n[1]\n{"event": "start"}\n', "line 2"),
         ('{"event": "progress", "time": 1}\n{"event": "start"}\n', "line 1"),
+        ('{"event": "waits", "rows": [[0, 1, NaN, 2]]}\n{"event": "start"}\n', "line 1"),
+        ('{"event": "waits", "rows": [[0, 1, 0, Infinity]]}\n{"event": "start"}\n', "line 1"),
+        ('{"event": "waits", "rows": [[0, 1, 3, 2]]}\n{"event": "start"}\n', "line 1"),
+        ('{"event": "waits", "rows": [[-3, 1, 1, 2]]}\n{"event": "start"}\n', "line 1"),
+        ('{"event": "waits", "stopped": "x"}\n{"event": "start"}\n', "line 1"),
+        ('{"event": "end", "waited_seconds": [1], "computed_seconds": [1]}\n{"event": "start"}\n', "line 1"),
     ],
 )
 def test_what_is_no_log_is_refused(text, said, tmp_path):

@@ -100,6 +100,21 @@ class Codec(ABC):
             raise CodecError(f"a payload of {payload.size} bytes is damaged: no encoder writes this")
         return stated.count
 
+    def warm_up(self) -> None:
+        """Compiles what this codec needs, on one of a few elements; its own state stays as it is."""
+        small = type(self)(64, self.dtype, 0.5)
+        update, payload = np.linspace(-1, 1, 64, dtype=self.dtype), np.empty(small.max_nbytes(), np.uint8)
+        small.decode_add(payload[: small.encode(update, payload)], update)
+
+    def send_whole(self, update: Floats) -> None:
+        """Adds to an update that is sent whole, without `encode`, all that was left over; then nothing is left.
+
+        Args:
+            update: finite, shape (n,), of the codec's dtype; changed in place.
+        """
+        np.add(update, self.residual, out=update)
+        self.residual.fill(0)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The whole state by name, as views: to be saved, and written back in place."""
         return {"residual": self.residual}

@@ -72,6 +72,13 @@ class TopK(SparseCodec):
         """See `Codec`: residual, velocity, and step, which says what is looked at."""
         return {"residual": self.residual, "velocity": self.velocity, "step": self._step}
 
+    def send_whole(self, update: Floats) -> None:
+        """See `Codec`. Momentum acts on it, and goes on: what is sent at once is not masked."""
+        np.multiply(self.velocity, self.dtype.type(self.momentum), out=self.velocity)
+        np.add(self.velocity, update, out=self.velocity)
+        update[:] = self.velocity
+        super().send_whole(update)
+
     def before_sending(self, update: Floats) -> Floats:
         """See `Codec`."""
         return np.asarray(self.residual + (self.dtype.type(self.momentum) * self.velocity + update))

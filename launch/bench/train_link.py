@@ -108,8 +108,8 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         row["bandwidth"],
         row["updates"],
-        f"{1e3 * row['seconds'] * row['workers'] / pushes:.0f}",
-        f"{row['bytes_sent'] / pushes / 1e3:,.0f}",
+        f"{1e3 * row['seconds'] * row['workers'] / pushes:.1f}",
+        f"{row['bytes_sent'] / pushes / 1e3:,.1f}",
         f"{row['test_accuracy']:.4f}",
         "-" if seconds is None else f"{seconds:.1f}",
         "-" if sooner is None else f"{sooner:.1f}",

@@ -94,10 +94,9 @@ class CompressedClient:
         if not total:
             return
         lr = self._schedule(self._applied)
-        if samples:
-            self._before(self._update, self._sum, self.params, -lr * self._factor * samples / total)
-        else:
-            self._update.fill(0)
+        rate = -lr * self._factor * samples / total
+        if not samples or not self._before(self._update, self._sum, self.params, rate):
+            self._update.fill(0)  # what is left over may be said all the same
         every = self._compression.sync_every
         if self._applied < self._compression.warmup or (every and (self.version + 1) % every == 0):
             self.reduce.dense(self._update, self.params)

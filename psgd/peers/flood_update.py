@@ -67,23 +67,20 @@ class Updates:
 
         Returns:
             Its bytes; 0 where it is not finite. Of a gradient that is not nothing remains, neither in the momentum nor
-            in the residual.
+            in the residual; momentum that is not starts again at 0.
         """
         if sparse.look(grads) < 0:
             return 0
         self.lr = self._schedule(self.samples)
-        self._before(self._update, grads, self.params, -self.lr * self._factor)
+        if not self._before(self._update, grads, self.params, -self.lr * self._factor):
+            return 0
         self._made += 1
         if self.codec is not None and not whole:
             return self.codec.encode(self._update, payload)
-        if sparse.look(self._update) < 0:
-            return 0
         sent = payload[: self._update.nbytes].view(self._update.dtype)
-        if self.codec is None:
-            sent[:] = self._update
-        else:
-            np.add(self._update, self.codec.residual, out=sent)
-            self.codec.residual.fill(0)
+        if self.codec is not None:
+            self.codec.send_whole(self._update)
+        sent[:] = self._update
         return self._update.nbytes
 
     def add(self, payload: Bytes, whole: bool, samples: int) -> None:

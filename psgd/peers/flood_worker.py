@@ -69,6 +69,7 @@ class FloodWorker:
 
     def start(self) -> None:
         """See `Client`."""
+        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
         self._together.Bcast(self.params, 0)
         self._flood.open()
         self._together.Barrier()

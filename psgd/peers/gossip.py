@@ -72,6 +72,10 @@ class Gossip:
 
     def start(self) -> None:
         """See `Client`."""
+        self._together.Allreduce(
+            MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN
+        )  # compiles now what the end
+        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # needs
         self._together.Bcast(self.params, 0)
         self._together.Barrier()
         self._metrics.restart()

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from harness import mpi, processes
 
 STRAGGLERS_S = 5.0
@@ -52,6 +50,8 @@ class Jobs:
             check: an exit code other than 0 fails the test.
             cwd: the folder to run in; None is that of pytest.
         """
+        import pytest  # not at the top: making hosts by hand needs none
+
         if ulfm and not mpi.is_open_mpi():
             pytest.skip("this MPI has no --with-ft ulfm")
         token = uuid.uuid4().hex
