@@ -6,7 +6,6 @@ that and its decoded gradient, two shards.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -20,6 +19,7 @@ from psgd.compression import Compression
 from psgd.kernels.errors import ContractError
 from psgd.mesh import Mesh
 from psgd.order import Action
+from psgd.payloads import Arrival
 from psgd.server_transport import MpiServerTransport
 from psgd.wire import Header, Kind, pack
 
@@ -39,10 +39,8 @@ class _Link:
         self.rank = rank
         self.extra = WHOLE
         self.known, self.gradient = np.empty_like(params), np.empty_like(params)
-        self.into, self.out = np.empty(up, np.uint8), np.empty(down, np.uint8)
-        self.arrival = comm.Recv_init([self.into, MPI.BYTE], rank, Tag.PAYLOAD)
-        self.status = MPI.Status()
-        self.arrived = partial(self.arrival.Test, self.status)
+        self.out = np.empty(down, np.uint8)
+        self.arrival = Arrival(comm, rank, up)
         self.answer: MPI.Request | None = None
 
 
@@ -72,13 +70,12 @@ class CompressedServerTransport(MpiServerTransport):
         self._header: tuple[float, ...] = ()
         self._links: list[_Link] = []
         if params.size:
-            self._up = compression.codec(params.size, params.dtype)
-            self._down = compression.codec(params.size, params.dtype, mesh.workers)
+            self._codec = compression.codec(params.size, params.dtype, mesh.workers)
             self._difference = np.zeros_like(params)
-            self._down.warm_up()
-            sizes = self._up.max_nbytes(), self._down.max_nbytes()
+            self._codec.warm_up()
+            sizes = compression.codec(params.size, params.dtype).max_nbytes(), self._codec.max_nbytes()
             self._links = [_Link(mesh.world, mesh.worker_rank(w), params, *sizes) for w in range(mesh.workers)]
-            MPI.Prequest.Startall([link.arrival for link in self._links])
+            MPI.Prequest.Startall([link.arrival.request for link in self._links])
 
     def next(self) -> Header | Action:
         """See `psgd.transport.ServerTransport`."""
@@ -93,14 +90,14 @@ class CompressedServerTransport(MpiServerTransport):
         if link.extra == WHOLE:
             return super().fetch(worker, segment)
         if segment == 0:
-            self._waiter.flowing(link.arrived)
-            nbytes = link.status.Get_count(MPI.BYTE)
-            if nbytes != link.extra:
-                raise ContractError(f"worker {worker} announced a payload of {link.extra} bytes and sent {nbytes}")
+            self._waiter.flowing(link.arrival.came)
+            payload = link.arrival.payload
+            if payload.size != link.extra:
+                raise ContractError(f"worker {worker} announced a payload of {link.extra} bytes, sent {payload.size}")
             link.gradient.fill(0)
-            self._up.decode_add(link.into[:nbytes], link.gradient)
-            link.arrival.Start()
-            self.bytes_received += nbytes
+            self._codec.decode_add(payload, link.gradient)
+            self.bytes_received += payload.size
+            link.arrival.request.Start()
         part = self._ranges[segment]
         return link.gradient[part.start : part.stop]
 
@@ -122,7 +119,7 @@ class CompressedServerTransport(MpiServerTransport):
                 self._send_difference(worker)
 
     def _send_difference(self, worker: int) -> None:
-        link, peer, codec = self._links[worker], self._workers[worker], self._down
+        link, peer, codec = self._links[worker], self._workers[worker], self._codec
         if link.answer is not None:
             self._waiter.until(link.answer.Test)
         np.subtract(self._params, link.known, out=self._difference)
@@ -146,5 +143,8 @@ class CompressedServerTransport(MpiServerTransport):
 
     def close(self) -> None:
         """See `MpiServerTransport`."""
-        close([link.arrival for link in self._links], [link.answer for link in self._links if link.answer is not None])
+        close(
+            [link.arrival.request for link in self._links],
+            [link.answer for link in self._links if link.answer is not None],
+        )
         super().close()

@@ -20,6 +20,7 @@ from psgd.collectives.waiting import Waiter
 from psgd.compression import BeforeEncoding, Compression
 from psgd.kernels.codecs import sparse
 from psgd.mesh import Mesh
+from psgd.payloads import Arrival
 from psgd.wire import FORMAT, Header, Kind, pack
 from psgd.worker_transport import MpiWorkerTransport
 
@@ -36,12 +37,8 @@ class _Link:
     ) -> None:
         self.rank, self.grads, self.params = rank, grads, params
         self.up = compression.codec(grads.size, grads.dtype)
-        self.down = compression.codec(grads.size, grads.dtype, workers)
         self.out = np.empty(self.up.max_nbytes(), np.uint8)
-        self.into = np.empty(self.down.max_nbytes(), np.uint8)
-        self.arrival = comm.Recv_init([self.into, MPI.BYTE], rank, Tag.PAYLOAD)
-        self.status = MPI.Status()
-        self.arrived = partial(self.arrival.Test, self.status)
+        self.arrival = Arrival(comm, rank, compression.codec(grads.size, grads.dtype, workers).max_nbytes())
 
 
 class CompressedWorkerTransport(MpiWorkerTransport):
@@ -87,7 +84,9 @@ class CompressedWorkerTransport(MpiWorkerTransport):
         """
         there = [(server, link) for server, link in zip(self._servers, self.links, strict=True) if link is not None]
         sends: list[MPI.Request] = []
-        MPI.Prequest.Startall([server.header_in for server in self._servers] + [link.arrival for _, link in there])
+        MPI.Prequest.Startall(
+            [server.header_in for server in self._servers] + [link.arrival.request for _, link in there]
+        )
         for index, (server, link) in enumerate(zip(self._servers, self.links, strict=True)):
             nbytes = NOTHING if link is None or not with_grads else link.up.encode(link.grads, link.out)
             pack(server.ask_view, (FORMAT, 0, Kind.PUSH, self._worker, index, 0, *fields[:5], nbytes, *fields[6:]))
@@ -98,10 +97,10 @@ class CompressedWorkerTransport(MpiWorkerTransport):
                 self.bytes_sent += nbytes
         first = self._read()
         for _, link in there:
-            self._waiter.flowing(link.arrived)
-            came = link.status.Get_count(MPI.BYTE)
-            link.down.decode_add(link.into[:came], link.params)
-            self.bytes_received += came
+            self._waiter.flowing(link.arrival.came)
+            payload = link.arrival.payload
+            link.up.decode_add(payload, link.params)
+            self.bytes_received += payload.size
         self._waiter.flowing(partial(MPI.Request.Testall, self._headers_out))
         self._waiter.flowing(partial(MPI.Request.Testall, sends))
         return first
@@ -120,7 +119,7 @@ class CompressedWorkerTransport(MpiWorkerTransport):
 
     def close(self) -> None:
         """See `MpiWorkerTransport`."""
-        close([link.arrival for link in self.links if link is not None], [])
+        close([link.arrival.request for link in self.links if link is not None], [])
         super().close()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from psgd import rules, schedules, strategies
-from psgd.config import NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
+from psgd.config import COMPRESSIBLE, NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
 from psgd.kernels.errors import DataError, UsageError
 from psgd.launch import options
 
@@ -168,6 +168,7 @@ def test_each_strategy_has_the_options_that_it_says():
 
     assert set(options.KINDS["strategy"].names) == set(strategies.NAMES)
     assert set(SERVERLESS) == {name for name in strategies.NAMES if strategies.serverless(name)}
+    assert set(COMPRESSIBLE) == set(strategies.COMPRESSIBLE)
     for name in strategies.NAMES:
         hidden = {"hogwild": {"count_lost"}}.get(name, set())
         assert set(strategies.options(name)) - hidden == set(STRATEGY_OPTIONS.get(name, ())), name

@@ -46,10 +46,8 @@ class Updates:
             self.room = max(self.room, self._update.nbytes)
         self.lr = peers.schedule(0)
         self.samples = self._made = 0
-        sparse.look(np.zeros(1, dtype))
-        if given is not None:  # compiles now, so that no step waits for it
-            other, payload = given.codec(64, dtype), np.empty(4096, np.uint8)
-            other.decode_add(payload[: other.encode(np.ones(64, dtype), payload)], np.zeros(64, dtype))
+        if self.codec is not None:
+            self.codec.warm_up()
 
     @property
     def whole(self) -> bool:

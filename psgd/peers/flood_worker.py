@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from psgd.collectives import Communicator
 from psgd.collectives.waiting import Waiter
-from psgd.peers import Peers, rounds
+from psgd.peers import Peers, distance, rounds
 from psgd.peers.flood import APPLIED, KIND, ORIGIN, SAMPLES, STOP, VALUE, VALUE2, Flood, Kind, Message
 from psgd.peers.flood_update import Updates
 from psgd.peers.watch import Watch
@@ -193,7 +193,4 @@ class FloodWorker:
         """Gives all worker 0's parameters, and measures how far they were from them."""
         own = self.params.copy()
         self._together.Bcast(self.params, 0)
-        np.subtract(own, self.params, out=own)
-        most = np.array([np.abs(own, out=own).max(initial=0.0)], np.float64)
-        self._together.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-        self.disagreement = float(most[0])
+        self.disagreement = distance.largest(self._together, own, self.params)

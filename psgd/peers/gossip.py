@@ -22,7 +22,7 @@ from psgd.collectives import traffic
 from psgd.collectives.waiting import Waiter
 from psgd.kernels.errors import UsageError
 from psgd.keyed import generator
-from psgd.peers import Peers, rounds
+from psgd.peers import Peers, distance, rounds
 from psgd.peers.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, Exchanges
 from psgd.peers.stepping import Stepper
 from psgd.peers.watch import Watch
@@ -72,10 +72,9 @@ class Gossip:
 
     def start(self) -> None:
         """See `Client`."""
-        self._together.Allreduce(
-            MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN
-        )  # compiles now what the end
-        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # needs
+        # Compiles now what the end needs.
+        self._together.Allreduce(MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN)
+        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)
         self._together.Bcast(self.params, 0)
         self._together.Barrier()
         self._metrics.restart()
@@ -166,7 +165,4 @@ class Gossip:
             self.exchanges.bytes_sent + nbytes,
             self.exchanges.bytes_received + nbytes,
         )
-        np.subtract(own, self.params, out=own)
-        most = np.array([np.abs(own, out=own).max(initial=0.0)], np.float64)
-        self._together.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-        self.disagreement = float(most[0])
+        self.disagreement = distance.largest(self._together, own, self.params)
