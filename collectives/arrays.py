@@ -23,6 +23,7 @@ BFLOAT16 = "bfloat16"
 """The kind without a dtype in NumPy; its bits are uint16."""
 
 _BITS = np.dtype(np.uint16)
+_CUDA_DEVICES = (2, 13)  # DLPack's numbers: CUDA memory, plain and managed
 _HOST_DEVICES = (1, 3, 11)  # DLPack's numbers: plain memory, and pinned by CUDA or by ROCm
 _MENDS = {
     "g": "convert it with .astype(np.float64)",
@@ -44,14 +45,21 @@ class View:
             or a copy of it; read-only where the caller's memory is.
         kind: the name of the elements' type: one of NumPy's, or "bfloat16", for which `flat` holds the bits as uint16.
         logical: the caller's array, in its own shape and order.
+        device: the number of the GPU whose memory it is, or None.
     """
 
     __slots__ = ("flat", "kind", "logical")
+    device: int | None = None
 
     def __init__(self, flat: NDArray[Any], kind: str, logical: NDArray[Any]) -> None:
         self.flat = flat
         self.kind = kind
         self.logical = logical
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.flat.size
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -128,9 +136,10 @@ class _Copied(View):
 def view(obj: Any, name: str, writable: bool) -> View:
     """Makes a flat array of what a caller passes as a buffer. Copies only what is not plain, contiguous memory.
 
-    Taken are NumPy arrays and subclasses (as plain memory), what has the buffer protocol, `__array_interface__` or
-    DLPack on the host, PyTorch's CPU tensors (their memory; autograd is not told) and JAX's CPU arrays (to send only);
-    bool, integers, floats and complex numbers of 8 to 128 bits, bfloat16 of PyTorch, ml_dtypes and JAX.
+    Taken are NumPy arrays and subclasses (as plain memory), what has the buffer protocol, `__array_interface__`, the
+    CUDA array interface or DLPack, PyTorch's tensors (their memory; autograd is not told) and JAX's arrays (to send
+    only), on the host or on a CUDA GPU (`psgd.collectives.device.views`); bool, integers, floats and complex numbers of
+    8 to 128 bits, bfloat16 of PyTorch, ml_dtypes and JAX.
 
     Args:
         obj: the buffer. It must outlive the collective.
@@ -138,8 +147,8 @@ def view(obj: Any, name: str, writable: bool) -> View:
         writable: the collective writes into it; `View.write_back` must follow, once the result is in `flat`.
 
     Raises:
-        UsageError: it is no buffer, not of a supported type, on a device, or, with `writable`, read-only or overlapping
-            itself in memory.
+        UsageError: it is no buffer, not of a supported type, on another device, or, with `writable`, read-only or
+            overlapping itself in memory.
     """
     if type(obj) is np.ndarray:
         kind = KINDS.get(obj.dtype)
@@ -148,10 +157,39 @@ def view(obj: Any, name: str, writable: bool) -> View:
             if flags.carray or (not writable and flags.c_contiguous and flags.aligned):  # carray: writable as well
                 return View(obj if obj.ndim == 1 else obj.reshape(-1), kind, obj)
         return _of_array(obj, obj, name, writable)
+    if is_device(obj):
+        return _on_device(obj, name, writable)
     if _is_from("torch", "Tensor", obj):
         bits = obj.dtype is sys.modules["torch"].bfloat16
         return _of_array(_of_torch(obj, name, writable), obj, name, writable, BFLOAT16 if bits else None)
     return _of_array(_as_array(obj, name, writable), obj, name, writable)
+
+
+def is_device(obj: Any) -> bool:
+    """Whether an object is an array in a CUDA GPU's memory. Imports nothing."""
+    if _is_from("torch", "Tensor", obj):
+        return bool(obj.is_cuda)
+    if _is_from("jax", "Array", obj):
+        try:
+            return {device.platform for device in obj.devices()} == {"gpu"}
+        except Exception:  # JAX has many: traced in jit, deleted
+            return False
+    if hasattr(obj, "__cuda_array_interface__"):
+        return True
+    try:
+        return obj.__dlpack_device__()[0] in _CUDA_DEVICES
+    except Exception:  # it has none, or its library raises whatever it likes
+        return False
+
+
+def _on_device(obj: Any, name: str, writable: bool) -> View:
+    try:
+        from psgd.collectives.device import views
+    except ImportError as error:
+        raise UsageError(
+            f"{name}: expected CuPy for {_type(obj)} on a GPU, got {error}; pip install cupy-cuda13x (or cupy-cuda12x)"
+        ) from error
+    return views.view(obj, name, writable)
 
 
 def _of_array(array: NDArray[Any], source: Any, name: str, writable: bool, kind: str | None = None) -> View:
@@ -211,8 +249,6 @@ def _as_array(obj: Any, name: str, writable: bool) -> NDArray[Any]:
         raise UsageError(f"{name}: expected an array or a buffer, got {_type(obj)}; pass an array: np.asarray(...)")
     if _is_from("jax", "Array", obj):
         return _of_jax(obj, name, writable)
-    if hasattr(obj, "__cuda_array_interface__"):
-        _refuse_device(obj, name, "a CUDA device")
     try:
         memory = memoryview(obj)
     except TypeError:
@@ -307,5 +343,5 @@ def _refuse(obj: Any, name: str, error: Exception, what: str = "") -> NoReturn:
 def _refuse_device(obj: Any, name: str, where: str) -> NoReturn:
     raise UsageError(
         f"{name}: expected memory of the host, got {_type(obj)} on {where}: "
-        "device arrays are not supported yet; copy to the host"
+        "only CUDA devices are supported; copy it to the host"
     )

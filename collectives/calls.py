@@ -30,10 +30,26 @@ class Call:
         shape: for reports.
         tells: a word that must agree, see contract.fingerprint.
         finish: called after the collective has ended, in order: results go back to the caller's memory.
+        job: what the ring on GPUs needs beside that; None where arrays are on the host. `send` and `recv` are device
+            addresses then, which the host must not read.
     """
 
     __slots__ = (
-        *("count", "finish", "kind", "lengths", "longest", "nbytes", "op", "recv", "root", "send", "shape", "starts"),
+        *(
+            "count",
+            "finish",
+            "job",
+            "kind",
+            "lengths",
+            "longest",
+            "nbytes",
+            "op",
+            "recv",
+            "root",
+            "send",
+            "shape",
+            "starts",
+        ),
         *("tells", "verb"),
     )
 
@@ -64,6 +80,7 @@ class Call:
         self.shape = shape
         self.tells = tells
         self.finish: list[Callable[[], None]] = []
+        self.job: Any = None
         item = self.itemsize
         self.nbytes = (count if starts is None else sum(lengths)) * item
         self.longest = max(lengths) * item if lengths else self.nbytes

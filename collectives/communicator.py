@@ -115,7 +115,13 @@ class Communicator:
         return self._engine.last
 
     def Allreduce(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op | str = MPI.SUM,
+        *,
+        algorithm: str | None = None,
+        stream: Any = None,
     ) -> None:
         """Reduces everyone's values; all ranks get the result. `sendbuf` may be `MPI.IN_PLACE`.
 
@@ -124,16 +130,25 @@ class Communicator:
             recvbuf: n elements.
             op: MPI.SUM, PROD, MIN, MAX or collectives.MEAN; MPI's other operations go to MPI.
             algorithm: a name of docs/collectives.md instead of the table's choice; the same on all ranks.
+            stream: of CuPy, PyTorch or Numba, or its address: the work on it so far is waited for before device arrays
+                are read or written; by default that on their library's current stream. The result is there on return.
         """
         if algorithm is None and self._quick.allreduce(sendbuf, recvbuf, op):
             return
-        self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm)
+        self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
 
     def Reduce(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, root: int = 0, *, algorithm: str | None = None
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op | str = MPI.SUM,
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+        stream: Any = None,
     ) -> None:
         """Reduces everyone's values to `root`, the only rank whose `recvbuf` is used and that may pass MPI.IN_PLACE."""
-        self._run("Reduce", lambda: verbs.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm)
+        self._run("Reduce", lambda: verbs.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm, stream)
 
     def Reduce_scatter(
         self,
@@ -143,33 +158,40 @@ class Communicator:
         op: MPI.Op | str = MPI.SUM,
         *,
         algorithm: str | None = None,
+        stream: Any = None,
     ) -> None:
         """Reduces everyone's values; rank r gets the next `recvcounts[r]` elements of the result."""
-        self._run("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm)
+        self._run("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm, stream)
 
     def Reduce_scatter_block(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op | str = MPI.SUM,
+        *,
+        algorithm: str | None = None,
+        stream: Any = None,
     ) -> None:
         """Reduces everyone's values; each rank gets an equal block of the result."""
         if algorithm is None and self._quick.reduce_scatter_block(sendbuf, recvbuf, op):
             return
-        self._run("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm)
+        self._run("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm, stream)
 
-    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
+    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers equal blocks of all ranks on all ranks."""
         if algorithm is None and self._quick.allgather(sendbuf, recvbuf):
             return
-        self._run("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm)
+        self._run("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
 
-    def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers blocks of any lengths; `recvbuf` is `[buffer, counts]` or `[buffer, counts, displacements, type]`."""
-        self._run("Allgatherv", lambda: verbs.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm)
+        self._run("Allgatherv", lambda: verbs.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
 
-    def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
+    def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Copies the root's values to all ranks."""
         if algorithm is None and self._quick.bcast(buf, root):
             return
-        self._run("Bcast", lambda: verbs.bcast(self.size, self.rank, buf, root), algorithm)
+        self._run("Bcast", lambda: verbs.bcast(self.size, self.rank, buf, root), algorithm, stream)
 
     def Barrier(self) -> None:
         """Returns once all ranks have called it."""
@@ -178,10 +200,16 @@ class Communicator:
         self._run("Barrier", lambda: Call("Barrier"), None)
 
     def Iallreduce(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op | str = MPI.SUM,
+        *,
+        algorithm: str | None = None,
+        stream: Any = None,
     ) -> Request:
         """As Allreduce, at once; the buffers are psgd's until the request is done."""
-        return self._start("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm)
+        return self._start("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
 
     def Ireduce_scatter(
         self,
@@ -191,19 +219,28 @@ class Communicator:
         op: MPI.Op | str = MPI.SUM,
         *,
         algorithm: str | None = None,
+        stream: Any = None,
     ) -> Request:
         """As Reduce_scatter, at once."""
-        return self._start("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm)
+        return self._start("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm, stream)
 
     def Ireduce_scatter_block(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM, *, algorithm: str | None = None
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op | str = MPI.SUM,
+        *,
+        algorithm: str | None = None,
+        stream: Any = None,
     ) -> Request:
         """As Reduce_scatter_block, at once."""
-        return self._start("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm)
+        return self._start("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm, stream)
 
-    def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Request:
+    def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> Request:
         """As Allgather, at once."""
-        return self._start("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm)
+        return self._start(
+            "Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
+        )
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """An array in registered memory, zero at first, which all ranks of the node reduce where it lies.
@@ -237,6 +274,10 @@ class Communicator:
         self._queue.engine.remap()
         return memory.view(dtype).reshape(call.shape)
 
+    def algorithm(self, verb: str, nbytes: int) -> str:
+        """The algorithm that a call on a vector of that size takes: its order of summing decides a sum's last bits."""
+        return "copy" if self.size == 1 else tuning.choose(self._limits_of(verb), nbytes)
+
     def free(self) -> None:
         """Waits for non-blocking calls and frees what this communicator holds; the wrapped one stays.
 
@@ -259,19 +300,21 @@ class Communicator:
     def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Callable[[], Call]:
         return lambda: verbs.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op)
 
-    def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None) -> None:
+    def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> None:
         self._check_usable()
-        self._engine.run(self._program(self._engine, verb, parse, algorithm))
+        self._engine.run(self._program(self._engine, verb, parse, algorithm, stream))
 
-    def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None) -> Request:
+    def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Request:
         self._check_usable()
-        return self._queue.start(self._program(self._queue.engine, verb, parse, algorithm))
+        return self._queue.start(self._program(self._queue.engine, verb, parse, algorithm, stream))
 
-    def _program(self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None) -> Program:
+    def _program(
+        self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any
+    ) -> Program:
         """Parses a call and makes its program, which tells the other ranks if the arguments are wrong."""
         call, text = None, ""
         try:
-            call = parse()
+            call = parse() if stream is None else _on_stream(stream, parse)
             if algorithm is not None:
                 check_algorithm(verb, algorithm, engine, call)
         except Exception as error:  # whatever it is, the others must hear of it, or they wait for ever
@@ -285,6 +328,8 @@ class Communicator:
             return program(engine, verb, None, text, "?", 0)
         name = algorithm or self._choose(engine, call)
         sign = contract.signature(verb, call.kind, call.op, call.root, algorithm or "?")
+        if call.job is not None:
+            sign |= contract.ON_DEVICE
         return program(engine, verb, call, "", name, sign)
 
     def _choose(self, engine: Engine, call: Call) -> str:
@@ -306,6 +351,14 @@ class Communicator:
     def _check_usable(self) -> None:
         if self._freed:
             raise UsageError("this communicator was freed; make a new one")
+
+
+def _on_stream(stream: Any, parse: Callable[[], Call]) -> Call:
+    """Parses arguments of which the caller has said on which stream they are worked on."""
+    from psgd.collectives.device.views import on_stream
+
+    with on_stream(stream):
+        return parse()
 
 
 def _alone(call: Call) -> Program:

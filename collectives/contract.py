@@ -32,6 +32,7 @@ ALGORITHMS = (
     *("?", "inline", "slots", "direct", "ring", "recursive_doubling", "rabenseifner", "binomial", "chain"),
     *("hierarchical", "native"),
 )
+ON_DEVICE = 1 << 23  # in a signature: the ring on GPUs does it
 _CALL = {name: i for i, name in enumerate(CALLS)}
 _KIND = {name: i for i, name in enumerate(KINDS)}
 _ALGORITHM = {name: i for i, name in enumerate(ALGORITHMS)}
@@ -70,7 +71,7 @@ def fill(line: Words, sign: int, count: int, shape: Sequence[int], tells: int) -
 def describe(line: Sequence[int] | Words) -> str:
     """Says a line in words: `Allreduce(float32, 100000 elements, SUM)`."""
     sign = int(line[layout.SIGNATURE])
-    call, op, kind, algorithm, root = sign & 255, sign >> 8 & 255, sign >> 16 & 255, sign >> 24 & 255, sign >> 32
+    call, op, kind, algorithm, root = sign & 255, sign >> 8 & 255, sign >> 16 & 127, sign >> 24 & 255, sign >> 32
     said = []
     if kind:
         said.append(KINDS[kind] if kind < len(KINDS) else "?")
@@ -84,6 +85,8 @@ def describe(line: Sequence[int] | Words) -> str:
                 said.append(f"{dimensions} dimensions #{int(line[layout.SHAPE]):x}")
     elif int(line[layout.COUNT]):
         said.append(f"{int(line[layout.COUNT])} bytes")
+    if sign & ON_DEVICE:
+        said.append("on GPUs")
     if op:
         said.append(operation_name(op))
     name = CALLS[call] if call < len(CALLS) else "?"

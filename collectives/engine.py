@@ -51,6 +51,7 @@ class Engine:
         addresses: of what kernels work on.
         spins: for kernels, before they return WAIT.
         calls: so far.
+        station: what device calls keep between them, once there was one.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Engine:
         self.took: tuple[str, str] | None = ("", "")
         self.prepared: object = None
         self.checks = variables.checks
+        self.station: Any = None
         self._status = layout.DONE
         self._yields = False
         if node is not None:
@@ -265,6 +267,8 @@ class Engine:
         if self.broken:
             return
         self.broken = "it was freed"
+        if self.station is not None:
+            self.station.close()
         self.comm.Free()
 
 

@@ -41,7 +41,7 @@ def single(spec: Any, name: str, writable: bool) -> View:
     if count is None and displacement is None:
         return whole
     start = _integer(displacement or 0, "displacement", name)
-    n = whole.flat.size - start if count is None else _integer(count, "count", name)
+    n = whole.size - start if count is None else _integer(count, "count", name)
     return _part(whole, start, n, name)
 
 
@@ -68,10 +68,10 @@ def block(spec: Any, name: str, size: int, writable: bool) -> tuple[View, int]:
     if count is not None:
         n = _integer(count, "count", name)
         return _part(whole, start, n * size, name), n
-    n, rest = divmod(whole.flat.size - start, size)
+    n, rest = divmod(whole.size - start, size)
     if rest:
         raise UsageError(
-            f"{name}: expected a multiple of {size} elements, one block for each rank, got {whole.flat.size - start} "
+            f"{name}: expected a multiple of {size} elements, one block for each rank, got {whole.size - start} "
             f"of {whole.kind}; pass a buffer of such a size, or [buffer, elements of one block]"
         )
     return (_part(whole, start, n * size, name) if start else whole), n
@@ -99,7 +99,7 @@ def vector(spec: Any, name: str, size: int, writable: bool) -> tuple[View, list[
     buffer, count, displacement, datatype = _unpack(spec, name, lists=False)
     whole = _typed(buffer, datatype, name, writable)
     if count is None:
-        base, longer = divmod(whole.flat.size, size)
+        base, longer = divmod(whole.size, size)
         lengths = [base + (i < longer) for i in range(size)]
     else:
         lengths = _integers(count, "counts", name, size) or [_integer(count, "count", name)] * size
@@ -110,9 +110,9 @@ def vector(spec: Any, name: str, size: int, writable: bool) -> tuple[View, list[
         starts = starts or [i * _integer(displacement, "displacement", name) for i in range(size)]
     ranges = sorted((start, start + n) for start, n in zip(starts, lengths, strict=True) if n)
     last = max((stop for _, stop in ranges), default=0)
-    if last > whole.flat.size:
+    if last > whole.size:
         raise UsageError(
-            f"{name}: expected counts and displacements inside the buffer of {whole.flat.size} elements of {whole.kind}"
+            f"{name}: expected counts and displacements inside the buffer of {whole.size} elements of {whole.kind}"
             f", got counts {lengths} and displacements {starts}, which end at {last}; pass a larger buffer"
         )
     if writable and any(stop > start for (_, stop), (start, _) in itertools.pairwise(ranges)):
@@ -196,9 +196,9 @@ def _element(datatype: Any, name: str) -> tuple[np.dtype[Any], str]:
 
 
 def _part(whole: View, start: int, n: int, name: str) -> View:
-    if n < 0 or start + n > whole.flat.size:
+    if n < 0 or start + n > whole.size:
         raise UsageError(
-            f"{name}: expected count and displacement inside the buffer of {whole.flat.size} elements of {whole.kind}, "
+            f"{name}: expected count and displacement inside the buffer of {whole.size} elements of {whole.kind}, "
             f"got {max(n, 0)} elements from {start}; pass a larger buffer or a smaller count"
         )
     return whole.part(start, n)

@@ -142,37 +142,17 @@ class Node:
 
     def _register(self, nbytes: int) -> int | None:
         """Shares memory between the node's ranks; returns its number, or None on all ranks where one could not."""
-        own: shared.SharedArray | None = None
-        words = np.zeros(_WORDS, np.int64)
-        words[1] = -1
-        with contextlib.suppress(OSError, ValueError, OverflowError, MemoryError):
-            own = shared.SharedArray(nbytes, np.uint8)
-            address = own.address()
-            words[:2] = address["process"], address["file"]
-            words[2:] = np.frombuffer(bytes.fromhex(str(address["token"])), np.int64)
-        everyone = np.empty((self._comm.size, _WORDS), np.int64)
-        self._comm.Allgather(words, everyone)
-        theirs: list[NDArray[Any] | None] = []
-        for rank in self.ranks:
-            process, file = everyone[rank, :2].tolist()
-            token = everyone[rank, 2:].tobytes().hex()
-            if rank == self._comm.rank:
-                theirs.append(own.array if own is not None else None)
-            else:
-                theirs.append(shared.attach({"process": process, "file": file, "token": token}, nbytes, np.uint8))
-        fine = _all(self._comm, all(memory is not None for memory in theirs))
-        if own is not None:
-            own.seal()
-        if not fine:
+        memories, processes = share_memory(self._comm, self.ranks, nbytes)
+        if memories is None:
             return None
         name = next(n for n in range(len(self._registered) + 1) if n not in self._registered)
         if name >= len(self.maps):
             self._old_maps.append(self.maps)
             self.maps = np.vstack([self.maps, np.zeros_like(self.maps)])
-        self._registered[name] = [memory for memory in theirs if memory is not None]
-        self.maps[name] = [address_of(memory) for memory in self._registered[name]]
+        self._registered[name] = memories
+        self.maps[name] = [address_of(memory) for memory in memories]
         if not self._processes:
-            self._processes = everyone[self.ranks, 0].tolist()
+            self._processes = processes
         return name
 
     def _try_reading(self) -> bool:
@@ -193,6 +173,44 @@ class Node:
             )
 
         return _all(self._comm, together(self._comm, "Communicator", all_readable))
+
+
+def share_memory(
+    comm: MPI.Intracomm, ranks: list[int], nbytes: int
+) -> tuple[list[NDArray[np.uint8]] | None, list[int]]:
+    """Makes memory on each rank that the others of its node map. Collective over `comm`, blocks.
+
+    Args:
+        comm: all ranks.
+        ranks: those of this node.
+        nbytes: of each rank's memory, zero at first.
+
+    Returns:
+        Each of the node's ranks' memory, or None on all ranks where one could not; and their processes.
+    """
+    own: shared.SharedArray | None = None
+    words = np.zeros(_WORDS, np.int64)
+    words[1] = -1
+    with contextlib.suppress(OSError, ValueError, OverflowError, MemoryError):
+        own = shared.SharedArray(nbytes, np.uint8)
+        address = own.address()
+        words[:2] = address["process"], address["file"]
+        words[2:] = np.frombuffer(bytes.fromhex(str(address["token"])), np.int64)
+    everyone = np.empty((comm.size, _WORDS), np.int64)
+    comm.Allgather(words, everyone)
+    theirs: list[NDArray[Any] | None] = []
+    for rank in ranks:
+        process, file = everyone[rank, :2].tolist()
+        token = everyone[rank, 2:].tobytes().hex()
+        if rank == comm.rank:
+            theirs.append(own.array if own is not None else None)
+        else:
+            theirs.append(shared.attach({"process": process, "file": file, "token": token}, nbytes, np.uint8))
+    fine = _all(comm, all(memory is not None for memory in theirs))
+    if own is not None:
+        own.seal()
+    processes = everyone[ranks, 0].tolist()
+    return ([memory for memory in theirs if memory is not None] if fine else None), processes
 
 
 def address_of(array: NDArray[Any]) -> int:

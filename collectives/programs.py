@@ -64,7 +64,9 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
         contract.fill(engine.line, sign, call.count, call.shape, call.tells)
     if engine.checks:
         yield from engine.check(text)
-    if engine.local:
+    if call is not None and call.job is not None:
+        yield from _on_device(engine, call)
+    elif engine.local:
         yield from _on_node(engine, call, text, algorithm)
     else:
         if call is None:
@@ -76,6 +78,17 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
             yield from _over_messages(engine, call, algorithm)
     assert call is not None
     call.done()
+
+
+def _on_device(engine: Engine, call: Call) -> Program:
+    from psgd.collectives.device import program as device
+
+    if engine.local:
+        yield from shared_memory.agree(engine)
+    else:
+        engine.channel.begin(engine.line, engine.calls)
+        yield from barrier.barrier(engine.channel)
+    yield from device.run(engine, call)
 
 
 def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Program:
@@ -197,7 +210,9 @@ def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> No
         UsageError: naming those that it has.
     """
     known = available(verb, engine)
-    if engine.size == 1:  # nothing to choose, but a name that no cluster has is wrong here too
+    if call.job is not None:
+        known = ["ring"]
+    elif engine.size == 1:  # nothing to choose, but a name that no cluster has is wrong here too
         known = [*SHARED, *MESSAGES[verb]]
     elif engine.local and not shared_memory.fits_inline(call):
         known.remove("inline")

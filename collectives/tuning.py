@@ -114,7 +114,7 @@ def read(file: Path) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = table["entries"]
         for entry in entries:
             _check(entry)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(f"{file}: not a tuning table: {type(error).__name__}: {error}{mend}") from None
     return entries
 

@@ -5,6 +5,7 @@ Every function raises UsageError where arguments cannot be right whatever the ot
 
 import itertools
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,12 @@ def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
     operation = resolve(op)
     recv = messages.single(recvbuf, "recvbuf", True)
     send = recv if _in_place(sendbuf) else messages.single(sendbuf, "sendbuf", False)
-    _same(send, recv, recv.flat.size, "recvbuf")
+    _same(send, recv, recv.size, "recvbuf")
     _apart(send, recv)
-    call = _reduction("Allreduce", operation, send, recv.flat, recv.flat.size)
+    if _rings(size, send, recv, recv, operation):
+        made: Call = _device().reduction("Allreduce", operation, send, recv, slice(0, recv.size), recv.size)
+        return made
+    call = _reduction("Allreduce", operation, send, recv.flat, recv.size)
     call.shape, call.tells = recv.shape, fingerprint(recv.shape)
     call.finish.append(recv.write_back)
     return call
@@ -44,13 +48,13 @@ def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, r
         if _in_place(sendbuf):
             raise UsageError("sendbuf: expected a buffer, got MPI.IN_PLACE, which only the root of Reduce may pass")
         send = messages.single(sendbuf, "sendbuf", False)
-        call = _reduction("Reduce", operation, send, None, send.flat.size)
+        call = _reduction("Reduce", operation, send, None, send.size)
     else:
         recv = messages.single(recvbuf, "recvbuf", True)
         send = recv if _in_place(sendbuf) else messages.single(sendbuf, "sendbuf", False)
-        _same(send, recv, recv.flat.size, "recvbuf")
+        _same(send, recv, recv.size, "recvbuf")
         _apart(send, recv)
-        call = _reduction("Reduce", operation, send, recv.flat, recv.flat.size)
+        call = _reduction("Reduce", operation, send, recv.flat, recv.size)
         call.finish.append(recv.write_back)
     call.root = root
     return call
@@ -65,7 +69,7 @@ def reduce_scatter(
     if recvcounts is None:
         if _in_place(sendbuf):
             raise UsageError("recvcounts: expected one count for each rank where sendbuf is MPI.IN_PLACE, got None")
-        counts = [recv.flat.size] * size
+        counts = [recv.size] * size
     else:
         counts = messages.counts(recvcounts, "recvcounts", size)
     return _scatter("Reduce_scatter", rank, sendbuf, recv, counts, operation)
@@ -78,29 +82,31 @@ def reduce_scatter_block(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: M
         recv, n = messages.block(recvbuf, "recvbuf", size, True)
     else:
         recv = messages.single(recvbuf, "recvbuf", True)
-        n = recv.flat.size
+        n = recv.size
     return _scatter("Reduce_scatter_block", rank, sendbuf, recv, [n] * size, operation)
 
 
 def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], op: Operation) -> Call:
     total, own = sum(counts), counts[rank]
     if _in_place(sendbuf):
-        if recv.flat.size < total:
+        if recv.size < total:
             raise UsageError(
                 f"recvbuf: expected all {total} elements of the vector where sendbuf is MPI.IN_PLACE, "
-                f"got {recv.flat.size}; pass a buffer of the whole vector"
+                f"got {recv.size}; pass a buffer of the whole vector"
             )
         send = recv.part(0, total)
-        target = recv.flat[:own]
     else:
         send = messages.single(sendbuf, "sendbuf", False)
         _same(send, recv, total, "the sum of all counts")
-        if recv.flat.size < own:
-            raise UsageError(f"recvbuf: expected at least {own} elements, got {recv.flat.size}; pass a larger buffer")
-        target = recv.flat[:own]
+        if recv.size < own:
+            raise UsageError(f"recvbuf: expected at least {own} elements, got {recv.size}; pass a larger buffer")
         if _overlap(send.logical, recv.logical):
             raise _overlapping(send.logical, recv.logical)
         recv.restrict([(0, own)])
+    if _rings(len(counts), send, recv, send, op):
+        made: Call = _device().reduction(verb, op, send, recv, slice(0, own), total, counts)
+        return made
+    target = recv.flat[:own]
     # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
     into = np.empty_like(target) if _in_place(sendbuf) else target
     call = _reduction(verb, op, send, into, total, counts)
@@ -116,8 +122,7 @@ def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
     """Allgather: a block from each rank."""
     recv, n = messages.block(recvbuf, "recvbuf", size, True)
     starts = [r * n for r in range(size)]
-    send = _own_block(rank, sendbuf, recv, starts, [n] * size)
-    call = _gather("Allgather", send, recv, starts, [n] * size)
+    call = _gather("Allgather", rank, sendbuf, recv, starts, [n] * size)
     call.count, call.shape = n, (n,)
     return call
 
@@ -125,8 +130,7 @@ def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
 def allgatherv(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
     """Allgatherv: blocks of the lengths and at the places that `recvbuf` says."""
     recv, counts, starts = messages.vector(recvbuf, "recvbuf", size, True)
-    send = _own_block(rank, sendbuf, recv, starts, counts)
-    call = _gather("Allgatherv", send, recv, starts, counts)
+    call = _gather("Allgatherv", rank, sendbuf, recv, starts, counts)
     call.tells = fingerprint((0, *counts))
     call.count = sum(counts)
     call.shape = (call.count,)
@@ -149,7 +153,7 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
         recv=data,
         starts=starts,
         lengths=lengths,
-        count=whole.flat.size,
+        count=whole.size,
         shape=whole.shape,
         tells=fingerprint(whole.shape),
     )
@@ -158,25 +162,48 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
     return call
 
 
-def _own_block(rank: int, sendbuf: Any, recv: View, starts: list[int], counts: list[int]) -> NDArray[Any]:
-    place = recv.flat[starts[rank] : starts[rank] + counts[rank]]
-    if _in_place(sendbuf):
-        return place
-    send = messages.single(sendbuf, "sendbuf", False)
-    _same(send, recv, counts[rank], "this rank's block of recvbuf")
-    if _overlap(send.logical, recv.logical) and address_of(send.flat) != address_of(place):
-        raise _overlapping(send.logical, recv.logical)
-    return send.flat
-
-
-def _gather(verb: str, send: NDArray[Any], recv: View, starts: list[int], counts: list[int]) -> Call:
+def _gather(verb: str, rank: int, sendbuf: Any, recv: View, starts: list[int], counts: list[int]) -> Call:
+    aliased = _in_place(sendbuf)
+    if aliased:
+        send = recv.part(starts[rank], counts[rank]) if recv.device is not None else recv
+    else:
+        send = messages.single(sendbuf, "sendbuf", False)
+        _same(send, recv, counts[rank], "this rank's block of recvbuf")
+        if _overlap(send.logical, recv.logical):
+            aliased = _is_block(send.logical, recv.logical, starts[rank])
+            if not aliased:
+                raise _overlapping(send.logical, recv.logical)
+    if _rings(len(counts), send, recv, recv, None):
+        made: Call = _device().gather(verb, send, recv, starts, counts)
+        return made
+    values = recv.flat[starts[rank] : starts[rank] + counts[rank]] if aliased else send.flat
     item = recv.flat.itemsize
     places, lengths = [item * start for start in starts], [item * n for n in counts]
     call = Call(
-        verb, kind=recv.kind, send=send.view(np.uint8), recv=recv.flat.view(np.uint8), starts=places, lengths=lengths
+        verb, kind=recv.kind, send=values.view(np.uint8), recv=recv.flat.view(np.uint8), starts=places, lengths=lengths
     )
     call.finish.append(recv.write_back)
     return call
+
+
+def _is_block(send: NDArray[Any], recv: NDArray[Any], start: int) -> bool:
+    """Whether `send` is what lies in `recv` from element `start` on."""
+    plain = send.flags.c_contiguous and recv.flags.c_contiguous
+    return plain and address_of(send) == address_of(recv) + start * recv.itemsize
+
+
+def _rings(size: int, send: View, recv: View, whole: View, op: Operation | None) -> bool:
+    """Whether the ring on GPUs does a call; `whole` is the view of the whole vector."""
+    if size == 1 or send.device is None or recv.device is None:
+        return False
+    return bool(_device().takes(send, recv, whole.size * whole.logical.itemsize, op))
+
+
+def _device() -> ModuleType:
+    """What makes device calls: imported once a device array has come, and CuPy has been found."""
+    from psgd.collectives.device import calls
+
+    return calls
 
 
 def _reduction(
@@ -222,10 +249,8 @@ def _same(send: View, recv: View, count: int, where: str) -> None:
         raise UsageError(
             f"sendbuf and recvbuf: expected one dtype, got {send.kind} and {recv.kind}; convert one with .astype"
         )
-    if send.flat.size != count:
-        raise UsageError(
-            f"sendbuf: expected {count} elements, as in {where}, got {send.flat.size} (shape {send.shape})"
-        )
+    if send.size != count:
+        raise UsageError(f"sendbuf: expected {count} elements, as in {where}, got {send.size} (shape {send.shape})")
 
 
 def _overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -203,6 +203,8 @@ def released():
 
 
 class Device:
+    """An array that says it is on a GPU."""
+
     __cuda_array_interface__ = ()
 
 
@@ -227,8 +229,7 @@ ERRORS = [
     (lambda: {1: 2}, ["got dict", "np.asarray"]),
     (released, ["got memoryview"]),
     (lambda: array.array("u", "ab"), ["dtype <U1"]),
-    (Device, ["Device on a CUDA device", "device arrays are not supported yet; copy to the host"]),
-    (lambda: DLPack(None, (2, 0)), ["DLPack device type 2", "device arrays are not supported yet; copy to the host"]),
+    (lambda: DLPack(None, (10, 0)), ["DLPack device type 10", "only CUDA devices are supported; copy it to the host"]),
     (lambda: DLPack(None), ["DLPack", "NoneType"]),
 ]
 
@@ -240,6 +241,14 @@ def test_errors_say_what_and_how_to_mend(make, words, writable):
         view(make(), "some buffer", writable)
     for word in ("some buffer: expected", ", got ", *words):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [Device, lambda: DLPack(None, (2, 0))])
+def test_arrays_on_a_gpu_need_cupy(make, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "psgd.collectives.device.views", raising=False)
+    with pytest.raises(UsageError, match=r"some buffer: expected CuPy for .* on a GPU, got .*; pip install cupy"):
+        view(make(), "some buffer", True)
 
 
 def test_in_place_is_no_buffer():
@@ -306,7 +315,7 @@ def test_torch_refusals():
     np.testing.assert_array_equal(view(conjugated, "sendbuf", False).flat, [1 - 2j, 3 + 1j])
     for tensor, words in [
         (conjugated, ["complex64", "resolve_conj"]),
-        (torch.ones(3, device="meta"), ["device meta", "device arrays are not supported yet; copy to the host"]),
+        (torch.ones(3, device="meta"), ["device meta", "only CUDA devices are supported; copy it to the host"]),
         (torch.ones(3).to_sparse(), ["torch.sparse_coo"]),
         (torch.ones(3).to(torch.float8_e5m2), ["torch.float8_e5m2"]),
         (torch.ones(3).expand(4, 3), ["overlap"]),

@@ -10,9 +10,9 @@ from psgd.launch.bench.collective_data import Options, Problem, bus_factor, whol
 
 KEYS = {
     *("collective", "algorithm", "transport", "ranks", "nbytes", "dtype", "seconds", "busbw_gbs", "buffers", "against"),
-    *("verified", "mpi", "in_place"),
+    *("verified", "mpi", "in_place", "device"),
 }
-PEERS = {"mpi", "mpi_in_place", "gloo", "nccl", "torch"}
+PEERS = {"mpi", "mpi_in_place", "gloo", "nccl", "torch", "copies"}
 NAMES = ("allreduce", "reducescatter", "allgather", "bcast")
 
 
@@ -133,7 +133,14 @@ def test_line_and_objects():
     assert width <= 120
     assert all(len(line) <= width for line in lines.head().splitlines())
     private, registered, in_place = table.objects(row(), options)
-    assert private["against"] == {"mpi": 3e-6, "mpi_in_place": 4e-6, "gloo": 1e-3, "nccl": None, "torch": None}
+    assert private["against"] == {
+        "mpi": 3e-6,
+        "mpi_in_place": 4e-6,
+        "gloo": 1e-3,
+        "nccl": None,
+        "torch": None,
+        "copies": None,
+    }
     assert [each["seconds"] for each in (private, registered, in_place)] == [2e-6, 1e-6, 5e-7]
     assert [each["transport"] for each in (private, registered, in_place)] == ["messages", "registered", "registered"]
     assert [each["in_place"] for each in (private, registered, in_place)] == [False, False, True]

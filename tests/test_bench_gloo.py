@@ -55,9 +55,9 @@ def test_a_store_that_fails_is_no_gloo(comm):
     skip_without_torch()
     from psgd.launch.bench import gloo
 
-    honest = gloo._meet
-    gloo._meet = lambda comm, host: None
+    honest = gloo.meet
+    gloo.meet = lambda comm, host: None
     try:
         assert gloo.Gloo.start(comm) is None
     finally:
-        gloo._meet = honest
+        gloo.meet = honest

@@ -216,3 +216,11 @@ SEQUENCE = {
     "Bcast": lambda c, a, b, n: c.Bcast(a[:n] if c.rank == 1 else b[:n], root=1),
     "Barrier": lambda c, a, b, n: c.Barrier(),
 }
+
+
+@pytest.mark.ranks(2)
+def test_the_algorithm_of_a_size_is_known_before_the_call(comm):
+    with collectives.Communicator(comm) as ours:
+        for n in (1, 1000, 30_000):
+            ours.Allreduce(np.ones(n), np.empty(n))
+            assert ours.last[0] == ours.algorithm("Allreduce", 8 * n)

@@ -18,6 +18,7 @@ from psgd.launch.bench.sizes import parse_sizes
 
 RANKS = 2
 SIZES = tuple(4**k for k in range(1, 14))
+DEVICE_SIZES = tuple(4096 * 4**k for k in range(10))
 DTYPES = (
     *("float32", "float64", "float16", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
@@ -58,7 +59,8 @@ def _command(collective: str) -> click.Command:
         **flags: Any,
     ) -> int:
         options = Options(collective, **{"op": "sum", **flags})
-        nbytes = list(SIZES) if sizes is None else parse_sizes(sizes)
+        usual = DEVICE_SIZES if options.device == "cuda" else SIZES
+        nbytes = list(usual) if sizes is None else parse_sizes(sizes)
         target = None if plot is None else Path(plot)
         _check(options, ranks, target, tune)
         return _run(options, nbytes, ranks, target, as_json, tune, mpiexec_args)
@@ -86,6 +88,15 @@ def _command(collective: str) -> click.Command:
         click.option("--tune", is_flag=True, help="Time all algorithms; later runs choose by the table it writes."),
         click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell."),
     ]
+    if collective == ALLREDUCE:
+        where = click.option(
+            "--device",
+            type=click.Choice(("cpu", "cuda")),
+            default="cpu",
+            show_default=True,
+            help="cuda: arrays on GPUs, in place, beside NCCL.",
+        )
+        decorators.append(where)
     if Options(collective).reduces:
         reduction = click.option("--op", type=click.Choice(OPS), default=OPS[0], show_default=True, help="Reduction.")
         decorators.insert(3, reduction)
@@ -106,6 +117,10 @@ def _check(options: Options, ranks: int | None, target: Path | None, tune: bool)
         raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; take float32")
     if tune and (options.algorithm or target):
         raise UsageError("--tune: expected neither --algorithm nor --plot with it: it times all algorithms")
+    if options.device == "cuda":
+        from psgd.launch.bench import device
+
+        device.check(options, tune)
     most = max(64, 16 * (os.cpu_count() or 1))
     if places.place() is None and (ranks or 0) > most:
         raise UsageError(f"--ranks {ranks}: expected at most {most} on one machine; start more with mpirun or srun")
@@ -164,19 +179,29 @@ def _run(
 def _measure(comm: Any, options: Options, sizes: list[int], target: Path | None, as_json: bool) -> None:
     """One rank's part; rank 0 prints, and draws where it has a `target`."""
     from psgd import collectives
-    from psgd.launch.bench import collective_plot, collective_ranks
+    from psgd.launch.bench import collective_ranks
     from psgd.launch.bench.gloo import Gloo
 
     with contextlib.ExitStack() as stack:
+        shown = _show if comm.rank == 0 else _quiet
+        if options.device == "cuda":
+            from psgd.launch.bench import device
+
+            rows = list(shown(device.measure(comm, options, sizes), options, sizes, as_json))
+            _draw(rows, options, target, as_json)
+            return
         gloo = Gloo.start(comm) if options.peers else None
         if gloo is not None:
             stack.callback(gloo.close)
         ours = stack.enter_context(collectives.Communicator(comm))
-        rows = []
-        shown = _show if comm.rank == 0 else _quiet
-        for row in shown(collective_ranks.measure(comm, options, sizes, ours, gloo), options, sizes, as_json):
-            rows.append(row)
+        rows = list(shown(collective_ranks.measure(comm, options, sizes, ours, gloo), options, sizes, as_json))
+    _draw(rows, options, target, as_json)
+
+
+def _draw(rows: list[Row], options: Options, target: Path | None, as_json: bool) -> None:
     if target is not None:
+        from psgd.launch.bench import collective_plot
+
         collective_plot.draw(rows, options, target)
         if not as_json:
             click.echo(f"wrote {target}")
@@ -202,7 +227,7 @@ def _show(rows: Iterable[Row], options: Options, sizes: list[int], as_json: bool
         yield row
     if row is not None and not as_json:
         click.echo(f"{row.ranks} rank(s), {row.mpi}; medians of the slowest rank; all results verified")
-        if options.peers and GLOO not in row.seconds:
+        if options.peers and options.device == "cpu" and GLOO not in row.seconds:
             click.echo("Gloo: PyTorch is not installed, or cannot do this")
 
 

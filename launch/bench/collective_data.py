@@ -26,6 +26,7 @@ class Options:
         buffers: private, registered or both.
         repeats: timed rounds of a size; None chooses by how long one takes.
         peers: MPI and Gloo are measured too.
+        device: cpu, or cuda for arrays on GPUs.
     """
 
     collective: str
@@ -35,6 +36,7 @@ class Options:
     buffers: str = "both"
     repeats: int | None = None
     peers: bool = True
+    device: str = "cpu"
 
     @property
     def reduces(self) -> bool:

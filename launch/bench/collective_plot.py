@@ -8,12 +8,17 @@ from pathlib import Path
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench.collective_data import Options
 from psgd.launch.bench.collective_table import (
+    BY_HAND,
+    COPIES,
     GLOO,
     MPI_IN_PLACE,
     MPI_NAME,
+    NCCL,
     PRIVATE,
     REGISTERED,
     REGISTERED_IN_PLACE,
+    STAGED,
+    TORCH,
     Row,
 )
 from psgd.launch.bench.sizes import format_size
@@ -26,6 +31,11 @@ _LOOKS = {  # colours that the colour-blind tell apart; psgd solid, peers dashed
     MPI_NAME: ("#d55e00", "--", "D"),
     MPI_IN_PLACE: ("#e69f00", "--", "v"),
     GLOO: ("#555555", ":", "x"),
+    STAGED: ("#009e73", "-", "s"),
+    NCCL: ("#d55e00", "--", "D"),
+    TORCH: ("#e69f00", "--", "v"),
+    BY_HAND: ("#555555", ":", "x"),
+    COPIES: ("#cc79a7", ":", "+"),
 }
 _NAMES = {"allreduce": "Allreduce", "reducescatter": "Reduce-scatter", "allgather": "All-gather", "bcast": "Broadcast"}
 

@@ -10,7 +10,8 @@ from psgd.launch.bench.stats import ratio
 
 PRIVATE, REGISTERED, REGISTERED_IN_PLACE = "psgd", "psgd registered", "psgd registered in place"
 MPI_NAME, MPI_IN_PLACE, GLOO = "MPI", "MPI in place", "Gloo"
-OURS = (PRIVATE, REGISTERED, REGISTERED_IN_PLACE)
+STAGED, NCCL, TORCH, BY_HAND, COPIES = "psgd staged", "NCCL", "PyTorch", "MPI and copies", "pinned copies"
+OURS = (PRIVATE, STAGED, REGISTERED, REGISTERED_IN_PLACE)
 _TIMES = {  # the two lines of the head
     PRIVATE: ("psgd", "private"),
     REGISTERED: ("psgd", "register"),
@@ -18,12 +19,19 @@ _TIMES = {  # the two lines of the head
     MPI_NAME: ("MPI", ""),
     MPI_IN_PLACE: ("MPI", "in place"),
     GLOO: ("Gloo", ""),
+    STAGED: ("psgd", "staged"),
+    NCCL: ("NCCL", ""),
+    TORCH: ("PyTorch", "NCCL"),
+    BY_HAND: ("MPI and", "copies"),
+    COPIES: ("pinned", "copies"),
 }
 _RATIOS = {
     (MPI_NAME, PRIVATE): ("MPI/", "priv"),
     (MPI_NAME, REGISTERED): ("MPI/", "reg"),
     (MPI_IN_PLACE, REGISTERED_IN_PLACE): ("MPI/", "inpl"),
     (GLOO, PRIVATE): ("Gloo/", "priv"),
+    (NCCL, PRIVATE): ("NCCL/", "psgd"),
+    (COPIES, STAGED): ("copy/", "stag"),
 }
 _NAMES_WIDTH = 18
 
@@ -55,7 +63,14 @@ class Row:
 
 def objects(row: Row, options: Options) -> list[dict[str, Any]]:
     """A JSON object for each of psgd's variants."""
-    peers = {"mpi": MPI_NAME, "mpi_in_place": MPI_IN_PLACE, "gloo": GLOO, "nccl": "", "torch": ""}
+    peers = {
+        "mpi": MPI_NAME,
+        "mpi_in_place": MPI_IN_PLACE,
+        "gloo": GLOO,
+        "nccl": NCCL,
+        "torch": TORCH,
+        "copies": COPIES,
+    }
     return [
         {
             "collective": options.collective,
@@ -66,11 +81,12 @@ def objects(row: Row, options: Options) -> list[dict[str, Any]]:
             "dtype": options.dtype,
             "seconds": row.seconds[name],
             "busbw_gbs": row.bandwidth(options.collective, name),
-            "buffers": "private" if name == PRIVATE else "registered",
+            "device": options.device,
+            "buffers": "private" if name in (PRIVATE, STAGED) else "registered",
             "against": {key: row.seconds.get(peer) for key, peer in peers.items()},
             "verified": True,
             "mpi": row.mpi,
-            "in_place": name == REGISTERED_IN_PLACE,
+            "in_place": name == REGISTERED_IN_PLACE or options.device == "cuda",
         }
         for name in OURS
         if name in row.seconds

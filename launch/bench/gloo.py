@@ -32,7 +32,7 @@ class Gloo:
     @classmethod
     def start(cls, comm: MPI.Intracomm) -> "Gloo | None":
         """Starts it on all ranks, or finds that some rank cannot. Collective, blocks."""
-        if not _all(comm, installed()):
+        if not on_all(comm, installed()):
             return None
         hosts = set(comm.allgather(socket.gethostname()))
         started = False
@@ -44,16 +44,16 @@ class Gloo:
             ready = distributed.is_gloo_available() and not distributed.is_initialized()
         except (ImportError, OSError, AttributeError):
             ready = False
-        if not _all(comm, ready):
+        if not on_all(comm, ready):
             return None
         if len(hosts) == 1 and sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = _meet(comm, "127.0.0.1" if len(hosts) == 1 else socket.gethostname())
-        if _all(comm, store is not None):
+        store = meet(comm, "127.0.0.1" if len(hosts) == 1 else socket.gethostname())
+        if on_all(comm, store is not None):
             with contextlib.suppress(RuntimeError, ValueError):
                 distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
                 started = True
-            if _all(comm, started):
+            if on_all(comm, started):
                 return cls(comm)
         if started:
             distributed.destroy_process_group()
@@ -106,7 +106,7 @@ class Gloo:
         distributed.destroy_process_group()
 
 
-def _meet(comm: MPI.Intracomm, host: str) -> Any:
+def meet(comm: MPI.Intracomm, host: str) -> Any:
     """The store through which ranks find each other, kept by rank 0 on a free port; None where it failed."""
     from torch.distributed import TCPStore
 
@@ -137,7 +137,7 @@ def _raiser(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def _all(comm: MPI.Intracomm, good: bool) -> bool:
+def on_all(comm: MPI.Intracomm, good: bool) -> bool:
     """Whether it is true on all ranks. Collective."""
     answer = np.array([good], np.int64)
     comm.Allreduce(MPI.IN_PLACE, answer, MPI.MIN)

@@ -1,0 +1,194 @@
+"""All that touches CUDA here: streams, events, copies, and sums on the device.
+
+Device memory is handled as NumPy arrays over its addresses ("phantoms"): cut like any array, given to MPI like any
+array, and never read or written by the host.
+"""
+
+import contextlib
+import ctypes
+import functools
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.collectives.channel import Test
+from psgd.collectives.device.lanes import Flag, Steps
+from psgd.collectives.node import address_of
+from psgd.collectives.operations import Operation
+from psgd.kernels.device import combine
+
+_IPC_CAPABLE = 10  # CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+_COPY = cupy.cuda.runtime.memcpyDefault
+
+
+class Cuda:
+    """One GPU, with streams of its own: one for sums, one for copies each way.
+
+    Methods start something and return a flag that `poll` sets once it is done. All are to be called with the device
+    current, which `within` sees to.
+
+    Args:
+        device: its number among the visible ones.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._device = cupy.cuda.Device(device)
+        with self._device:
+            self._sums, self._out, self._in = (_Stream() for _ in range(3))
+        self._scratch: dict[str, Any] = {}
+
+    def scratch(self, name: str, nbytes: int) -> NDArray[np.uint8]:
+        """Device memory that is kept between calls, by name; its contents are anything."""
+        memory = self._scratch.get(name)
+        if memory is None or memory.nbytes < nbytes:
+            with self._device:
+                # Not of CuPy's pool: MPI opens it in other processes, as a whole.
+                own = cupy.cuda.Memory(max(1, nbytes))
+                pointer = cupy.cuda.MemoryPointer(own, 0)
+                memory = self._scratch[name] = cupy.ndarray((max(1, nbytes),), np.uint8, pointer)
+        return phantom(memory.data.ptr, nbytes, np.dtype(np.uint8), memory)[:nbytes]
+
+    def combine(self, op: Operation, out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], ranks: int) -> Flag:
+        """`out = a op b`; then what is left to do for a mean over `ranks`, unless that is 0."""
+        kind, stream = out.dtype.name, self._sums
+        combine.combine(op.code, kind, address_of(out), address_of(a), address_of(b), out.size, stream.cuda)
+        if ranks and op.mean:
+            combine.divide(kind, address_of(out), ranks, out.size, stream.cuda)
+        return stream.flag()
+
+    def copy(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+        """Copies within the device."""
+        return self._copied(to, source, self._sums)
+
+    def to_host(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+        """Copies to pinned host memory."""
+        return self._copied(to, source, self._out)
+
+    def to_device(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+        """Copies from pinned host memory."""
+        return self._copied(to, source, self._in)
+
+    def pin(self, memory: NDArray[np.uint8]) -> None:
+        """Registers host memory, so that copies run at the bus's speed and beside the host's work."""
+        with self._device:
+            cupy.cuda.runtime.hostRegister(address_of(memory), memory.nbytes, 1)  # 1: for all contexts
+
+    def unpin(self, memory: NDArray[np.uint8]) -> None:
+        """Takes that back; to be called before the memory goes."""
+        with self._device:
+            cupy.cuda.runtime.hostUnregister(address_of(memory))
+
+    def within(self, steps: Steps) -> Steps:
+        """The same steps with the device current, whichever the caller's thread has current between them."""
+        while True:
+            with self._device:
+                test = next(steps, None)
+            if test is None:
+                return
+            yield _Inside(self._device, test)
+
+    @contextlib.contextmanager
+    def summing(self) -> Iterator[None]:
+        """Makes the stream for sums the current one."""
+        with self._sums.cuda:
+            yield
+
+    def marked(self) -> Flag:
+        """What was started on the stream for sums so far."""
+        return self._sums.flag()
+
+    def poll(self) -> bool:
+        """Sets the flags of what is done; whether there were any."""
+        summed, out, came = self._sums.poll(), self._out.poll(), self._in.poll()
+        return summed or out or came
+
+    def until(self, flag: Flag) -> Test:
+        """A test that also looks."""
+
+        def test() -> bool:
+            self.poll()
+            return flag.done
+
+        return test
+
+    def synchronize(self) -> None:
+        """Blocks until all that was started here is done."""
+        for stream in (self._sums, self._out, self._in):
+            stream.cuda.synchronize()
+
+    def _copied(self, to: NDArray[Any], source: NDArray[Any], stream: "_Stream") -> Flag:
+        if to.nbytes:
+            cupy.cuda.runtime.memcpyAsync(address_of(to), address_of(source), to.nbytes, _COPY, stream.cuda.ptr)
+        return stream.flag()
+
+
+def opens(memory: NDArray[Any]) -> bool:
+    """Whether other processes can open device memory: that of cudaMalloc, unlike that of pools or virtual memory."""
+    capable = ctypes.c_int(0)
+    address = ctypes.c_void_p(address_of(memory))
+    return _driver().cuPointerGetAttribute(ctypes.byref(capable), _IPC_CAPABLE, address) == 0 and capable.value == 1
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+class _Stream:
+    """A stream, and flags for what was started on it: they are set in order, so only the oldest is looked at."""
+
+    def __init__(self) -> None:
+        self.cuda = cupy.cuda.Stream(non_blocking=True)
+        self._waiting: deque[tuple[Any, Flag]] = deque()
+        self._events: list[Any] = []
+
+    def flag(self) -> Flag:
+        """Set once all that was started so far is done."""
+        event = self._events.pop() if self._events else cupy.cuda.Event(disable_timing=True)
+        event.record(self.cuda)
+        flag = Flag()
+        self._waiting.append((event, flag))
+        return flag
+
+    def poll(self) -> bool:
+        """Sets the flags of what is done; whether there were any."""
+        waiting, before = self._waiting, len(self._waiting)
+        while waiting and waiting[0][0].done:
+            event, flag = waiting.popleft()
+            flag.done = True
+            self._events.append(event)
+        return len(waiting) < before
+
+
+class _Inside:
+    """A test that is made with a device current."""
+
+    __slots__ = ("_device", "_test")
+
+    def __init__(self, device: Any, test: Test) -> None:
+        self._device = device
+        self._test = test
+
+    def __call__(self) -> bool:
+        with self._device:
+            return self._test()
+
+
+def phantom(address: int, size: int, dtype: np.dtype[Any], owner: Any) -> NDArray[Any]:
+    """A 1-D NumPy array over device addresses, for address arithmetic alone. It keeps `owner` alive."""
+    if size == 0:
+        return np.empty(0, dtype)
+    return np.asarray(_Address(address, size, dtype, owner))
+
+
+class _Address:
+    """What NumPy makes an array of without looking at the memory."""
+
+    def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": dtype.str, "version": 3}

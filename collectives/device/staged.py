@@ -1,0 +1,145 @@
+"""Segments staged through pinned host memory: that of the node's ranks where they share it, else with messages.
+
+Within a node the sender's GPU copies a segment into a slot of memory that both processes have mapped and pinned, and
+the receiver's GPU copies it out of there: no processor touches the data. Each lane has two slots. Words beside the
+slots count the segments put and taken, so no message passes.
+"""
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.collectives.device.lanes import Steps
+from psgd.collectives.device.transport import Gpu, Requests
+from psgd.collectives.node import address_of
+from psgd.collectives.tags import Tag
+from psgd.kernels import words
+
+SLOT_BYTES = 4 * 1024 * 1024
+SLOTS = 2  # of a lane
+_LINE_BYTES = 64
+_HEAD_BYTES = 64 * 1024  # words, before the slots; pinned pages are whole
+
+
+def region_bytes(lanes: int) -> int:
+    """What one rank's memory for a mailbox takes."""
+    return _HEAD_BYTES + lanes * SLOTS * SLOT_BYTES
+
+
+class Region:
+    """One rank's memory: words for what it has put and taken (by address), and the slots that it puts segments in."""
+
+    def __init__(self, memory: NDArray[np.uint8], lanes: int) -> None:
+        start = address_of(memory)
+        self.put = [start + lane * _LINE_BYTES for lane in range(lanes)]
+        self.taken = [start + (lanes + lane) * _LINE_BYTES for lane in range(lanes)]
+        self._slots = memory[_HEAD_BYTES:]
+
+    def slot(self, lane: int, number: int, nbytes: int) -> NDArray[np.uint8]:
+        """Where a lane's segment of that number lies."""
+        start = (lane * SLOTS + number % SLOTS) * SLOT_BYTES
+        return self._slots[start : start + nbytes]
+
+
+class Mailbox:
+    """Staging within a node. Implements `Transport`.
+
+    Args:
+        gpu: what pins the memory, for all GPUs of this process.
+        memories: of this rank, its left-hand and its right-hand neighbour, `region_bytes` each, zero at first.
+        lanes: how many.
+    """
+
+    name = "pinned, shared"
+    largest = SLOT_BYTES
+    opens = False
+
+    def __init__(self, gpu: Gpu, memories: Sequence[NDArray[np.uint8]], lanes: int) -> None:
+        self._gpu = gpu
+        self._memories = list({address_of(memory): memory for memory in memories}.values())
+        for memory in self._memories:
+            gpu.pin(memory)
+        self._own, self._left, self._right = (Region(memory, lanes) for memory in memories)
+        self._sent, self._received = [0] * lanes, [0] * lanes
+
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Steps:
+        """See `Transport`."""
+        number = self._sent[lane]
+        self._sent[lane] += 1
+        taken = self._right.taken[lane]
+        yield lambda: words.load(taken) > number - SLOTS
+        yield gpu.to_host(self._own.slot(lane, number, data.nbytes), data)
+        words.store(self._own.put[lane], number + 1)
+
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Steps:
+        """See `Transport`."""
+        number = self._received[lane]
+        self._received[lane] += 1
+        put = self._left.put[lane]
+        yield lambda: words.load(put) > number
+        yield gpu.to_device(into, self._left.slot(lane, number, into.nbytes))
+        words.store(self._own.taken[lane], number + 1)
+
+    def poll(self) -> bool:
+        """See `Transport`: its steps look at words in memory."""
+        return True
+
+    def close(self) -> None:
+        """See `Transport`."""
+        for memory in self._memories:
+            self._gpu.unpin(memory)
+        self._memories = []
+
+
+class Relay:
+    """Staging between nodes: messages of pinned memory. Implements `Transport`.
+
+    Args:
+        gpu: what pins the memory, for all GPUs of this process.
+        comm: private.
+        left: rank that this one receives from.
+        right: rank that this one sends to.
+        lanes: how many.
+    """
+
+    name = "pinned, messages"
+    largest = 1024 * 1024
+    opens = False
+
+    def __init__(self, gpu: Gpu, comm: MPI.Intracomm, left: int, right: int, lanes: int) -> None:
+        self._gpu, self._comm = gpu, comm
+        self._left, self._right = left, right
+        self._requests = Requests()
+        self.poll = self._requests.poll
+        # Whole pages of its own: to pin a part of a page pins what else lies there.
+        self._memory = np.frombuffer(mmap.mmap(-1, 2 * lanes * SLOTS * self.largest), np.uint8)
+        gpu.pin(self._memory)
+        slots = self._memory.reshape(2, lanes, SLOTS, self.largest)
+        self._out, self._in = slots[0], slots[1]
+        self._sent, self._received = [0] * lanes, [0] * lanes
+
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Steps:
+        """See `Transport`."""
+        place = lane, self._sent[lane] % SLOTS
+        self._sent[lane] += 1
+        slot = self._out[place][: data.nbytes]
+        yield gpu.to_host(slot, data)
+        yield self._requests.flag(self._comm.Isend(slot, self._right, Tag.LANE + lane))
+
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Steps:
+        """See `Transport`."""
+        place = lane, self._received[lane] % SLOTS
+        self._received[lane] += 1
+        slot = self._in[place][: into.nbytes]
+        yield self._requests.flag(self._comm.Irecv(slot, self._left, Tag.LANE + lane))
+        yield gpu.to_device(into, slot)
+
+    def close(self) -> None:
+        """See `Transport`."""
+        if self._memory.size:
+            self._gpu.unpin(self._memory)
+            self._memory = self._memory[:0]

@@ -1,0 +1,84 @@
+"""What a lane of device calls keeps between them: the way to its neighbours, decided once on all ranks alike."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.collectives.device import staged
+from psgd.collectives.device.aware import cuda_aware
+from psgd.collectives.device.cuda import Cuda
+from psgd.collectives.device.direct import Direct
+from psgd.collectives.device.ring import LANES
+from psgd.collectives.device.transport import Transport
+from psgd.collectives.node import share_memory
+
+if TYPE_CHECKING:
+    from psgd.collectives.engine import Engine
+
+
+class Station:
+    """The way of device memory between a rank and its neighbours."""
+
+    def __init__(self, engine: "Engine", aware: bool, memories: list[Any] | None) -> None:
+        self._engine, self._aware = engine, aware
+        self._memories = memories
+        self._gpus: dict[int, Cuda] = {}
+        self._transport: Transport | None = None
+
+    @classmethod
+    def create(cls, engine: "Engine") -> "Station":
+        """Finds out how. Collective over the engine's communicator, blocks; speaks to MPI from one thread only."""
+        comm = engine.comm
+        aware, why = cuda_aware(comm)
+        memories = None
+        if not aware and engine.one_node and engine.node is not None:
+            memories, _ = share_memory(comm, list(range(comm.size)), staged.region_bytes(LANES))
+        if not aware and comm.rank == 0:
+            _say_once(f"psgd: GPU arrays go through pinned host memory: {why}")
+        return cls(engine, aware, memories)
+
+    def gpu(self, device: int) -> Cuda:
+        """A GPU of this rank."""
+        if device not in self._gpus:
+            self._gpus[device] = Cuda(device)
+        return self._gpus[device]
+
+    def transport(self, gpu: Cuda) -> Transport:
+        """To this rank's neighbours, for all of this process's GPUs; `gpu` makes what is needed the first time."""
+        if self._transport is None:
+            comm = self._engine.comm
+            left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+            if self._aware:
+                self._transport = Direct(comm, left, right)
+            elif self._memories is not None:
+                near = [self._memories[rank] for rank in (comm.rank, left, right)]
+                self._transport = staged.Mailbox(gpu, near, LANES)
+            else:
+                self._transport = staged.Relay(gpu, comm, left, right, LANES)
+        return self._transport
+
+    def close(self) -> None:
+        """Lets go of pinned memory. Not collective."""
+        if self._transport is not None:
+            self._transport.close()
+        self._memories = None
+
+
+_said = False
+
+
+def _say_once(line: str) -> None:
+    global _said
+    if not _said:
+        import sys
+
+        _said = True
+        print(line, file=sys.stderr, flush=True)
+
+
+def agreed(comm: MPI.Intracomm, mine: bool) -> bool:
+    """Whether something holds on all ranks. Collective, blocks."""
+    word = np.array([mine], np.uint8)
+    comm.Allreduce(MPI.IN_PLACE, word, MPI.MIN)
+    return bool(word[0])

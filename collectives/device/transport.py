@@ -1,0 +1,87 @@
+"""What the ring on GPUs moves segments by. Algorithms do not know which transport they run on."""
+
+from typing import Any, Protocol
+
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.collectives.device.lanes import Flag, Steps
+from psgd.collectives.operations import Operation
+
+
+class Gpu(Protocol):
+    """What a transport and the ring need of a device; see `psgd.collectives.device.cuda.Cuda`."""
+
+    def poll(self) -> bool:
+        """Sets the flags of what is done; whether there were any."""
+
+    def scratch(self, name: str, nbytes: int) -> NDArray[Any]:
+        """Device memory by name."""
+
+    def combine(self, op: Operation, out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], ranks: int) -> Flag:
+        """`out = a op b`, then a mean's division where `ranks` is not 0."""
+
+    def copy(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+        """Device to device."""
+
+    def to_host(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+        """Device to pinned host memory."""
+
+    def to_device(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+        """Pinned host memory to device."""
+
+    def pin(self, memory: NDArray[Any]) -> None:
+        """Makes host memory fit for that."""
+
+    def unpin(self, memory: NDArray[Any]) -> None:
+        """Takes it back."""
+
+
+class Transport(Protocol):
+    """Segments to the right-hand neighbour and from the left-hand one.
+
+    Attributes:
+        name: as `Communicator.last` says it.
+        largest: bytes of a segment at most.
+        opens: other processes open the memory that is sent.
+    """
+
+    name: str
+    largest: int
+    opens: bool
+
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Steps:
+        """Sends memory of a GPU, which may change once the steps are done."""
+
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Steps:
+        """Receives into memory of a GPU; it is there once the steps are done. In the order of the lane's sends."""
+
+    def poll(self) -> bool:
+        """Sets the flags of what is done; whether there were any, or its steps wait for more than flags."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+class Requests:
+    """MPI's requests, asked about all at once."""
+
+    def __init__(self) -> None:
+        self._requests: list[MPI.Request] = []
+        self._flags: list[Flag] = []
+
+    def flag(self, request: MPI.Request) -> Flag:
+        """Set once the request is done."""
+        flag = Flag()
+        self._requests.append(request)
+        self._flags.append(flag)
+        return flag
+
+    def poll(self) -> bool:
+        """Sets the flags of what is done; whether there were any."""
+        if not self._requests or not (done := MPI.Request.Testsome(self._requests)):
+            return False
+        for index in sorted(done, reverse=True):
+            self._flags[index].done = True
+            del self._requests[index], self._flags[index]
+        return True

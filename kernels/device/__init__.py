@@ -1,0 +1,1 @@
+"""Kernels for CUDA GPUs. Nothing here is imported before a device array comes."""
