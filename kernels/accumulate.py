@@ -1,10 +1,12 @@
-"""Weighted sums of flat arrays."""
+"""Weighted sums of flat arrays, NumPy's or CuPy's."""
 
 import numpy as np
 
 from psgd.kernels.jit import kernel
+from psgd.kernels.twin import with_twin
 
 
+@with_twin
 @kernel
 def weigh(out: np.ndarray, values: np.ndarray, weight: float) -> None:
     """`out = weight * values`, in the dtype of `out`."""
@@ -13,6 +15,7 @@ def weigh(out: np.ndarray, values: np.ndarray, weight: float) -> None:
         out[i] = weight_ * values[i]
 
 
+@with_twin
 @kernel
 def add_weighted(out: np.ndarray, values: np.ndarray, weight: float) -> None:
     """`out += weight * values`, in the dtype of `out`."""
@@ -21,9 +24,10 @@ def add_weighted(out: np.ndarray, values: np.ndarray, weight: float) -> None:
         out[i] += weight_ * values[i]
 
 
+@with_twin
 @kernel
 def sum_of_squares(values: np.ndarray) -> float:
-    """Sum of squares in float64, in index order (the same bits wherever it runs)."""
+    """Sum of squares in float64, in index order (the same bits on every host)."""
     total = 0.0
     for i in range(values.size):
         x = np.float64(values[i])

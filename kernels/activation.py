@@ -1,10 +1,8 @@
 """Bias, alone or with ReLU in one pass, and both gradients of the latter in one pass."""
 
-from typing import Any
-
 import numpy as np
 
-from psgd.kernels.array import Array, array_module
+from psgd.kernels.array import Array
 
 
 def add_bias(y: Array, bias: Array) -> None:
@@ -19,7 +17,9 @@ def add_bias(y: Array, bias: Array) -> None:
 
         layers_host.add_bias(y, bias)
     else:
-        y += bias
+        from psgd.kernels.device import layers
+
+        layers.add_bias(y, bias)
 
 
 def bias_relu(y: Array, bias: Array) -> None:
@@ -34,7 +34,9 @@ def bias_relu(y: Array, bias: Array) -> None:
 
         layers_host.bias_relu(y, bias)
     else:
-        bias_relu_by_array(array_module(y), y, bias)
+        from psgd.kernels.device import layers
+
+        layers.bias_relu(y, bias)
 
 
 def bias_relu_backward(y: Array, dy: Array, dbias: Array) -> None:
@@ -50,16 +52,6 @@ def bias_relu_backward(y: Array, dy: Array, dbias: Array) -> None:
 
         layers_host.bias_relu_backward(y, dy, dbias)
     else:
-        bias_relu_backward_by_array(array_module(y), y, dy, dbias)
+        from psgd.kernels.device import layers
 
-
-def bias_relu_by_array(xp: Any, y: Array, bias: Array) -> None:
-    """`bias_relu` with whole-array operations, for any array library `xp`."""
-    xp.add(y, bias, out=y)
-    xp.maximum(y, 0, out=y)
-
-
-def bias_relu_backward_by_array(xp: Any, y: Array, dy: Array, dbias: Array) -> None:
-    """`bias_relu_backward` with whole-array operations, for any array library `xp`."""
-    xp.multiply(dy, y > 0, out=dy)
-    xp.sum(dy, axis=0, out=dbias)
+        layers.bias_relu_backward(y, dy, dbias)

@@ -15,51 +15,32 @@ def _geometry(
     return columns.shape[:4], steps, columns.shape[4] * channels
 
 
-def unfold(x: Array, columns: Array, stride: int) -> None:
+def unfold(x: Array, columns: Array, stride: int, padding: int = 0) -> None:
     """Copies every window of x into its row of `columns` (im2col). Allocates nothing on the host.
 
     Args:
-        x: (n, height, width, channels), C-contiguous, already padded.
+        x: (n, height, width, channels), C-contiguous; on the host already padded.
         columns: (n, down, across, size, size, channels) of the same dtype, C-contiguous; overwritten.
         stride: pixels from one window to the next.
+        padding: zeros around x that it does not have itself; on the GPU only.
     """
     if isinstance(x, np.ndarray):
         from psgd.kernels import layers_host
 
         layers_host.unfold(x.reshape(-1), columns.reshape(-1), *_geometry(x, columns, stride))
     else:
-        unfold_by_array(x, columns, stride)
+        from psgd.kernels.device import images
+
+        images.unfold(x, columns, stride, padding)
 
 
-def fold(columns: Array, x: Array, stride: int) -> None:
+def fold(columns: Array, x: Array, stride: int, padding: int = 0) -> None:
     """The adjoint of `unfold`: overwrites x with the sum of the windows, each at its place (col2im)."""
     if isinstance(x, np.ndarray):
         from psgd.kernels import layers_host
 
         layers_host.fold(columns.reshape(-1), x.reshape(-1), *_geometry(x, columns, stride))
     else:
-        fold_by_array(columns, x, stride)
+        from psgd.kernels.device import images
 
-
-def _shifted(x: Array, columns: Array, stride: int, u: int, v: int) -> Array:
-    """View of the element (u, v) of every window."""
-    down, across = columns.shape[1:3]
-    return x[:, u : u + stride * (down - 1) + 1 : stride, v : v + stride * (across - 1) + 1 : stride]
-
-
-def unfold_by_array(x: Array, columns: Array, stride: int) -> None:
-    """`unfold` with whole-array operations, for any array library."""
-    size = columns.shape[3]
-    for u in range(size):
-        for v in range(size):
-            columns[:, :, :, u, v] = _shifted(x, columns, stride, u, v)
-
-
-def fold_by_array(columns: Array, x: Array, stride: int) -> None:
-    """`fold` with whole-array operations, for any array library."""
-    size = columns.shape[3]
-    x.fill(0)
-    for u in range(size):
-        for v in range(size):
-            place = _shifted(x, columns, stride, u, v)
-            place += columns[:, :, :, u, v]
+        images.fold(columns, x, stride, padding)

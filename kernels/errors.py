@@ -13,6 +13,10 @@ class DataError(UsageError):
     """A dataset that is missing, truncated, mismatched, empty or holds values that cannot be."""
 
 
+class CheckpointError(UsageError):
+    """A checkpoint that cannot be written, or cannot be read: damaged, unfinished, or of another version."""
+
+
 class ContractError(Error):
     """Ranks that disagree on a call, a shape, a dtype or a version. Raised alike on all ranks involved."""
 

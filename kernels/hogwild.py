@@ -12,7 +12,7 @@ from psgd.kernels.jit import kernel
 
 LINE_WORDS = 8
 LINE_BYTES = 8 * LINE_WORDS
-STEPS, SAMPLES, LOSS, DONE, STOP, FAR_STEPS, FAR_SAMPLES = range(7)
+STEPS, SAMPLES, LOSS, DONE, STOP, FAR_STEPS, FAR_SAMPLES, WISH = range(8)
 
 
 @kernel

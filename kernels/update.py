@@ -1,14 +1,17 @@
 """Optimizer steps on flat arrays, each in one pass over parameters, gradient and state.
 
 In all of them the gradient that is applied is `scale * grad + weight_decay * params`, so that averaging,
-clipping and L2 regularization cost no pass of their own. Arithmetic is in the dtype of `params`.
+clipping and L2 regularization cost no pass of their own. Arithmetic is in the dtype of `params`. Arrays are NumPy's or
+CuPy's.
 """
 
 import numpy as np
 
 from psgd.kernels.jit import kernel
+from psgd.kernels.twin import with_twin
 
 
+@with_twin
 @kernel
 def sgd(params: np.ndarray, grad: np.ndarray, lr: float, scale: float, weight_decay: float) -> None:
     """`w -= lr * g`."""
@@ -17,6 +20,7 @@ def sgd(params: np.ndarray, grad: np.ndarray, lr: float, scale: float, weight_de
         params[i] -= lr_ * (scale_ * grad[i] + decay_ * params[i])
 
 
+@with_twin
 @kernel
 def momentum(
     params: np.ndarray,
@@ -39,6 +43,13 @@ def momentum(
 
 
 @kernel
+def adam_rates(lr: float, beta1: float, beta2: float, step: int) -> tuple[float, float]:
+    """What Adam's bias correction makes of the rate, and what the root of the mean square is multiplied by."""
+    return lr / (1.0 - beta1**step), 1.0 / np.sqrt(1.0 - beta2**step)
+
+
+@with_twin
+@kernel
 def adam(
     params: np.ndarray,
     grad: np.ndarray,
@@ -56,9 +67,8 @@ def adam(
     kind = params.dtype.type
     scale_, decay_ = kind(scale), kind(weight_decay)
     beta1_, beta2_, rest1, rest2 = kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
-    rate = kind(lr / (1.0 - beta1**step))
-    root = kind(1.0 / np.sqrt(1.0 - beta2**step))
-    epsilon_ = kind(epsilon)
+    corrected, root_ = adam_rates(lr, beta1, beta2, step)
+    rate, root, epsilon_ = kind(corrected), kind(root_), kind(epsilon)
     for i in range(params.size):
         g = scale_ * grad[i] + decay_ * params[i]
         m = beta1_ * mean[i] + rest1 * g

@@ -1,7 +1,8 @@
-"""Unfold against the definition, and fold as its adjoint, on the host and by whole arrays."""
+"""Unfold against the definition, and fold as its adjoint, on the host and on a GPU."""
 
 import numpy as np
 import pytest
+from harness.device import on_gpu
 
 from psgd.kernels import convolution as c
 
@@ -22,7 +23,7 @@ def arrays(case, dtype):
     return x, np.full((n, down, across, size, size, channels), np.nan, dtype)
 
 
-@pytest.mark.parametrize("form", [c.unfold, c.unfold_by_array])
+@pytest.mark.parametrize("form", [c.unfold, on_gpu(c.unfold)])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_unfold(form, case, dtype):
@@ -34,7 +35,7 @@ def test_unfold(form, case, dtype):
         np.testing.assert_array_equal(columns[:, i, j], window)
 
 
-@pytest.mark.parametrize("form", [c.fold, c.fold_by_array])
+@pytest.mark.parametrize("form", [c.fold, on_gpu(c.fold)])
 @pytest.mark.parametrize("case", CASES)
 def test_fold_adds_every_window_at_its_place(form, case):
     x, columns = arrays(case, np.float64)

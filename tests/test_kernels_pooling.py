@@ -1,18 +1,16 @@
-"""Max pooling on the host and by whole arrays, against the definition."""
+"""Max pooling on the host and on a GPU, against the definition."""
 
 import numpy as np
 import pytest
+from harness.device import on_gpu
 
 from psgd.kernels import pooling
 
 HOST = pooling.max_pool, pooling.max_pool_backward
-ARRAY = (
-    lambda *args: pooling.max_pool_by_array(np, *args),
-    lambda *args: pooling.max_pool_backward_by_array(np, *args),
-)
+DEVICE = pytest.param(*(on_gpu(f).values[0] for f in HOST), marks=pytest.mark.gpu)
 
 
-@pytest.mark.parametrize(("forward", "backward"), [HOST, ARRAY], ids=["host", "array"])
+@pytest.mark.parametrize(("forward", "backward"), [HOST, DEVICE], ids=["host", "gpu"])
 @pytest.mark.parametrize(("height", "width", "size"), [(4, 6, 2), (5, 7, 2), (7, 3, 3), (3, 3, 1), (16, 15, 15)])
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

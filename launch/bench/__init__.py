@@ -4,6 +4,7 @@ import click
 
 from psgd.launch.bench.codec import codec
 from psgd.launch.bench.collective import COMMANDS
+from psgd.launch.bench.kernels import kernels
 from psgd.launch.bench.pushpull import pushpull
 from psgd.launch.bench.train import train
 
@@ -19,5 +20,6 @@ def bench(ctx: click.Context) -> None:
 bench.add_command(pushpull)
 bench.add_command(codec)
 bench.add_command(train)
+bench.add_command(kernels)
 for command in COMMANDS:
     bench.add_command(command)

@@ -163,7 +163,7 @@ def _verify(comm: MPI.Intracomm, n: int, servers: int) -> None:
     Another worker has been counted j times, 0 <= j <= k, with the same j at all of its entries.
     """
     start, right = _start_values(n), True
-    with psgd.connect(comm, start.copy(), strategy="async", servers=servers, lr=LR) as ps:
+    with psgd.connect(comm, start.copy(), strategy="async", servers=servers, placement="dedicated", lr=LR) as ps:
         if comm.rank >= servers:
             ps.grads[:] = _gradient(n, ps.worker, ps.workers)
             for _ in range(PUSHES):
@@ -183,7 +183,7 @@ def _time_ours(comm: MPI.Intracomm, n: int, servers: int, repeats: int) -> NDArr
     """Seconds of each step on a worker, zeros on a server."""
     seconds = np.zeros(repeats)
     clock = time.perf_counter
-    with psgd.connect(comm, _start_values(n), strategy="async", servers=servers, lr=LR) as ps:
+    with psgd.connect(comm, _start_values(n), strategy="async", servers=servers, placement="dedicated", lr=LR) as ps:
         if comm.rank >= servers:
             ps.grads[:] = _gradient(n, ps.worker, ps.workers)
             for repeat in range(repeats):

@@ -11,6 +11,7 @@ class Options:
     Attributes:
         name: a strategy or peer in `psgd.launch.bench.train_settings`.
         evaluates: worker 0 measures the accuracy after every epoch, within the time.
+        device: cpu or cuda.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Options:
     workers: int
     inject: str = ""
     evaluates: bool = False
+    device: str = "cpu"
 
     def to_json(self) -> str:
         """As one line, for a command line."""

@@ -7,8 +7,8 @@ import torch
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from psgd.injection import Injector
 from psgd.launch.bench.torch_options import Options
-from psgd.stragglers import Stragglers
 
 
 class Sleeper:
@@ -20,7 +20,7 @@ class Sleeper:
     """
 
     def __init__(self, options: Options, worker: int) -> None:
-        self._stragglers = Stragglers(options.inject, worker, options.workers)
+        self._stragglers = Injector(options.inject, worker, options.workers)
         self._hooked = False
         self._step = 0
         self._began = 0.0

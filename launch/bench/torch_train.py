@@ -23,6 +23,7 @@ from torch import distributed, multiprocessing, nn
 from psgd.data import Split, load
 from psgd.data.normalization import Statistics, measure
 from psgd.data.sampler import order
+from psgd.launch.bench import torch_cuda
 from psgd.launch.bench.torch_model import build
 from psgd.launch.bench.torch_options import Options
 from psgd.launch.bench.torch_stragglers import Sleeper
@@ -71,8 +72,8 @@ def run(options: Options) -> dict[str, Any]:
         times = torch.zeros(options.workers, 2, dtype=torch.float64)
         evaluations = torch.zeros(options.epochs - 1 if options.evaluates else 0, 2, dtype=torch.float64)
         job = Job(options, model, x, y, tensors(dataset.test, statistics), times, evaluations, folder)
-        if options.name == "torch":
-            _loop(model, job, 0, Sleeper(options, 0))
+        if options.name in ("torch", "torch-graph"):
+            _loop(model, torch_cuda.moved(job, 0), 0, Sleeper(options, 0))
         else:
             model.share_memory()
             times.share_memory_()
@@ -84,7 +85,7 @@ def run(options: Options) -> dict[str, Any]:
     most = options.batch_size * steps_each(len(y), options.workers, options.batch_size)
     samples = options.epochs * sum(min(count, most) for count in each)
     seconds = float(times[:, 1].max() - times[:, 0].min())
-    right = accuracy(model, *job.test)
+    right = accuracy(model, *(part.to(next(model.parameters()).device) for part in job.test))
     return {
         "steps": steps,
         "samples": samples,
@@ -115,14 +116,18 @@ def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
 def _worker(rank: int, job: Job, barrier: Any) -> None:
     torch.set_num_threads(1)
     model, sleeper = job.model, Sleeper(job.options, rank)
+    here = torch_cuda.moved(job, rank)
     if job.options.name == "ddp":
         meeting = Path(job.folder, "meet").as_uri()
-        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=job.options.workers)
-        model = nn.parallel.DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
+        backend = "gloo" if job.options.device == "cpu" else "nccl"
+        distributed.init_process_group(backend, init_method=meeting, rank=rank, world_size=job.options.workers)
+        own = copy.deepcopy(model).to(here.x.device)
+        model = nn.parallel.DistributedDataParallel(own, gradient_as_bucket_view=True)
         if job.options.inject:
             sleeper.hook(model)
+    torch_cuda.warm_up(model, here)
     barrier.wait(BARRIER_TIMEOUT_S)
-    _loop(model, job, rank, sleeper)
+    _loop(model, here, rank, sleeper)
     if job.options.name == "ddp":
         if rank == 0:
             with torch.no_grad():
@@ -136,13 +141,17 @@ def _worker(rank: int, job: Job, barrier: Any) -> None:
 def _loop(model: nn.Module, job: Job, worker: int, sleeper: Sleeper) -> None:
     options, samples = job.options, len(job.y)
     loss = nn.functional.cross_entropy
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
+    optimizer = torch_cuda.sgd(model, job)
     steps = steps_each(samples, options.workers, options.batch_size)
+    replay = torch_cuda.captured(model, job) if options.name == "torch-graph" else None
     start = time.monotonic()
     for epoch in range(options.epochs):
         shard = np.ascontiguousarray(order(samples, options.seed, epoch)[worker :: options.workers])
-        for batch in torch.from_numpy(shard).split(options.batch_size)[:steps]:
+        for batch in torch.from_numpy(shard).to(job.x.device).split(options.batch_size)[:steps]:
             sleeper.begin()
+            if replay is not None and len(batch) == options.batch_size:
+                replay(batch)
+                continue
             optimizer.zero_grad()
             loss(model(job.x.index_select(0, batch)), job.y.index_select(0, batch)).backward()
             sleeper.computed()
@@ -150,6 +159,8 @@ def _loop(model: nn.Module, job: Job, worker: int, sleeper: Sleeper) -> None:
         if worker == 0 and epoch < len(job.evaluations):
             right = accuracy(getattr(model, "module", model), *job.test)
             job.evaluations[epoch] = torch.tensor([time.monotonic() - start, right], dtype=torch.float64)
+    if job.x.is_cuda:
+        torch.cuda.synchronize()
     job.times[worker] = torch.tensor([start, time.monotonic()], dtype=torch.float64)
 
 

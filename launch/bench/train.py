@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from psgd import stragglers
+from psgd import injection
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.torch_rpc import installed
-from psgd.launch.bench.train_settings import PEERS, STRATEGIES
+from psgd.launch.bench.train_settings import ON, STRATEGIES
 
 
 @click.command()
@@ -27,9 +27,12 @@ from psgd.launch.bench.train_settings import PEERS, STRATEGIES
 @click.option("--lr", type=float, default=0.1, show_default=True, help="Learning rate.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute.")
 @click.option("--strategies", default=",".join(STRATEGIES), show_default=True, help="psgd's, comma-separated.")
-@click.option("--peers", default=",".join(PEERS), show_default=True, help="PyTorch's, comma-separated, or none.")
+@click.option("--peers", default=None, help="PyTorch's, comma-separated, or none.  [default: all of the device]")
+@click.option(
+    "--device", type=click.Choice(tuple(ON)), default="cpu", show_default=True, help="cuda: a GPU for each worker."
+)
 @click.option("--target-accuracy", type=float, default=0.0, metavar="X", help="Measure the time to it.  [default: off]")
-@click.option("--inject", default="", metavar="SPEC", help="Slow workers, as psgd train's.")
+@click.option("--inject", default="", metavar="SPEC", help="Slow workers: slow and compute of psgd train's.")
 @click.option("--plot", type=Path, metavar="FILE", help="Also draw a picture.")
 @click.option(
     "--bandwidth",
@@ -51,7 +54,8 @@ def train(
     lr: float,
     workers: int,
     strategies: str,
-    peers: str,
+    peers: str | None,
+    device: str,
     target_accuracy: float,
     inject: str,
     plot: Path | None,
@@ -63,18 +67,19 @@ def train(
     """Train with psgd's strategies and with PyTorch, in turn, and compare.
 
     Strategies run at their documented settings; single is one process. torch is PyTorch in one process, ddp its
-    DistributedDataParallel over Gloo, torch-hogwild its processes on shared memory. Timed is the training loop
+    DistributedDataParallel over Gloo, torch-hogwild its processes on shared memory. On GPUs ddp is over NCCL, and
+    torch-graph is PyTorch in one process with its step captured as a CUDA graph. Timed is the training loop
     without start-up; evaluations are in it with --target-accuracy only. The ratio is psgd's samples/s over that peer's.
     """
     if ranks.place() is not None:
         raise UsageError("bench train: starts the processes of each run itself; run it without mpirun or srun")
     names = _chosen("--strategies", strategies, STRATEGIES)
-    theirs = [] if peers == "none" else _chosen("--peers", peers, PEERS)
+    theirs = [] if peers == "none" else _chosen("--peers", peers or ",".join(ON[device]), ON[device])
     if not (math.isfinite(lr) and lr > 0):
         raise UsageError(f"--lr: expected a finite number above 0, got {lr}")
     if not 0 <= target_accuracy <= 1:
         raise UsageError(f"--target-accuracy: expected a number in [0, 1], got {target_accuracy}")
-    stragglers.check(inject, range(workers))
+    injection.check(inject, workers, only_slow=True)
     _check(dataset, model, plot)
     if bandwidth is not None:
         return _over_links(
@@ -97,7 +102,7 @@ def train(
     from psgd.launch.bench import train_plot, train_runs, train_table
     from psgd.launch.bench.torch_options import Options
 
-    options = Options("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0)
+    options = Options("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0, device)
     runs = train_runs.run([*names, *theirs], options, seeds, _tell if sys.stderr.isatty() else None)
     rows = train_runs.summarize(runs, options, target_accuracy)
     if as_json:

@@ -42,6 +42,8 @@ def command(options: Options, log: Path) -> list[str]:
     }
     if alone:
         flags["servers"] = 0
+    if options.device != "cpu":
+        flags["device"] = options.device
     if options.evaluates:
         flags["log"] = log
     flags |= train_settings.setting(options.name, options.workers)
@@ -165,7 +167,7 @@ def _common(options: Options) -> dict[str, Any]:
         "strategy": options.name,
         "workers": options.workers,
         "servers": 0,
-        "device": "cpu",
+        "device": options.device,
         "mpi": None,
         "epochs": options.epochs,
         "batch_size": options.batch_size,

@@ -13,8 +13,10 @@ AGAINST = {
     "decentralized": "torch-hogwild",
 }
 STRATEGIES = tuple(AGAINST)
-PEERS = ("torch", "ddp", "torch-hogwild")
-ALONE = ("single", "torch")
+PEERS = ("torch", "ddp", "torch-hogwild", "torch-graph")
+ON = {"cpu": ("torch", "ddp", "torch-hogwild"), "cuda": ("torch", "torch-graph", "ddp")}
+"""The peers that there are on a device."""
+ALONE = ("single", "torch", "torch-graph")
 """Those of one process."""
 
 

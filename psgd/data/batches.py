@@ -1,5 +1,8 @@
 """Normalized batches in buffers that are used again and again."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -22,9 +25,17 @@ class Batches:
         statistics: of the training set, whatever `split` is.
         batch_size: most samples of a batch.
         dtype: float32 or float64, of the batches.
+        empty: makes the two buffers, as NumPy's function of that name.
     """
 
-    def __init__(self, split: Split, statistics: Statistics, batch_size: int, dtype: DTypeLike = np.float32) -> None:
+    def __init__(
+        self,
+        split: Split,
+        statistics: Statistics,
+        batch_size: int,
+        dtype: DTypeLike = np.float32,
+        empty: Callable[..., NDArray[Any]] = np.empty,
+    ) -> None:
         if batch_size < 1 or np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise UsageError(
                 f"Batches: expected batch_size of 1 or more and dtype float32 or float64, "
@@ -38,9 +49,9 @@ class Batches:
         # plain arrays: Numba recognizes them faster than memory maps
         self._source = split.x.view(np.ndarray).reshape(split.samples, -1)
         self._labels = split.y.view(np.ndarray)
-        self._x = np.empty((batch_size, *split.x.shape[1:]), dtype)
+        self._x = empty((batch_size, *split.x.shape[1:]), dtype)
         self._flat = self._x.reshape(batch_size, -1)
-        self._y = np.empty(batch_size, np.int64)
+        self._y = empty((batch_size,), np.int64)
 
     def fetch(self, indices: NDArray[np.int64]) -> Batch:
         """Gathers the samples `indices`, any number up to batch_size, in that order.

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from psgd.kernels.activation import add_bias
-from psgd.kernels.array import Array, array_module
+from psgd.kernels.array import Array
 from psgd.kernels.convolution import fold, unfold
 from psgd.kernels.errors import UsageError
+from psgd.kernels.matmul import matmul, product_over_rows, sum_rows
 from psgd.nn.initialize import Init
 from psgd.nn.layer import Layer, Room, Shape, Weights
 
@@ -64,49 +67,47 @@ class Conv2D(Layer[Conv2DState]):
         """Makes the unfolded windows, the output, and what padding and the input's gradient need."""
         height, width, channels = room.shape
         down, across, _ = self.output_shape(room.shape)
+        pads = self.padding > 0 and room.xp is np  # on a GPU, unfold and fold do it
         wide = (height + 2 * self.padding, width + 2 * self.padding, channels)
         return Conv2DState(
             columns=room.empty(down, across, self.size, self.size, channels),
             y=room.empty(down, across, self.channels),
             ones=room.xp.ones(room.batch * down * across, room.dtype),
-            padded=room.zeros(*wide) if self.padding else None,
-            dpadded=room.empty(*wide) if room.wants_dx else None,
-            dx=room.empty(*room.shape) if room.wants_dx and self.padding else None,
+            padded=room.zeros(*wide) if pads else None,
+            dpadded=room.empty(*wide) if room.wants_dx and pads else None,
+            dx=room.empty(*room.shape) if room.wants_dx else None,
         )
 
     def forward(self, state: Conv2DState, x: Array, weight: Array, bias: Array) -> Array:
         """Returns the windows times W, plus b."""
-        xp = array_module(x)
-        n = len(x)
-        if self.padding:
-            p = self.padding
+        n, p = len(x), self.padding
+        if state.padded is not None:
             state.padded[:n, p:-p, p:-p] = x
-            x = state.padded[:n]
+            x, p = state.padded[:n], 0
         y, columns = state.y[:n], state.columns[:n]
-        unfold(x, columns, self.stride)
+        unfold(x, columns, self.stride, p)
         flat_weight = weight.reshape(-1, self.channels)
         flat_y = y.reshape(-1, self.channels)
-        xp.matmul(columns.reshape(-1, len(flat_weight)), flat_weight, out=flat_y)
+        matmul(columns.reshape(-1, len(flat_weight)), flat_weight, out=flat_y)
         add_bias(flat_y, bias)
         return y
 
     def backward(self, state: Conv2DState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
         """Writes dW = windows^T dy, db = the sum over dy's pixels, returns dx = dy W^T folded back."""
-        xp = array_module(dy)
-        n = len(dy)
+        n, p = len(dy), self.padding
         flat_weight = weight.reshape(-1, self.channels)
         flat_dy = dy.reshape(-1, self.channels)
         columns = state.columns[:n]
         flat_columns = columns.reshape(-1, len(flat_weight))
-        xp.matmul(flat_columns.T, flat_dy, out=dweight.reshape(-1, self.channels))
-        xp.matmul(state.ones[: len(flat_dy)], flat_dy, out=dbias)
-        if state.dpadded is None:
+        product_over_rows(flat_columns, flat_dy, dweight.reshape(-1, self.channels), n)
+        sum_rows(flat_dy, state.ones, dbias)
+        if state.dx is None:
             return None
-        xp.matmul(flat_dy, flat_weight.T, out=flat_columns)  # the windows are not needed any more
-        dpadded = state.dpadded[:n]
-        fold(columns, dpadded, self.stride)
-        if not self.padding:
-            return dpadded
-        p = self.padding
-        state.dx[:n] = dpadded[:, p:-p, p:-p]
-        return state.dx[:n]
+        matmul(flat_dy, flat_weight.T, out=flat_columns)  # the windows are not needed any more
+        dx = state.dx[:n]
+        if state.dpadded is None:
+            fold(columns, dx, self.stride, p)
+        else:
+            fold(columns, state.dpadded[:n], self.stride)
+            dx[...] = state.dpadded[:n, p:-p, p:-p]
+        return dx

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from psgd.kernels.activation import add_bias, bias_relu, bias_relu_backward
-from psgd.kernels.array import Array, array_module
+from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
+from psgd.kernels.matmul import matmul, sum_rows
 from psgd.nn.initialize import Init
 from psgd.nn.layer import Layer, Room, Shape, Weights
 
@@ -56,10 +57,9 @@ class Linear(Layer[LinearState]):
 
     def forward(self, state: LinearState, x: Array, weight: Array, bias: Array) -> Array:
         """Returns x W + b, rectified or not."""
-        xp = array_module(x)
         y = state.y[: len(x)]
         state.x = x
-        xp.matmul(x, weight, out=y)
+        matmul(x, weight, out=y)
         if self.relu:
             bias_relu(y, bias)
         else:
@@ -68,12 +68,11 @@ class Linear(Layer[LinearState]):
 
     def backward(self, state: LinearState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
         """Writes dW = x^T dy, db = the sum of dy's rows; returns dx = dy W^T."""
-        xp = array_module(dy)
         n = len(dy)
         if self.relu:
             bias_relu_backward(state.y[:n], dy, dbias)
         else:
-            xp.matmul(state.ones[:n], dy, out=dbias)
-        xp.matmul(state.x.T, dy, out=dweight)
+            sum_rows(dy, state.ones, dbias)
+        matmul(state.x.T, dy, out=dweight)
         state.x = None
-        return None if state.dx is None else xp.matmul(dy, weight.T, out=state.dx[:n])
+        return None if state.dx is None else matmul(dy, weight.T, out=state.dx[:n])

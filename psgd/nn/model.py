@@ -20,6 +20,7 @@ from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
 
 OnReady = Callable[[range], None]
+LossOf = Callable[[Array, Array, float], tuple[float, int]]
 _NOTHING = (None, None)
 
 
@@ -192,7 +193,9 @@ class Model:
         ctx.logits = self.logits(ctx, x)
         return ctx.logits
 
-    def backward(self, ctx: Context, y: Array, on_ready: OnReady | None = None) -> float:
+    def backward(
+        self, ctx: Context, y: Array, on_ready: OnReady | None = None, loss_of: LossOf = softmax_cross_entropy
+    ) -> float:
         """Returns the mean loss, and overwrites the bound grads with its gradient; the padding becomes 0.
 
         Args:
@@ -200,6 +203,7 @@ class Model:
             y: (n,) integer labels on the device.
             on_ready: called with each range of the vector as it is complete, last layer first; together the
                 ranges are the whole vector. It may read and write the range, not rebind.
+            loss_of: called for loss and gradient, as `softmax_cross_entropy`.
 
         Raises:
             UsageError: no forward before, no grads bound, or y of a wrong shape or dtype.
@@ -209,7 +213,7 @@ class Model:
             raise UsageError("backward: needs a forward pass on this context before it, and bound grads")
         dy, ctx.logits = ctx.logits, None
         n = len(dy)
-        loss, _ = softmax_cross_entropy(dy, self._labels(ctx, y, n), 1 / n)
+        loss, _ = loss_of(dy, self._labels(ctx, y, n), 1 / n)
         for index in range(len(self._steps) - 1, self._first - 1, -1):
             weight, _ = self._weights[index]
             dy = self._steps[index].layer.backward(ctx.states[index], dy, weight, *self._grads[index])
@@ -219,10 +223,17 @@ class Model:
                 on_ready(self._ranges[index])
         return loss / n
 
-    def gradient(self, ctx: Context, x: Array, y: Array, on_ready: OnReady | None = None) -> float:
+    def gradient(
+        self,
+        ctx: Context,
+        x: Array,
+        y: Array,
+        on_ready: OnReady | None = None,
+        loss_of: LossOf = softmax_cross_entropy,
+    ) -> float:
         """`forward` and `backward`: returns the mean loss over x and overwrites the bound grads."""
         self.forward(ctx, x)
-        return self.backward(ctx, y, on_ready)
+        return self.backward(ctx, y, on_ready, loss_of)
 
     def evaluate(self, ctx: Context, x: Array, y: Array) -> tuple[int, float]:
         """Returns how many of any number of samples are classified right, and their summed loss."""
@@ -251,6 +262,8 @@ class Model:
         """Copies y to the context's int64 labels, so that one compiled loss serves all integer types."""
         if y.shape != (n,) or y.dtype.kind not in "iu" or not isinstance(y, ctx.xp.ndarray):
             raise UsageError(f"model: y is {n} integers on {ctx.xp.__name__}, got {y.dtype} {y.shape}")
+        if y.base is ctx.labels:  # written there by whoever gathers batches
+            return y
         labels = ctx.labels[:n]
         labels[...] = y
         return labels

@@ -1,0 +1,57 @@
+"""Optimizer steps in GPU memory: `psgd.kernels.update` bit for bit, each in one pass."""
+
+from psgd.kernels.array import Array
+from psgd.kernels.device.elementwise import Elementwise
+from psgd.kernels.update import adam_rates
+
+_SGD = Elementwise("sgd", "inout params, in grad", "lr scale decay", "params -= lr * (scale * grad + decay * params)")
+_VELOCITY = "T g = scale * grad + decay * params; T v = factor * velocity + g; velocity = v; params -= lr * "
+_MOMENTUM, _NESTEROV = (
+    Elementwise(name, "inout params, in grad, inout velocity", "lr scale decay factor", _VELOCITY + along)
+    for name, along in (("momentum", "v"), ("nesterov", "(g + factor * v)"))
+)
+_ADAM = Elementwise(
+    "adam",
+    "inout params, in grad, inout mean, inout square",
+    "rate root scale decay beta1 beta2 rest1 rest2 epsilon",
+    "T g = scale * grad + decay * params; T m = beta1 * mean + rest1 * g; T s = beta2 * square + rest2 * g * g;"
+    "mean = m; square = s; params -= rate * m / (sqrt(s) * root + epsilon)",
+)
+
+
+def sgd(params: Array, grad: Array, lr: float, scale: float, weight_decay: float) -> None:
+    """See `psgd.kernels.update.sgd`."""
+    _SGD((params, grad), (lr, scale, weight_decay))
+
+
+def momentum(
+    params: Array,
+    grad: Array,
+    velocity: Array,
+    lr: float,
+    scale: float,
+    weight_decay: float,
+    factor: float,
+    nesterov: bool,
+) -> None:
+    """See `psgd.kernels.update.momentum`."""
+    (_NESTEROV if nesterov else _MOMENTUM)((params, grad, velocity), (lr, scale, weight_decay, factor))
+
+
+def adam(
+    params: Array,
+    grad: Array,
+    mean: Array,
+    square: Array,
+    lr: float,
+    scale: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: int,
+) -> None:
+    """See `psgd.kernels.update.adam`."""
+    rate, root = adam_rates(lr, beta1, beta2, step)
+    scalars = (rate, root, scale, weight_decay, beta1, beta2, 1.0 - beta1, 1.0 - beta2, epsilon)
+    _ADAM((params, grad, mean, square), scalars)

@@ -1,0 +1,55 @@
+"""`psgd train --device cuda` with every strategy, as jobs of their own on one GPU that all share."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from harness.device import cupy
+
+pytestmark = pytest.mark.gpu
+CASES = {
+    "single": "--workers 1 --servers 0",
+    "adam": "--workers 1 --servers 0 --optimizer adam --lr 0.002 --clip-norm 1",
+    "sync": "--scale-lr",
+    "sync-server-cuda": "--scale-lr --server-device cuda --optimizer momentum --lr 0.02",
+    "async": "",
+    "ssp": "--scale-lr",
+    "softsync": "",
+    "allreduce": "--scale-lr --data-device cpu",
+    "averaging": "",
+    "easgd": "",
+    "easgd-round-robin": "--easgd-order round-robin",
+    "easgd-async": "--easgd-order async",
+    "hogwild": "",
+    "decentralized": "",
+    "allreduce-compress": "--scale-lr --compress threshold",
+}
+
+
+def train(*options):
+    command = [sys.executable, "-m", "psgd.launch", "train", "--json", "--epochs", "8", "--device", "cuda", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_learns_as_on_the_host(case):
+    cupy()
+    strategy = "sync" if case in ("single", "adam") else case.split("-")[0]
+    result = train("--strategy", strategy, *CASES[case].split())
+    assert result["device"] == "cuda"
+    assert result["samples"] == 8 * result["train_samples"]
+    assert result["test_accuracy"] >= 0.9
+    assert 0 < result["train_loss"] < 0.5
+
+
+@pytest.mark.parametrize("options", ["--workers 1 --servers 0", "--strategy allreduce", "--strategy sync"])
+def test_goes_on_from_a_checkpoint(options, tmp_path):
+    cupy()
+    folder = ("--checkpoint-dir", str(tmp_path), "--checkpoint-every", "40", *options.split())
+    whole = train(*folder, "--optimizer", "momentum", "--lr", "0.02")
+    again = train(*folder, "--optimizer", "momentum", "--lr", "0.02", "--resume")
+    assert again["samples"] == whole["samples"]
+    assert again["test_accuracy"] == pytest.approx(whole["test_accuracy"], abs=0.02)
