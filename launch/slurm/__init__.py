@@ -1,0 +1,1 @@
+"""Batch scripts for SLURM: `render` makes their text, `submit` hands one to sbatch, `command` is `psgd slurm`."""

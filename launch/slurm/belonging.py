@@ -1,0 +1,36 @@
+"""Options that only one kind of batch script has, and their limits."""
+
+from collections.abc import Sequence
+
+from psgd.kernels.errors import UsageError
+from psgd.launch.slurm.devices import on_gpu
+
+_LONGEST_DELAY_S = 65535  # that Slurm takes
+
+
+def check(kind: str, trial: Sequence[str], signal_delay_s: int | None, max_restarts: int | None) -> None:
+    """Refuses what another kind has. Raises UsageError."""
+    for flag, owner, given in (
+        ("--trial", "array", trial or None),
+        ("--signal-delay-s", "long_job", signal_delay_s),
+        ("--max-restarts", "long_job", max_restarts),
+    ):
+        if given is not None and kind != owner:
+            raise UsageError(f"{flag}: kind {kind} does not take it, expected kind {owner}")
+
+
+def check_long_job(delay_s: int, restarts: int, time_min: int) -> None:
+    """Refuses a signal that would come before the job's start. Raises UsageError."""
+    if delay_s < 1 or restarts < 0:
+        raise UsageError(f"--signal-delay-s, --max-restarts: expected at least 1 and 0, got {delay_s} and {restarts}")
+    most = min(_LONGEST_DELAY_S, time_min * 60 - 1)
+    if delay_s > most:
+        longer = ", or a longer --time-min" if most < _LONGEST_DELAY_S else ""
+        raise UsageError(f"--signal-delay-s {delay_s}: expected at most {most} with {time_min} min of time{longer}")
+
+
+def check_trials(trials: Sequence[str], gpus: int) -> None:
+    """Refuses jobs of an array that need GPUs where it books none. Raises UsageError."""
+    for text in trials:
+        if not gpus and (flag := on_gpu(text.split())):
+            raise UsageError(f"--trial {text!r}: {flag} cuda needs GPUs, expected --gpus-per-node N")

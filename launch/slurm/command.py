@@ -1,0 +1,130 @@
+"""`psgd slurm`: writes batch scripts and submits them."""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from psgd.config import TrainConfig
+from psgd.kernels.errors import UsageError
+from psgd.launch import options
+from psgd.launch.slurm.devices import settle
+from psgd.launch.slurm.kinds import KINDS
+from psgd.launch.slurm.render import render
+from psgd.launch.slurm.training import names, training
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HELP = {
+    "servers": "Ranks that hold the parameters.  [default: 1, or 0 where the strategy has none]",
+    "workers": "Ranks that compute gradients.  [default: the kind's, or what fills --nodes]",
+    "nodes": "[default: as many as the workers need]",
+    "gpus_per_node": "One worker a GPU; 0: none.  [default: the kind's]",
+    "cpus_per_task": "Cores and threads of a rank.  [default: the kind's]",
+    "mem_per_cpu_mb": "Memory a core.  [default: the cluster's]",
+    "time_min": "Time limit.  [default: the kind's]",
+    "job_name": "Name of the job and of its log.",
+    "account": "Who pays.",
+    "partition": "Where to run.",
+    "sbatch": "A further option for sbatch, like --sbatch=--qos=long; may be repeated.",
+    "module": "A module to load; may be repeated.",
+    "venv": "Folder of the virtual environment.  [default: .venv; submit: this one]",
+    "container": "Image to run in with Apptainer, instead of a virtual environment.",
+    "launcher": "srun, or mpirun inside the allocation.",
+    "mpi": "srun's plugin: pmix for Open MPI, pmi2 for MPICH.  [default: pmix; submit: that of mpi4py's MPI]",
+    "trial": "array: train's options of one job, as one text; may be repeated.",
+    "signal_delay_s": "long_job: saves so long before the time limit.  [default: 120]",
+    "max_restarts": "long_job: times that it goes back into the queue.  [default: 20]",
+}
+"""A help for each keyword of `render`; a test holds the two together."""
+
+
+def render_options(function: F) -> F:
+    """Decorates a click command with KIND, an option for each keyword of `render`, and train's options after --."""
+    function = click.argument("train", nargs=-1, metavar="[-- TRAIN OPTIONS]")(function)
+    for name, parameter in reversed(list(inspect.signature(render).parameters.items())):
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        several = parameter.default == ()
+        number = parameter.annotation in (int, int | None)
+        shown = isinstance(parameter.default, str | int) and "default" not in HELP[name]
+        function = click.option(
+            options.flag(name),
+            type=int if number else str,
+            multiple=several,
+            default=None,
+            metavar="N" if number else "TEXT",
+            help=HELP[name] + (f"  [default: {parameter.default}]" if shown else ""),
+        )(function)
+    return click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")(function)
+
+
+@click.group()
+def slurm() -> None:
+    """Write batch scripts for SLURM, and submit them.
+
+    KIND is one of cpu_parameter_server, gpu_allreduce, easgd_host_master, decentralized_slow_network, array,
+    long_job. Options of psgd train stand behind --, in place of the kind's example.
+    """
+
+
+@slurm.command("render")
+@render_options
+def render_command(kind: str, train: Sequence[str], **given: Any) -> int:
+    """Print a batch script."""
+    click.echo(_text(kind, train, given), nl=False)
+    return 0
+
+
+@slurm.command()
+@click.option("--wait", is_flag=True, help="Follow the job's log, and end with its exit code.")
+@click.option("--dry-run", is_flag=True, help="Print the script and submit nothing.")
+@render_options
+def submit(kind: str, train: Sequence[str], wait: bool, dry_run: bool, **given: Any) -> int:
+    """Hand a batch script to sbatch; prints the job's number.
+
+    The script takes the virtual environment and the MPI that this command runs with.
+    """
+    from psgd.launch.slurm import submit as submitting
+
+    if wait and kind == "array":
+        raise UsageError("--wait: expected a single job, got kind array; `squeue --me` shows its jobs")
+    if given["venv"] is None and given["container"] is None and (Path(sys.prefix) / "bin" / "psgd").exists():
+        given["venv"] = sys.prefix
+    if given["mpi"] is None and given["launcher"] != "mpirun" and given["container"] is None:
+        given["mpi"] = submitting.plugin()
+    text = _text(kind, train, given)
+    if dry_run:
+        click.echo(text, nl=False)
+        return 0
+    number = submitting.submit(text)
+    click.echo(number)
+    return submitting.follow(number) if wait else 0
+
+
+def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
+    """Renders what was given; a wrong option of train is told now, not when the job starts."""
+    from psgd.launch.train import train as command
+
+    def build(words: Sequence[str]) -> TrainConfig:
+        flags = command.make_context("psgd train", list(words)).params
+        return options.build({name: value for name, value in flags.items() if name in options.KINDS}, flags["config"])
+
+    if given["mpi"] is not None and given["launcher"] == "mpirun":
+        raise UsageError("--mpi: it is srun's, leave it away with --launcher mpirun")
+    words = training(kind, train or None) + (["--checkpoint-dir", "checkpoints"] if kind == "long_job" else [])
+    config = build(words)
+    if "--config" in names(words):  # what render cannot know, as it reads no file
+        devices = ["--device", config.device, "--server-device", config.server_device]
+        settle(KINDS[kind], [*words, *devices], given["gpus_per_node"])
+    for text in given["trial"]:
+        try:
+            build([*words, *text.split()])
+        except (UsageError, click.UsageError) as error:
+            said = error.format_message() if isinstance(error, click.UsageError) else error
+            raise UsageError(f"--trial {text!r}: {said}") from None
+    chosen = {name: value for name, value in given.items() if value not in (None, ())}
+    return render(kind, train or None, **chosen)

@@ -1,0 +1,38 @@
+"""GPUs that a job asks for, and `--device` of the training in it: the one does not go without the other."""
+
+from psgd.kernels.errors import UsageError
+from psgd.launch.slurm.kinds import Kind
+from psgd.launch.slurm.training import names, value
+
+
+def settle(kind: Kind, words: list[str], given: int | None) -> int:
+    """Returns how many GPUs a node has for the job; adds `--device cuda` to the words where only GPUs are given.
+
+    Args:
+        kind: for its GPUs, unless the words say `--device cpu`.
+        words: options of train. With `--config` and no `--device` they do not tell, and nothing is added.
+        given: GPUs of a node; None: the kind's.
+
+    Raises:
+        UsageError: GPUs that nothing would use, or training on GPUs without any.
+    """
+    gpus = kind.gpus_per_node if given is None else given
+    device = value(words, "--device")
+    if flag := on_gpu(words):
+        if not gpus:
+            raise UsageError(f"{flag} cuda: expected GPUs to book, --gpus-per-node N with those of a node")
+        return gpus
+    if not gpus or (device is None and "--config" in names(words)):
+        return gpus
+    if device is None:
+        words += ["--device", "cuda"]
+    elif given:
+        raise UsageError(f"--gpus-per-node {given}: --device {device} uses none, expected --device cuda behind --")
+    else:
+        gpus = 0
+    return gpus
+
+
+def on_gpu(words: list[str]) -> str | None:
+    """Returns the flag that needs a GPU, None where there is none."""
+    return next((flag for flag in ("--device", "--server-device") if value(words, flag) == "cuda"), None)

@@ -1,0 +1,65 @@
+"""The options of `psgd train` in a batch script, as words of a command line."""
+
+from collections.abc import Sequence
+
+from psgd.kernels.errors import UsageError
+from psgd.launch.slurm.kinds import KINDS, TRIALS
+
+
+def training(kind: str, train: Sequence[str] | None) -> list[str]:
+    """Returns a script's options: those that make the kind, unless `train` names them, and `train` or the example."""
+    chosen = KINDS[kind]
+    words = list(chosen.example if train is None else train)
+    return [word for pair in chosen.always if pair[0] not in names(words) for word in pair] + words
+
+
+def trials(kind: str, train: Sequence[str] | None, given: Sequence[str]) -> list[str]:
+    """Returns the options of each job of an array: those given, or the built-in ones without what `train` names.
+
+    Raises:
+        UsageError: nothing is left to try.
+    """
+    if kind != "array":
+        return []
+    if given:
+        return [" ".join(text.split()) for text in given]
+    named, left = names(train or ()), dict[str, None]()
+    for text in TRIALS:
+        words = text.split()
+        pairs = zip(words[::2], words[1::2], strict=True)
+        left[" ".join(word for pair in pairs if pair[0] not in named for word in pair)] = None
+    if "" in left:
+        raise UsageError("kind array: --lr and --batch-size are given, nothing is left to try; expected --trial")
+    return list(left)
+
+
+def names(words: Sequence[str]) -> set[str]:
+    """Returns the flags among the words."""
+    return {word.partition("=")[0] for word in words if word.startswith("--")}
+
+
+def value(words: Sequence[str], flag: str) -> str | None:
+    """Returns the last value of a flag, given as `--flag value` or `--flag=value`; None where it is not there."""
+    found = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == flag:
+            found = following
+        elif word.startswith(flag + "="):
+            found = word[len(flag) + 1 :]
+    return found
+
+
+def number(words: Sequence[str], flag: str, given: int | None) -> int | None:
+    """Returns a number of ranks: from the words, or `given`; None where neither tells.
+
+    Raises:
+        UsageError: no number, or two different ones.
+    """
+    text = value(words, flag)
+    if text is None:
+        return given
+    if not text.isdecimal():
+        raise UsageError(f"{flag}: expected a whole number, got {text!r}")
+    if given not in (None, int(text)):
+        raise UsageError(f"{flag}: {given} before --, {text} behind it; give it once")
+    return int(text)
