@@ -43,6 +43,7 @@ def library() -> Library:
         import mpi4py
 
         before, mpi4py.rc.initialize = mpi4py.rc.initialize, False
+        mpi4py.rc.finalize = True  # read at the import: who starts MPI later ends it at exit all the same
         try:
             from mpi4py import MPI
         finally:
@@ -88,7 +89,8 @@ def vendor_of(text: str) -> str | None:
     return None
 
 
-def _asked(program: str) -> str | None:
+def asked(program: str) -> str | None:
+    """Asks a program for its version, and tells whose mpiexec it is; None if nobody's. Runs it."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -112,7 +114,7 @@ def find(library: Library) -> str:
     family = "MPICH" if library.vendor == "MVAPICH" else library.vendor  # MVAPICH ships Hydra
     others = []
     for program in candidates(library.path):
-        vendor = _asked(program)
+        vendor = asked(program)
         if vendor == family:
             return program
         others.append(f"{program} ({vendor or 'unknown'})")
@@ -167,6 +169,7 @@ def command(
     bind: bool = True,
     exports: Sequence[str] = (),
     extra: Sequence[str] = (),
+    slurm: bool = False,
 ) -> list[str]:
     """Builds mpiexec's argument list, to which the program to run is appended.
 
@@ -181,6 +184,8 @@ def command(
             launcher counts the machine's cores and would bind to ones that are not ours.
         exports: environment variables to hand to ranks on other hosts.
         extra: the user's own arguments, last; a placement named in them replaces ours.
+        slurm: this is in a job of SLURM, where Hydra would have srun start even the ranks of this host; in the shell of
+            `srun --pty` that waits for ever for the CPUs which that shell holds.
     """
     words = [mpiexec]
     place = local and not _options(extra) & set(_PLACEMENT)
@@ -194,6 +199,7 @@ def command(
             words += ["--mca", "btl", "^ofi"]  # looking for fabrics takes 1 s of every start
         for name in exports:
             words += ["-x", name]
-    elif vendor != INTEL and place:
-        words += ["-bind-to", "core" if bind and ranks <= cores else "none"]
+    elif vendor != INTEL:
+        words += ["-launcher", "fork"] if slurm and local and "launcher" not in _options(extra) else []
+        words += ["-bind-to", "core" if bind and ranks <= cores else "none"] if place else []
     return [*words, "-n", str(ranks), *extra]

@@ -5,13 +5,16 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from psgd import signals
+from psgd.checkpoint import export
+from psgd.checkpoint.export import FORMATS
 from psgd.config import COMPRESSIBLE, NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
 from psgd.kernels.errors import UsageError
 
@@ -49,6 +52,11 @@ def _from_zero(text: str) -> Kind:
     return Kind(float, lambda v: v >= 0 and math.isfinite(v), "a finite number, at least 0", text)
 
 
+_INJECT = (
+    "Trouble on purpose, commas between or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "
+    "stop:RANK@STEP:S, raise:RANK@STEP, nan:RANK@STEP; RANK is a worker's index, or s0 for server 0."
+)
+_SAVE = "Write the final weights here: .npz for NumPy, .pt for PyTorch."
 KINDS: dict[str, Kind] = {
     "dataset": Kind(str, bool, "a name or a path", "digits, fashion-mnist, or a path: IDX, .npz, .npy."),
     "model": _one_of(("softmax", "mlp", "cnn"), "Network."),
@@ -104,8 +112,33 @@ KINDS: dict[str, Kind] = {
     "staleness_lr": _one_of(("none", "inverse", "exponential"), "Scale of stale gradients' steps."),
     "record": Kind(Path, lambda v: v.name != "", "a file's path", "Write the order of pushes and releases here."),
     "replay": Kind(Path, lambda v: v.name != "", "a file's path", "Follow the order in this file."),
-    "inject": Kind(str, lambda v: True, "text", "Slow workers: slow:W:F, slow:rotating:F:SHARE, compute:S.", ("SPEC",)),
+    "device": _one_of(("cpu", "cuda"), "What workers compute on; cuda: a GPU each, by local rank."),
+    "server_device": _one_of(("cpu", "cuda"), "Where servers keep state and take steps."),
+    "data_device": _one_of(("auto", "cpu", "cuda"), "Where the data lies; auto: on the GPU if it fits."),
+    "inject": Kind(str, lambda v: True, "text", _INJECT, ("SPEC",)),
     "log": Kind(Path, lambda v: v.name != "", "a file's path", "Write JSON lines to this file."),
+    "save": Kind(Path, lambda v: v.suffix in FORMATS, f"a file's path that ends in {' or '.join(FORMATS)}", _SAVE),
+    "checkpoint_dir": Kind(
+        Path, lambda v: v.name != "", "a folder's path", "Checkpoints go here; all ranks see it.", ("DIR",)
+    ),
+    "checkpoint_every": _whole(0, "Optimizer steps between checkpoints; 0 is at signals only."),
+    "checkpoint_minutes": _from_zero("Minutes between checkpoints; 0 is off."),
+    "checkpoint_keep": _whole(1, "How many of the newest stay, and the best."),
+    "resume": Kind(bool, lambda v: True, "true or false", "Go on from the newest complete checkpoint."),
+    "save_signal": Kind(
+        str,
+        signals.known,
+        "a signal's name: USR2, TERM, HUP or any other but USR1, INT, KILL, STOP",
+        "Signal to save and stop, exit code 85: USR2, TERM, HUP, any but USR1 (saves and goes on), INT, KILL, STOP.",
+        ("NAME",),
+    ),
+    "log_dir": Kind(
+        Path, lambda v: v.name != "", "a folder's path", "Append what each rank prints to a file here.", ("DIR",)
+    ),
+    "placement": _one_of(
+        ("auto", "dedicated", "spread", "colocated"),
+        "Ranks that serve: the first, one a node, or evenly among the workers; auto is spread on several nodes.",
+    ),
 }
 _METAVARS = {int: "N", float: "X", Path: "FILE", str: "NAME|PATH"}
 
@@ -130,9 +163,15 @@ def train_options(function: F) -> F:
         else:
             metavar = "|".join(kind.names) or _METAVARS[kind.type]
             # The values are checked by `convert`, in the same words for flags and files.
-            decorate = click.option(flag(name), name, type=str, default=None, metavar=metavar, help=text)
+            several: dict[str, Any] = {"multiple": True, "callback": _joined} if name == "inject" else {}
+            decorate = click.option(flag(name), name, type=str, default=None, metavar=metavar, help=text, **several)
         function = decorate(function)
     return function
+
+
+def _joined(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> str | None:
+    """A flag that may be repeated, as one text."""
+    return ",".join(values) if values else None
 
 
 def convert(name: str, value: object, where: str) -> Value:
@@ -196,7 +235,7 @@ def read_file(path: str) -> dict[str, Value]:
         raise UnreadableError(f"--config {path}: cannot be read: {reason}") from None
     try:
         table = tomllib.loads(text.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and bad UTF-8 are ValueErrors
         raise UsageError(f"--config {path}: not TOML: {error}") from None
     values = {}
     for key, value in table.items():
@@ -226,6 +265,7 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
         if text is not None:
             values[name] = convert(name, _parsed(name, text), flag(name))
     result = replace(TrainConfig(), **values)
+    _check_checkpoints(values)
     _check_strategy(result)
     return result
 
@@ -240,6 +280,8 @@ def _check_strategy(config: TrainConfig) -> None:
     if config.strategy in SERVERLESS:
         if config.servers:
             raise UsageError(f"--servers {config.servers}: strategy {config.strategy} has none, leave it away")
+        if config.server_device != "cpu":
+            raise UsageError(f"--server-device: strategy {config.strategy} has no servers, leave it away")
         if config.staleness_lr != "none" or config.record or config.replay:
             raise UsageError(
                 f"--staleness-lr, --record, --replay: strategy {config.strategy} has no servers to do that"
@@ -251,6 +293,14 @@ def _check_strategy(config: TrainConfig) -> None:
         raise UsageError(
             "--target-accuracy: when it is reached depends on time, leave it away with --record and --replay"
         )
+
+
+def _check_checkpoints(values: Mapping[str, Value]) -> None:
+    """Refuses the options of checkpoints, of those that were given, where there are none."""
+    names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume", "save_signal")
+    given = [flag(name) for name in names if values.get(name)]
+    if given and "checkpoint_dir" not in values:
+        raise UsageError(f"{', '.join(given)}: expected --checkpoint-dir with {'them' if given[1:] else 'it'}")
 
 
 def _check_compression(config: TrainConfig) -> None:
@@ -272,7 +322,7 @@ def _check_compression(config: TrainConfig) -> None:
 
 
 def check_files(config: TrainConfig) -> None:
-    """Checks that the log and the record can be written, without creating them, and that the replay is there.
+    """Checks that log, record and weights can be written, without creating them, and that the replay is there.
 
     Raises:
         UsageError: a folder is missing or not writable, a path is a folder itself, or no file is there.
@@ -286,6 +336,8 @@ def check_files(config: TrainConfig) -> None:
             raise UsageError(f"--{name} {path}: expected a file in an existing folder, {folder} is none")
         if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
             raise UsageError(f"--{name} {path}: expected a file that can be written, got no permission or a folder")
+    if config.save is not None:
+        export.check(config.save, "--save")
     if config.replay is not None and not config.replay.is_file():
         raise UsageError(f"--replay {config.replay}: expected a file that --record wrote, there is none")
 

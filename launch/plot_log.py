@@ -57,7 +57,7 @@ def read(path: Path) -> Run:
     for number, line in enumerate(lines, 1):
         try:
             _add(run, json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             if number == len(lines):
                 break
             raise DataError(
@@ -73,6 +73,8 @@ def _add(run: Run, event: dict[str, Any]) -> None:
     kind = event["event"]
     if kind == "start":
         run.workers = int(event.get("workers") or 1)
+        if not 0 < run.workers <= MOST_WORKERS:
+            raise ValueError(f"{run.workers} workers")
     elif kind == "progress":
         run.progress.append((float(event["time"]), float(event["samples"]), _number(event["loss"])))
     elif kind == "eval":
@@ -84,6 +86,8 @@ def _add(run: Run, event: dict[str, Any]) -> None:
         histogram = (event.get("staleness") or {}).get("histogram") or {}
         pairs = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
         run.staleness = {int(key): int(count) for key, count in pairs}
+        if not all(0 <= number < 2**63 for pair in run.staleness.items() for number in pair):
+            raise ValueError("a staleness or a count that cannot be")
         seconds = zip(event.get("waited_seconds", ()), event.get("computed_seconds", ()), strict=True)
         run.ends = [_moment(waited + computed) for waited, computed in seconds]
         if run.ends and len(run.ends) != run.workers:

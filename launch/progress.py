@@ -34,6 +34,13 @@ class Progress:
         self._pending: tuple[int, float] | None = None  # epoch, loss
         self._early: float | None = None
 
+    def note(self, text: str) -> None:
+        """Says a line of its own; a bar is drawn anew below it."""
+        if self._shown:
+            start = "\r" if self._width else ""
+            self._write(self._bar or self._lines, f"{start}{text.ljust(self._width)}\n")
+            self._width = 0
+
     def start(self, total_samples: int, epochs: int) -> None:
         """Begins a run.
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import mpiexec, outcome, terminal, threads
+from psgd.launch import forwarding, mpiexec, outcome, terminal, threads
+from psgd.launch.forwarding import descendants
 
 GRACE_S = 3.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -40,7 +41,9 @@ def split(mpiexec_args: str) -> list[str]:
         raise UsageError(f"--mpiexec-args: {error} in {mpiexec_args!r}") from None
 
 
-def run(program: Sequence[str], ranks: int, mpiexec_args: str = "", verbose: bool = False) -> int:
+def run(
+    program: Sequence[str], ranks: int, mpiexec_args: str = "", verbose: bool = False, forward: Sequence[int] = ()
+) -> int:
     """Runs `program` on `ranks` ranks and waits for the job's end. Blocks.
 
     The job must end with `outcome.report` on rank 0. SIGINT, SIGTERM and SIGHUP end all of it within a few
@@ -51,6 +54,7 @@ def run(program: Sequence[str], ranks: int, mpiexec_args: str = "", verbose: boo
         ranks: how many.
         mpiexec_args: further arguments for mpiexec, as in a shell.
         verbose: print the command to stderr.
+        forward: signals to hand on to the ranks.
 
     Returns:
         The exit code for this process: the one that the run reported; mpiexec's where it failed; 1 where
@@ -82,11 +86,13 @@ def run(program: Sequence[str], ranks: int, mpiexec_args: str = "", verbose: boo
             bind=whole,
             exports=[] if local else [n for n in _OURS if n in env],
             extra=extra,
+            slurm="SLURM_JOB_ID" in os.environ,
         )
         words += program
         if verbose:
             print(f"psgd: {shlex.join(words)}", file=sys.stderr, flush=True)
-        code, caught = _watch(words, env)
+        told = forwarding.Forwarding(program, ranks, local)
+        code, caught = _watch(words, env, told, forward)
         return 128 + caught if caught else _judge(code, outcome.read(result))
 
 
@@ -104,7 +110,9 @@ def _shared_folder() -> str | None:
     return os.getcwd() if os.access(os.getcwd(), os.W_OK) else None
 
 
-def _watch(words: Sequence[str], env: dict[str, str]) -> tuple[int, int]:
+def _watch(
+    words: Sequence[str], env: dict[str, str], told: forwarding.Forwarding, forward: Sequence[int]
+) -> tuple[int, int]:
     """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0.
 
     It gets a session of its own: a terminal's Ctrl-C reaches this process only, which hands it on.
@@ -114,7 +122,12 @@ def _watch(words: Sequence[str], env: dict[str, str]) -> tuple[int, int]:
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
 
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        told.wanted(number)
+
+    handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(_SIGNALS, note)
+    handlers |= dict.fromkeys(forward, hand_on)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         process = subprocess.Popen(
             words,
@@ -128,6 +141,7 @@ def _watch(words: Sequence[str], env: dict[str, str]) -> tuple[int, int]:
                 with contextlib.suppress(subprocess.TimeoutExpired):  # a signal alone would not end the wait
                     code = process.wait(timeout=0.2)
                     return (code if code >= 0 else 128 - code), 0
+                told.look(process.pid)
             _end(process, caught)
             return 0, caught[0]
         finally:
@@ -170,17 +184,3 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
-
-
-def descendants(pid: int) -> list[int]:
-    """Lists the processes started by `pid`, directly or not, that still run."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found = list(children.get(pid, []))
-    for child in found:  # grows as it is walked
-        found += children.get(child, [])
-    return found

@@ -1,23 +1,20 @@
 """`psgd train`: starts the ranks of a training run, or is one of them."""
 
-import contextlib
 import json
 import os
+import signal
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePath
+from typing import Any
 
 import click
 
-from psgd import stragglers
+from psgd import injection, signals
 from psgd.config import SERVERLESS, TrainConfig
 from psgd.kernels.errors import AgreedError, UsageError
-from psgd.launch import options, outcome, ranks, summary
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from psgd.launch import options, outcome, ranks, startup, summary
 
 WORKERS = 2
 
@@ -27,16 +24,15 @@ WORKERS = 2
 @options.train_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object, last on stdout.")
 @click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell.")
-@click.option("--verbose", is_flag=True, help="Show how the ranks are started.")
+@click.option("--verbose", is_flag=True, help="Show how the ranks are started, and where each is.")
 def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, **flags: Any) -> int:
-    """Train a model with a parameter server.
+    """Train a model with distributed SGD.
 
     Alone, the command starts its own ranks: 1 server and 2 workers. Started by mpirun or srun, it is one rank
     of that job, server 0 being rank 0.
     """
-    place = ranks.place()
-    if place is not None:
-        return _be_rank(flags, config, as_json, place[1])
+    if ranks.place() is not None:
+        return _be_rank(flags, config, as_json, verbose)
     chosen = options.build(flags, config)
     servers, workers = sizes(chosen)
     from psgd.launch import spawn
@@ -48,12 +44,13 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
             f"--servers {servers} --workers {workers}: expected at most {most} ranks started on one machine of "
             f"{os.cpu_count()} cores; start more with mpirun or srun on several"
         )
-    stragglers.check(chosen.inject, range(workers))
+    injection.check(chosen.inject, workers, servers)
     options.check_here(chosen)
     if servers + workers == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
-        return _run(replace(chosen, servers=0, workers=1), as_json, None)
-    return spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose)
+        return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
+    forward = [signal.SIGUSR1, signals.known(chosen.save_signal)]
+    return spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, [s for s in forward if s is not None])
 
 
 def sizes(config: TrainConfig) -> tuple[int, int]:
@@ -82,62 +79,79 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
             f"--workers {workers} --servers {servers}: expected {workers + servers} ranks, got {size}; "
             f"start it with -n {workers + servers}, or leave --workers away"
         )
-    stragglers.check(config.inject, range(workers))
+    injection.check(config.inject, workers, servers)
     return replace(config, servers=servers, workers=workers)
 
 
-def _be_rank(flags: Mapping[str, object], config: str | None, as_json: bool, size: int | None) -> int:
+def _be_rank(flags: Mapping[str, object], config: str | None, as_json: bool, verbose: bool) -> int:
     try:
         chosen: TrainConfig | UsageError = options.build(flags, config)
     except options.UnreadableError as error:
         # Perhaps on this host only: the others would wait in MPI_Init for ever if this rank left now.
         chosen = error
-    if size is not None and isinstance(chosen, TrainConfig):
-        chosen = fit(chosen, size)
-    return _run(chosen, as_json, size)
+    return _run(chosen, as_json, verbose)
 
 
-def _run(config: TrainConfig | UsageError, as_json: bool, told: int | None) -> int:
+def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     """One rank's whole part. Starts MPI; the job ends together, whatever happens on one rank.
 
     Args:
         config: the run, or why this rank has none.
         as_json: how rank 0 prints the result.
-        told: the number of ranks that the launcher's environment names, if it does.
+        verbose: rank 0 prints who is where.
     """
-    comm = _start(told)
+    wish = signals.Wish()
+    if isinstance(config, TrainConfig):
+        wish = signals.Wish(config.checkpoint_minutes)
+        signals.listen(wish, config.save_signal, saves=config.checkpoint_dir is not None)
+    comm = startup.start()
+    wish.leads = comm.Get_rank() == 0
     from psgd.ending import guard
 
     with guard(comm):
-        from psgd.launch.progress import Progress
+        from psgd.launch import logs
         from psgd.training import run
 
         try:
             chosen = _agreed(config, comm)
-            progress = Progress(shown=comm.rank == 0)
-            with contextlib.closing(progress):
-                result = run(chosen, comm, on_progress=progress)
+            with logs.output(chosen.log_dir, comm) as said:
+                startup.announce(comm, chosen.servers or 0, chosen.placement, verbose, said.progress.note)
+                wish.tell = said.progress.note
+                result = run(chosen, comm, said.progress, wish)
+                if result is not None and result["requeue"] and result["checkpoint"]:
+                    said.progress.note(_stopped(result["checkpoint"]))
+                said.progress.close()
+                if result is not None:
+                    said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
-            return _refuse(error)
+            return _refuse(error, comm.rank)
+        code = signals.REQUEUE if result is not None and result.get("requeue") else 0
         if comm.rank == 0:
-            assert result is not None
-            print(json.dumps(result) if as_json else summary.text(result))
-            sys.stdout.flush()
-            outcome.report(0)
-    return 0
+            outcome.report(code)
+    return code
+
+
+def _stopped(path: str) -> str:
+    step = int(PurePath(path).name.rpartition("-")[2])
+    return f"saved at step {step:,} in {path} and stopped; go on with --resume"
 
 
 def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     """The options, once all ranks have the same and none has found a fault in them. Collective."""
+    from psgd import placement
     from psgd.agreement import agree
+    from psgd.launch import logs
 
     complaint = None
     try:
         if isinstance(config, UsageError):
             raise config
         config = fit(config, comm.size)
+        placement.checked(config.placement, config.servers or 0, comm.size)
         if comm.rank == 0:
             options.check_files(config)
+        if config.log_dir is not None and (cannot := logs.prepare(config.log_dir)):
+            raise UsageError(cannot)
     except UsageError as error:
         complaint = str(error)
     signature = {name: str(value) for name, value in vars(config).items()} if complaint is None else {}
@@ -146,38 +160,9 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     return config
 
 
-def _refuse(error: AgreedError) -> int:
+def _refuse(error: AgreedError, rank: int) -> int:
     """All ranks have the same error and end by themselves: rank 0 speaks, and its exit code is the job's."""
-    if not ranks.speaks():
+    if rank != 0:
         return 0
     print(f"psgd: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     return 0 if outcome.report(2) else 2
-
-
-def _start(told: int | None) -> "MPI.Intracomm":
-    """Starts MPI, and refuses a job whose ranks do not see each other."""
-    import mpi4py
-
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
-    from mpi4py import MPI
-
-    several = told is not None and told > 1
-    # Under another MPI's mpiexec each rank is alone; MPICH's under Open MPI's cannot even start.
-    foreign = several and "OMPI_COMM_WORLD_RANK" in os.environ and MPI.get_vendor()[0] != "Open MPI"
-    if not foreign and not MPI.Is_initialized():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's word on the same thing, once a rank
-            MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    if foreign or (several and MPI.COMM_WORLD.size == 1):
-        raise UsageError(_alone(told or 0, MPI.get_vendor()))
-    return MPI.COMM_WORLD
-
-
-def _alone(told: int, vendor: tuple[str, tuple[int, ...]]) -> str:
-    name = f"{vendor[0]} {'.'.join(map(str, vendor[1]))}"
-    slurm = "pmix" if vendor[0] == "Open MPI" else "pmi2"
-    return (
-        f"the environment says {told} ranks, but each would train alone: they were not started by the "
-        f"mpiexec of mpi4py's MPI, {name}; run plain `psgd train`, which finds that one, or under SLURM "
-        f"srun --mpi={slurm}"
-    )

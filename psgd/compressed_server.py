@@ -5,7 +5,8 @@ the parameters as they are now, so what an answer leaves out is in the next one'
 that and its decoded gradient, two shards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from psgd.collectives.requests import close
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
-from psgd.compressed_worker import WHOLE
+from psgd.compressed_worker import NOTHING, WHOLE
 from psgd.compression import Compression
 from psgd.kernels.errors import ContractError
 from psgd.mesh import Mesh
@@ -80,8 +81,8 @@ class CompressedServerTransport(MpiServerTransport):
     def next(self) -> Header | Action:
         """See `psgd.transport.ServerTransport`."""
         event = super().next()
-        if isinstance(event, Header) and event.kind == Kind.PUSH and self._links:
-            self._links[event.worker].extra = event.extra
+        if isinstance(event, Header) and self._links and (event.kind == Kind.PUSH or event.extra == NOTHING):
+            self._links[event.worker].extra = event.extra  # or a resumed worker waits for a payload
         return event
 
     def fetch(self, worker: int, segment: int) -> Vector:
@@ -133,6 +134,20 @@ class CompressedServerTransport(MpiServerTransport):
         self._answer(peer)
         link.answer = self._comm.Isend([link.out[:nbytes], MPI.BYTE], link.rank, Tag.PAYLOAD)
         self.bytes_sent += nbytes
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """See `MpiServerTransport`. The residual is made anew for each answer."""
+        found = self._codec.arrays() if self._links else {}
+        return {f"down.{name}": array for name, array in found.items() if name != "residual"}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], pulled: Mapping[int, Vector]) -> None:
+        """See `MpiServerTransport`."""
+        for name, array in self.arrays().items():
+            if name in arrays:
+                array[:] = arrays[name]
+        if self._links:
+            for worker, shard in pulled.items():
+                self._links[worker].known[:] = shard
 
     def drain(self) -> None:
         """See `psgd.transport.ServerTransport`."""

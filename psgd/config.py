@@ -52,8 +52,20 @@ class TrainConfig:
         staleness_lr: what stale gradients are scaled by: `none`, `inverse` or `exponential`.
         record: file for the order of the run, or None.
         replay: file with the order that the run is to follow, or None.
-        inject: slow workers, as `psgd.stragglers` reads it; empty is none.
+        device: what workers compute on: `cpu` or `cuda`.
+        server_device: what servers keep their optimizer's state and take steps on, likewise.
+        data_device: where the training set lies: `cpu`, `cuda`, or `auto`, on the GPU where it fits.
+        inject: trouble on purpose, as `psgd.injection` reads it; empty is none.
         log: JSON lines file, or None.
+        save: file for the final parameters, `.npz` or `.pt`, or None.
+        checkpoint_dir: folder for checkpoints, seen by all ranks, or None.
+        checkpoint_every: optimizer steps from one checkpoint to the next; 0 is only when asked by a signal.
+        checkpoint_minutes: the same in time; 0 is off.
+        checkpoint_keep: how many of the newest stay, and the best.
+        resume: go on from the newest complete checkpoint in `checkpoint_dir`.
+        save_signal: name of the signal that saves and stops, exit code 85; SIGUSR1 saves and goes on.
+        log_dir: folder for a file a rank with all that it prints, or None.
+        placement: which ranks serve: `auto`, `dedicated`, `spread` or `colocated`, as `psgd.placement` says it.
     """
 
     dataset: str = "digits"
@@ -97,8 +109,20 @@ class TrainConfig:
     staleness_lr: str = "none"
     record: Path | None = None
     replay: Path | None = None
+    device: str = "cpu"
+    server_device: str = "cpu"
+    data_device: str = "auto"
     inject: str = ""
     log: Path | None = None
+    save: Path | None = None
+    checkpoint_dir: Path | None = None
+    checkpoint_every: int = 0
+    checkpoint_minutes: float = 0.0
+    checkpoint_keep: int = 3
+    resume: bool = False
+    save_signal: str = "USR2"
+    log_dir: Path | None = None
+    placement: str = "auto"
 
 
 STRATEGY_OPTIONS = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -12,23 +13,28 @@ from numpy.typing import NDArray
 from psgd import rules
 from psgd.alarm import Alarm
 from psgd.arguments import whole_number
+from psgd.checkpoint.folder import Checkpoint
 from psgd.client import Client, LocalClient, MpiClient
 from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.split import split
 from psgd.collectives.waiting import Waiter
 from psgd.collectives.watch import BACKGROUND
 from psgd.compression import Compression
+from psgd.device_vectors import on_device
 from psgd.gradients import Gradients, allocate, apart
 from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
 from psgd.peers import Peers
 from psgd.recording import Recorder
+from psgd.resuming import Plan, say
 from psgd.rules import Rule
+from psgd.saving import Saver
 from psgd.schedules import Schedule
-from psgd.server import Server
 from psgd.server_transport import MpiServerTransport
+from psgd.serving import serve
 from psgd.shard import Shard
+from psgd.signals import SAVE_AND_STOP
 from psgd.worker_transport import MpiWorkerTransport
 
 Vector = NDArray[np.floating]
@@ -46,6 +52,7 @@ class Connection:
         mesh: the ranks by role.
         metrics: counters; filled on server 0.
         bytes_sent, bytes_received: of this rank, headers included.
+        leaving: the run was asked to save and stop, and has.
     """
 
     def __init__(
@@ -61,8 +68,17 @@ class Connection:
         reduction_factor: float,
         scale: Callable[[int], float] | None = None,
         compression: Compression | None = None,
+        saver: Saver | None = None,
+        staged: bool = False,
     ) -> None:
         self.mesh = mesh
+        self._far: Vector | None = None  # the caller's, on a GPU, where the strategy works on the host
+        if staged:
+            from psgd.device.staged import host_copy
+
+            self._far, params = params, host_copy(params)
+        self.leaving = False
+        self._saver = saver or Saver(Plan(), mesh, metrics)
         self._params = params
         self._skipping = False
         self.metrics = metrics
@@ -107,7 +123,9 @@ class Connection:
         """
         if self._skipping:
             raise _WorkersOnly
-        return self._params if self._client is None else self._client.params
+        if self._client is not None:
+            return self._client.params
+        return self._params if self._far is None else self._far
 
     @property
     def evaluated_params(self) -> Vector:
@@ -153,10 +171,52 @@ class Connection:
             UsageError: samples is not a whole number of 0 or more, or this is outside the `with` block.
             PeerLostError: another worker left the block with an error.
         """
-        client = self._only_on_workers()
+        client, saver = self._only_on_workers(), self._saver
         if type(samples) is not int or samples < 0:
             samples = whole_number("step: samples", samples)
+        saver.check()
+        if wanted := saver.wish.fresh():
+            client.ask_save(wanted == SAVE_AND_STOP)
         client.step(samples, loss)
+        saver.clock += 1
+        if client.saving:
+            self._save(client)
+
+    def save(self, stop: bool = False) -> None:
+        """Asks for a checkpoint soon: all save after the same step, this rank's next or a later one. Does not block.
+
+        Args:
+            stop: all workers' `stop` is true after it, and `leaving`.
+        """
+        self._only_on_workers()
+        self._saver.wish.ask(stop)
+
+    def _save(self, client: Client) -> None:
+        """This worker stands at a cut, in a step or while it waits for the others at its end."""
+        self.leaving = self.leaving or client.leaving
+        self._saver.save(client.cut, client.leaving, client.state)
+
+    @property
+    def clock(self) -> int:
+        """This worker's calls of `step`, those before the checkpoint that the run goes on from included."""
+        self._only_on_workers()
+        return self._saver.clock
+
+    @property
+    def resumed_from(self) -> Checkpoint | None:
+        """The checkpoint that the run goes on from, or None. `resumed_from.manifest` has its samples and steps."""
+        return self._saver.found
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """On rank 0 the newest complete checkpoint; None elsewhere, and where there is none."""
+        return self._saver.path
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What this worker saves beside: numbers, texts, lists of them, arrays. After resuming, what it had saved."""
+        self._only_on_workers()
+        return self._saver.extra
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         """Where pushing can begin while the backward pass still runs: a function to be told of each final range.
@@ -186,9 +246,13 @@ class Connection:
             self._meet()
             return self
         if mesh.servers == 0:
-            shard = self._shard(params)
-            self._client = LocalClient(shard, np.zeros_like(params), self.metrics)
-            self._client.start()
+            shard = self._shard(params, segment=params.size) if on_device(params) else self._shard(params)
+            try:
+                self._go(LocalClient(shard, np.zeros_like(params), self.metrics))
+            except BaseException:
+                self._client = None
+                self._end(failed=True)
+                raise
             return self
         small = self._compression is not None
         grads = apart(mesh, params.size, params.dtype) if small else allocate(mesh, params.size, params.dtype)
@@ -214,8 +278,7 @@ class Connection:
         self._alarm = Alarm(mesh.world, [rank for rank in range(mesh.workers) if rank != mesh.index], mesh.index)
         BACKGROUND.add(self._alarm)
         try:
-            self._client = self._strategy(self._peers(alarm=self._alarm))
-            self._client.start()
+            self._go(self._strategy(self._peers(alarm=self._alarm)))
         except BaseException:
             self._client = None
             self._end(failed=True)
@@ -226,16 +289,34 @@ class Connection:
         if compression is not None:
             from psgd.compressed_worker import join
 
-            self._transport, self._client = join(
+            self._transport, client = join(
                 mesh, params, grads, self._shards, compression, self._clip_norm, self._segment, self._waiter
             )
-            self._client.start()
+            self._go(client)
             return
         self._transport = transport = MpiWorkerTransport(
             mesh, params, grads, self._shards, reached=reached, segment=self._segment, waiter=self._waiter
         )
-        self._client = MpiClient(transport, params, grads, first=mesh.index == 0)
-        self._client.start()
+        self._go(MpiClient(transport, params, grads, first=mesh.index == 0))
+
+    def _go(self, client: Client) -> None:
+        """Starts a worker, or takes up what it had saved."""
+        saver = self._saver
+        if self._far is not None:
+            from psgd.device.staged import Staged
+
+            client = Staged(client, self._far)
+        self._client, client.on_cut = client, partial(self._save, client)
+        client.save_every(saver.every)
+        if saver.found is not None:
+            with saver.found.explained():
+                lost = client.restore(*saver.states())
+            for line in [*lost, *getattr(client, "notes", ())]:
+                if self.mesh.index == 0:
+                    say(f"warning: resume: {line}")
+        client.start()
+        if self.mesh.servers == 0:
+            saver.recount()
 
     def _serve(self, grads: Gradients) -> None:
         mesh, part = self.mesh, self._shards[self.mesh.index]
@@ -256,17 +337,9 @@ class Connection:
                 mesh, shard.params, shard.ranges, compression=self._compression, waiter=self._waiter, follows=follows
             )
         self._transport = transport
-        server = Server(
-            transport,
-            shard,
-            self._strategy,
-            workers=mesh.workers,
-            index=mesh.index,
-            servers=mesh.servers,
-            metrics=self.metrics,
-            scale=self._scale,
+        self.leaving = serve(
+            mesh, shard, part, self._params.size, transport, self._strategy, self.metrics, self._scale, self._saver
         )
-        server.run()
         if isinstance(self._strategy, Recorder):
             self._strategy.close()
 
@@ -279,6 +352,7 @@ class Connection:
         try:
             if failed and self._alarm is not None:
                 self._alarm.ring()
+            self._saver.close(failed)
             if transport is not None:
                 self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
                 transport.close()

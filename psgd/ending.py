@@ -44,6 +44,12 @@ INSIST_S = 1.0  # from a signal until it is clear that the main thread does not 
 POLL_S = 0.2  # 40 us each time; how soon ULFM knows depends on how often ranks outside MPI make progress
 
 _first = threading.Lock()
+_told = [2]
+
+
+def tell(descriptor: int | None) -> None:
+    """Sends last words to a descriptor too, for one whose stderr is a file; None takes that back."""
+    _told[1:] = [] if descriptor is None else [descriptor]
 
 
 def guard(comm: "MPI.Comm") -> contextlib.AbstractContextManager[None]:
@@ -200,9 +206,13 @@ class _Rank:
             with contextlib.suppress(Exception):
                 stream.flush()
         with contextlib.suppress(OSError):
-            rest = f"{text}\n".encode(errors="backslashreplace")
-            while rest:
-                rest = rest[os.write(2, rest) :]
+            first, *lines = text.split("\n")
+            mine = f"[{self.rank}/{self.size}] " if self.size > 1 else ""
+            words = "".join([first, *(f"\n{mine}{line}" for line in lines), "\n"]).encode(errors="backslashreplace")
+            for descriptor in _told:
+                rest = words
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
         time.sleep(FORWARD_S)
         here = threading.current_thread() is threading.main_thread()
         with contextlib.suppress(Exception):

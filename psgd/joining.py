@@ -1,5 +1,8 @@
 """`psgd.connect`: the parameter server under somebody else's training loop."""
 
+import inspect
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,16 +11,24 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from psgd import compression as compressions
+from psgd import placement as placements
 from psgd import rules, staleness, strategies
 from psgd.agreement import agree
 from psgd.arguments import real_number, whole_number
 from psgd.connection import Connection
+from psgd.cuts import Cuts
+from psgd.device_vectors import on_device
+from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
 from psgd.mesh import Mesh
 from psgd.metrics import RunMetrics
+from psgd.nn.layout import Layout
 from psgd.recording import Recorder, Replay, load
+from psgd.resuming import Plan, prepare
 from psgd.rules import Rule
+from psgd.saving import Saver
 from psgd.schedules import Schedule, constant
+from psgd.signals import Wish
 from psgd.wire import INLINE_BYTES
 
 Vector = NDArray[np.floating]
@@ -29,6 +40,7 @@ def connect(
     *,
     strategy: str = "sync",
     servers: int | None = None,
+    placement: str | Sequence[int] = "auto",
     lr: float | Schedule = 0.1,
     rule: str | Rule = "sgd",
     momentum: float = 0.9,
@@ -44,11 +56,19 @@ def connect(
     replay: str | Path | None = None,
     metrics: RunMetrics | None = None,
     segment_bytes: int | None = None,
+    checkpoint_dir: str | Path | None = None,
+    checkpoint_every: int = 0,
+    checkpoint_minutes: float = 0.0,
+    checkpoint_keep: int = 3,
+    resume: bool = False,
+    run: Mapping[str, Any] | None = None,
+    layout: Layout | None = None,
+    wish: Wish | None = None,
     **options: Any,
 ) -> "Connection":
     """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.
 
-    The first `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
+    `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
     the block; then the block's body is skipped there at its first use of a worker's attribute. The first worker's
     `params` are where everyone starts. On leaving, every worker's `params` hold the final weights; a server's
     hold its own part of them.
@@ -61,9 +81,13 @@ def connect(
     Args:
         comm: any intracommunicator; a private duplicate is used and freed at the end. Collective.
         params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
-            place by `step` and owned by the caller; do not write to it inside the block.
+            place by `step` and owned by the caller; do not write to it inside the block. Of NumPy, or on workers of
+            CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md).
         strategy: a name in `psgd.strategies.NAMES`.
         servers: how many ranks serve; None is 1, or 0 on a single rank and for strategies that have none.
+        placement: which ranks serve (`psgd.placement`): `dedicated`, the first ones; `spread`, one a node in turn;
+            `colocated`, evenly among the workers; `auto`, dedicated on one node and spread on several; or the ranks
+            themselves. Server 0 is always rank 0.
         lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
         rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
         momentum: factor, for a rule given by name.
@@ -82,6 +106,15 @@ def connect(
         replay: such a file, whose order is enforced: the same program on the same data ends with the same bits.
         metrics: filled on server 0 (where there is none, on worker 0).
         segment_bytes: large shards travel in messages of this size; None chooses by the size of a shard.
+        checkpoint_dir: folder for checkpoints, seen by all ranks, of this run alone; None makes none.
+        checkpoint_every: optimizer steps from one to the next, each worker's own where they do not keep pace; 0 is only
+            when asked.
+        checkpoint_minutes: the same in time; 0 is off.
+        checkpoint_keep: how many of the newest stay, and the one with the best accuracy.
+        resume: go on from the newest complete one; start anew where there is none.
+        run: what a run that goes on must have in common besides, as JSON can say it.
+        layout: names and shapes in `params`, for who reads the checkpoints.
+        wish: asks for checkpoints from outside the loop (`psgd.signals`).
         **options: the strategy's own.
 
     Raises:
@@ -96,14 +129,24 @@ def connect(
     count, segment = (1 if size > 1 and not strategies.serverless(strategy) else 0), 0
     signature: dict[str, Any] = {}
     compression = None
+    plan = Plan(
+        Path(checkpoint_dir) if isinstance(checkpoint_dir, (str, os.PathLike)) else None,
+        checkpoint_every,
+        checkpoint_minutes,
+        checkpoint_keep,
+        resume,
+        layout,
+    )
     try:
+        asked = _asked(checkpoint_dir, plan)
+        plan.check()
         if servers is not None:
             count = whole_number("servers", servers)
             if count and strategies.serverless(strategy):
                 raise UsageError(f"servers: strategy {strategy} has none, expected 0, got {count}")
         schedule = lr if callable(lr) else constant(real_number("lr", lr, above=0.0))
         chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
-        decide = strategies.create(strategy, size - count, **options)
+        decide = strategies.create(strategy, size - count, list(inspect.signature(connect).parameters), **options)
         if reduction not in ("mean", "sum"):
             raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
         clip = real_number("clip_norm", clip_norm)
@@ -128,6 +171,7 @@ def connect(
             "size": vector.size,
             "dtype": str(vector.dtype),
             "servers": count,
+            "placement": placements.checked(placement, count, size),
             "strategy": strategy,
             "strategy's options": repr(sorted(options.items())),
             "rule": chosen.name,
@@ -141,39 +185,86 @@ def connect(
             "compress": repr(compression),
             "workers": size - count,
             "replay": replay is not None,
+            **asked,
         }
-        decide = _ordered(decide, record, replay, signature, comm.Get_rank())
+        plan.must_agree(_common(signature, "servers", "reduction"), run or {})
     except Exception as error:  # whatever it is, all ranks must hear of it
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         complaint = complaint or text
     agree(comm, "psgd.connect", signature, complaint)
+    prepare(comm, plan)
+    if not strategies.serverless(strategy):
+        decide = _ordered(decide, record, replay, signature, comm, plan)
+    metrics = metrics or RunMetrics(size - count)
+    mesh = Mesh(comm, count, strategies.serverless(strategy), placements.agree(comm, count, placement))
     return Connection(
-        Mesh(comm, count, peers=strategies.serverless(strategy)),
+        mesh,
         vector,
         decide,
         chosen,
         schedule,
-        metrics or RunMetrics(size - count),
+        metrics,
         segment // vector.itemsize,
         clip,
         float(size - count) if reduction == "sum" else 1.0,
         scale,
         compression if size > 1 else None,
+        Saver(plan, mesh, metrics, wish),
+        staged=on_device(vector) and size > 1 and (compression is not None or strategy not in strategies.ON_DEVICE),
     )
 
 
-def _ordered(
-    strategy: Any, record: str | Path | None, replay: str | Path | None, run: dict[str, Any], rank: int
-) -> Any:
-    """The strategy, with its decisions written to a file or taken from one; only rank 0 touches files."""
-    common = {
-        key: run[key]
-        for key in ("size", "dtype", "strategy", "strategy's options", "workers", "rule", "lr", "compress")
+def _asked(directory: object, plan: Plan) -> dict[str, Any]:
+    """What all ranks must ask of checkpoints alike, under the arguments' names.
+
+    Raises:
+        UsageError: `directory`, as it was given, is no path, or there is none for what was asked.
+    """
+    if directory is not None and plan.directory is None:
+        raise UsageError(f"checkpoint_dir: expected a folder's path, got {directory!r}")
+    asked = {
+        "checkpoint_every": plan.every,
+        "checkpoint_minutes": plan.minutes,
+        "checkpoint_keep": plan.keep,
+        "resume": plan.resume,
     }
-    if replay is not None:
-        strategy = Replay(run["workers"], load(Path(replay), common) if rank == 0 else [])
-    if record is not None and rank == 0:
-        strategy = Recorder(strategy, Path(record), common)
+    given = [name for name, value in asked.items() if value and (name, value) != ("checkpoint_keep", Plan.keep)]
+    if directory is None and given:
+        raise UsageError(f"{', '.join(given)}: expected checkpoint_dir with {'them' if given[1:] else 'it'}")
+    where = None if plan.directory is None else str(plan.directory)
+    return {"checkpoint_dir": where, **asked, "layout": repr(plan.layout)}
+
+
+def _common(run: dict[str, Any], *more: str) -> dict[str, Any]:
+    """What a run must have in common with one that goes on from it."""
+    names = ("size", "dtype", "strategy", "strategy's options", "workers", "rule", "compress", *more)
+    return {name: run[name] for name in names}
+
+
+def _ordered(
+    strategy: Any,
+    record: str | Path | None,
+    replay: str | Path | None,
+    run: dict[str, Any],
+    comm: MPI.Intracomm,
+    plan: Plan,
+) -> Any:
+    """The strategy, with its decisions written to a file or taken from one, and cuts. Only rank 0 touches files."""
+    common, leads, complaint = _common(run, "lr"), comm.Get_rank() == 0, None
+    try:
+        if replay is not None:
+            strategy = Replay(run["workers"], load(Path(replay), common) if leads else [])
+        elif plan.directory is not None:
+            strategy = Cuts(strategy, run["workers"], plan.every)
+        if record is not None and leads:
+            strategy = Recorder(strategy, Path(record), common, resumed=plan.found is not None)
+    except UsageError as error:
+        complaint = str(error)
+    try:
+        agree(comm, "psgd.connect", {}, complaint)
+    except UsageError:
+        plan.release()
+        raise
     return strategy
 
 
@@ -191,8 +282,10 @@ def segment_bytes_for(shard_bytes: int, asked: int | None) -> int:
 
 def _checked(params: ArrayLike) -> tuple[Vector, str | None]:
     """The vector itself, and what is wrong with it (or None)."""
-    if not isinstance(params, np.ndarray):
-        return np.empty(0, np.float32), f"params: expected a NumPy array, got {type(params).__name__}"
+    try:
+        array_module(params)
+    except UsageError as error:
+        return np.empty(0, np.float32), f"params: {error}"
     vector = cast(Vector, params)
     if vector.dtype not in (np.float32, np.float64):
         return vector, f"params: expected float32 or float64, got {vector.dtype}: convert it with astype"
@@ -201,6 +294,6 @@ def _checked(params: ArrayLike) -> tuple[Vector, str | None]:
             vector,
             f"params: expected a contiguous 1-D array, got shape {vector.shape}: pass params.reshape(-1)",
         )
-    if not vector.flags.writeable:
+    if not on_device(vector) and not vector.flags.writeable:
         return vector, "params: expected a writable array, got a read-only one: pass a copy"
     return vector, None

@@ -13,11 +13,12 @@ class Journal:
     """Writes JSON lines to a file; without a path it does nothing. A disk that is full costs the log, not the run.
 
     Args:
-        path: the file, overwritten; None is off.
+        path: the file; None is off.
+        append: what is in it stays, for a run that goes on; else it is overwritten.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._file = None if path is None else path.open("w", encoding="utf-8", buffering=1)
+    def __init__(self, path: Path | None, append: bool = False) -> None:
+        self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8", buffering=1)
 
     def write(self, event: str, **fields: Any) -> None:
         """Writes one line; numbers that are not finite become null."""

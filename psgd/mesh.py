@@ -1,7 +1,8 @@
 """Who is who: ranks seen through named sub-communicators instead of bare rank arithmetic."""
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Literal, cast
 
 from mpi4py import MPI
 
@@ -11,7 +12,7 @@ Role = Literal["server", "worker"]
 
 
 class Mesh:
-    """The ranks of a run: the first `servers` ranks hold the parameters, the others compute gradients.
+    """The ranks of a run: some hold the parameters, the others compute gradients.
 
     A single rank is a worker with no server. All communicators are private duplicates: psgd's messages never meet
     the caller's. Creating a mesh is collective over `comm`; call `free()` (or leave the `with` block) on all ranks.
@@ -20,9 +21,11 @@ class Mesh:
         comm: any intracommunicator; it stays the caller's.
         servers: number of servers; 0 with a single rank, or where workers have none (`peers`).
         peers: there are no servers whatever the number of ranks.
+        serving: the ranks of `comm` that serve, server 0 first, the same on all ranks (`psgd.placement`); None is the
+            first ones.
 
     Attributes:
-        world: private duplicate of `comm`.
+        world: private communicator of all ranks: the servers first, then the workers, whatever their ranks in `comm`.
         server, worker, data: sub-communicators by name, None on ranks outside. `data` joins the ranks that split
             the samples between them: the workers.
         role: "server" or "worker".
@@ -33,7 +36,9 @@ class Mesh:
         UsageError: the ranks do not suffice (on all ranks alike).
     """
 
-    def __init__(self, comm: MPI.Intracomm, servers: int = 1, peers: bool = False) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, servers: int = 1, peers: bool = False, serving: Sequence[int] | None = None
+    ) -> None:
         size, rank = comm.Get_size(), comm.Get_rank()
         if not peers and (servers < 0 or servers >= size or (servers == 0 and size > 1)):
             raise UsageError(
@@ -44,10 +49,14 @@ class Mesh:
             )
         self.servers = servers
         self.workers = size - servers
-        self.role: Role = "server" if rank < servers else "worker"
-        self.index = rank if self.role == "server" else rank - servers
-        self.world = comm.Dup()
-        part = self.world.Split(0 if self.role == "server" else 1, rank)
+        first = list(range(servers)) if serving is None else list(serving)
+        order = first + [other for other in range(size) if other not in set(first)]
+        place = order.index(rank)
+        plain = order == list(range(size))
+        self.world = comm.Dup() if plain else cast(MPI.Intracomm, comm.Split(0, place))
+        self.role: Role = "server" if place < servers else "worker"
+        self.index = place if self.role == "server" else place - servers
+        part = self.world.Split(0 if self.role == "server" else 1, place)
         self.server = part if self.role == "server" else None
         self.worker = part if self.role == "worker" else None
         self.data = self.worker

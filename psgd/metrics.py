@@ -2,14 +2,18 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
+from psgd.checkpoint.state import JSON
 from psgd.waits import Waits
 from psgd.wire import Header
 
 Event = Literal["progress", "epoch", "eval"]
 _NAP_S = 0.1
+_OWN = ("_next_epoch", "_epoch_loss", "_loss_sum", "_loss_samples")
+_TOTALS = (*_OWN, "samples", "steps", "lr", "accuracy", "test_loss", "seconds_to_target")
+_BY_WORKER = ("pushes", "waited", "dropped", "waited_s", "computed_s")
 
 
 class RunMetrics:
@@ -164,6 +168,25 @@ class RunMetrics:
     def ended(self, worker: int, waited_s: float, computed_s: float) -> None:
         """A worker has no more pushes: its seconds in `step`, and its others."""
         self.waited_s[worker], self.computed_s[worker] = waited_s, computed_s
+
+    def facts(self) -> dict[str, JSON]:
+        """All counters, for a checkpoint."""
+        return {
+            **{name: getattr(self, name) for name in (*_TOTALS, *_BY_WORKER)},
+            "_loss_sum": float(self._loss_sum),
+            "staleness": {str(tau): pushes for tau, pushes in self.staleness.items()},
+            "elapsed_s": self.elapsed_s(),
+        }
+
+    def restore(self, facts: Mapping[str, JSON]) -> None:
+        """Goes on from what `facts` gave; what is counted by worker only where there are as many workers."""
+        for name in _TOTALS:
+            setattr(self, name, facts[name])
+        for name in _BY_WORKER:
+            if len(facts[name]) == len(self.pushes):
+                setattr(self, name, list(facts[name]))
+        self.staleness = Counter({int(tau): pushes for tau, pushes in facts["staleness"].items()})
+        self._started = time.perf_counter() - facts["elapsed_s"]
 
     def staleness_summary(self) -> dict[str, object]:
         """Mean, maximum and histogram (staleness as text to pushes) of all pushes."""

@@ -1,19 +1,23 @@
 """The order of a run as a file: written while it happens, and enforced when it is to happen again.
 
 JSON lines. The first says what the run was; each other one is an action: the pushes that were applied, whether their
-group stayed open, and who was released. A run that follows the same order on the same data ends with the same bits.
+group stayed open, who was released, and where checkpoints were made. A run that follows the same order on the same
+data ends with the same bits.
 """
 
 import json
-from collections import deque
+import math
+import sys
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from psgd.kernels.errors import ContractError, UsageError
-from psgd.order import Action, Member
+from psgd.order import Action, Cut, Member
+from psgd.signals import SAVE, SAVE_AND_STOP
 from psgd.strategies import Strategy
-from psgd.wire import Header
+from psgd.wire import Header, asked
 
 FORMAT = "psgd order 1"
 
@@ -23,21 +27,23 @@ class Recorder:
 
     Args:
         strategy: the one that decides.
-        path: the file, overwritten.
+        path: the file, overwritten; where the run is resumed, it goes on at the cut.
         run: what a run that follows it must have in common, as JSON can say it.
+        resumed: the run is; `restore` comes next.
 
     Raises:
         UsageError: the file cannot be written.
     """
 
-    def __init__(self, strategy: Strategy, path: Path, run: Mapping[str, Any]) -> None:
+    def __init__(self, strategy: Strategy, path: Path, run: Mapping[str, Any], resumed: bool = False) -> None:
         self.fixed_order = strategy.fixed_order
         self._strategy = strategy
         try:
-            self._file = path.open("w", encoding="utf-8")
+            self._file = path.open("r+" if resumed else "w", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"record: {path} cannot be written: {error.strerror}") from None
-        self._write({"format": FORMAT, "run": dict(run)})
+        if not resumed:
+            self._write({"format": FORMAT, "run": dict(run)})
 
     def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
         """See `psgd.strategies.Strategy`."""
@@ -46,6 +52,19 @@ class Recorder:
     def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
         """See `psgd.strategies.Strategy`."""
         return self._kept(self._strategy.on_done(worker, now))
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. What was written after the cut goes.
+
+        Raises:
+            UsageError: the file has less than the run had done.
+        """
+        self._strategy.restore(cut)
+        for _ in range(1 + cut.actions):
+            if not self._file.readline().endswith("\n"):
+                raise UsageError(f"record: {self._file.name} has not what the run had done at its checkpoint")
+        self._file.seek(self._file.tell())
+        self._file.truncate()
 
     def close(self) -> None:
         """Closes the file; it is whole then."""
@@ -56,7 +75,11 @@ class Recorder:
             told: dict[str, Any] = {"apply": [list(member) for member in action.group]}
             if action.opens:
                 told["opens"] = True
+            if action.save:
+                told["save"] = action.save
             self._write({**told, "release": list(action.release)})
+        if actions and actions[-1].save:
+            self._file.flush()  # so that a resumed run finds all up to its checkpoint
         return actions
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -68,7 +91,8 @@ class Replay:
 
     Args:
         workers: how many there are.
-        actions: what is to happen, in order; empty on servers that only follow.
+        actions: what is to happen, in order; empty on servers that only follow. Where they have checkpoints, this run
+            has them too, and nowhere else; whether it stops there, it decides itself.
     """
 
     fixed_order = False
@@ -77,6 +101,7 @@ class Replay:
         self._next = deque(actions)
         self._here: dict[int, int] = {}
         self._live = set(range(workers))
+        self._asked = SAVE
 
     def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
         """See `psgd.strategies.Strategy`.
@@ -84,6 +109,7 @@ class Replay:
         Raises:
             ContractError: this run has a push that the recorded one did not have.
         """
+        self._asked = max(self._asked, asked(push))
         self._here[push.worker] = push.push
         actions = self._due()
         if not self._next and self._here:
@@ -105,11 +131,26 @@ class Replay:
                 )
         return actions
 
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. What came before the cut has happened.
+
+        Raises:
+            UsageError: the file is of another run.
+        """
+        passed = [self._next.popleft() for _ in range(min(cut.actions, len(self._next)))]
+        if self._next and (len(passed) < cut.actions or not passed[-1].save):
+            raise UsageError(
+                f"replay: action {cut.actions} of the file is no checkpoint, but this run resumes from one"
+            )
+
     def _due(self) -> tuple[Action, ...]:
         due = []
         while self._next and all(self._here.get(member.worker) == member.push for member in self._next[0].group):
-            due.append(self._next.popleft())
-            for member in due[-1].group:
+            action = self._next.popleft()
+            if action.save:
+                action, self._asked = action._replace(save=self._asked), SAVE
+            due.append(action)
+            for member in action.group:
                 del self._here[member.worker]
         return tuple(due)
 
@@ -134,14 +175,21 @@ def load(path: Path, run: Mapping[str, Any]) -> list[Action]:
         if head["format"] != FORMAT:
             raise ValueError(f"expected format {FORMAT!r}, got {head['format']!r}")
         recorded = head["run"]
-        actions = []
+        if not isinstance(recorded, dict):
+            raise ValueError(f"expected a run, got {recorded!r}")
+        actions, course = [], _Course(recorded.get("workers"))
         for line in lines[1:]:
             number += 1
             told = json.loads(line)
             group = tuple(Member(_whole(w), _whole(p), float(weight)) for w, p, weight in told["apply"])
             release = tuple(_whole(worker) for worker in told["release"])
-            actions.append(Action(group, release, opens=told.get("opens") is True))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            save = _whole(told.get("save", 0))
+            if save > SAVE_AND_STOP:
+                raise ValueError(f"expected save of at most {SAVE_AND_STOP}, got {save}")
+            actions.append(Action(group, release, opens=told.get("opens") is True, save=save))
+            course.take(actions[-1])
+        course.end()
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"replay: {path}, line {number}: not an order that was recorded: {error}") from None
     for key, value in run.items():
         if recorded.get(key) != value:
@@ -149,6 +197,35 @@ def load(path: Path, run: Mapping[str, Any]) -> list[Action]:
                 f"replay: {path} is of another run: {key} was {recorded.get(key)!r} there and is {value!r} here"
             )
     return actions
+
+
+class _Course:
+    """What workers can do: push, wait until released, push again. An order that asks for more would never end."""
+
+    def __init__(self, workers: object) -> None:
+        self._workers = workers if type(workers) is int else sys.maxsize
+        self._applied: Counter[int] = Counter()
+        self._released: Counter[int] = Counter()
+
+    def take(self, action: Action) -> None:
+        """Raises ValueError where the action cannot follow on those before."""
+        for worker, push, weight in action.group:
+            self._applied[worker] += 1
+            if not push == self._applied[worker] <= self._released[worker] + 1:
+                raise ValueError(f"push {push} of worker {worker} cannot have come here")
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"weight {weight} of push {push} of worker {worker}")
+        for worker in action.release:
+            self._released[worker] += 1
+            if self._released[worker] > self._applied[worker]:
+                raise ValueError(f"worker {worker} is released and has not pushed")
+        if max((*self._applied, *action.release), default=-1) >= self._workers:
+            raise ValueError(f"a worker that is none of the {self._workers}")
+
+    def end(self) -> None:
+        """Raises ValueError where somebody would wait for ever."""
+        if waiting := [worker for worker in self._applied if self._applied[worker] > self._released[worker]]:
+            raise ValueError(f"the file ends before worker {waiting[0]} is released: was that run killed?")
 
 
 def _whole(value: object) -> int:

@@ -6,15 +6,18 @@ server finds it alone and no message passes between them.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from psgd.checkpoint.state import JSON, State
 from psgd.kernels.errors import ContractError
 from psgd.metrics import RunMetrics
 from psgd.order import Action, Member
-from psgd.shard import Contribution, Shard
+from psgd.shard import Contribution, Shard, Vector
+from psgd.signals import SAVE_AND_STOP
 from psgd.strategies import Strategy
+from psgd.tally import Tally
 from psgd.transport import ServerTransport
-from psgd.wire import FORMAT, Header, Kind
+from psgd.wire import FORMAT, LEAVE, RELAY, STOP, Header, Kind, left_out
 
 _PUSH, _REPLY = int(Kind.PUSH), int(Kind.REPLY)  # plain numbers: an enum's members cost on the hot path
 
@@ -31,6 +34,12 @@ class Server:
         servers: number of servers.
         metrics: told of every push, on server 0.
         scale: what a contribution of that staleness is multiplied by; None is 1.
+        on_cut: called at each cut before the workers go on, to save this server's `state()`; None saves nothing.
+        on_start: called when all are released for the first time; None starts the metrics' clock.
+        wanted: what this server's own process wants saved (`psgd.signals.SAVE`), 0 for nothing.
+
+    Attributes:
+        leaving: the newest cut was made to stop.
     """
 
     def __init__(
@@ -44,6 +53,9 @@ class Server:
         servers: int = 1,
         metrics: RunMetrics | None = None,
         scale: Callable[[int], float] | None = None,
+        on_cut: Callable[[], None] | None = None,
+        wanted: Callable[[], int] = int,
+        on_start: Callable[[], None] | None = None,
     ) -> None:
         self.transport = transport
         self.shard = shard
@@ -59,6 +71,10 @@ class Server:
         self._done: set[int] = set()
         self._queue: deque[Action] = deque()
         self._ended = False
+        self.leaving = False
+        self._on_cut, self._wanted = on_cut, wanted
+        self._tally = Tally(workers)
+        self._on_start = on_start or self.metrics.restart
 
     def run(self) -> None:
         """Serves until every worker is done. Blocks.
@@ -86,7 +102,10 @@ class Server:
                 self._execute(self._queue.popleft())
 
     def _initialize(self) -> None:
-        """Takes the first worker's parameters, whoever comes first, and only then answers anyone."""
+        """Takes the first worker's parameters, whoever comes first, and only then answers anyone.
+
+        A run that goes on from a cut has its parameters.
+        """
         waiting: set[int] = set()
         transport, shard = self.transport, self.shard
         while len(waiting) < self._workers:
@@ -99,14 +118,16 @@ class Server:
                     shard.params[part.start : part.stop] = transport.fetch(header.worker, segment)
             waiting.add(header.worker)
         self._release(tuple(sorted(waiting)), Kind.REPLY)
-        self.metrics.restart()
+        self._on_start()
 
     def _take(self, header: Header) -> None:
         kind, worker, now = header.kind, header.worker, time.perf_counter()
+        if worker in self._done or worker in self._pending:
+            raise ContractError(f"server {self._index}: worker {worker} sent kind {kind} after its end or too early")
         if kind == _PUSH:
             self._pending[worker] = header
             self._came[worker] = now
-            self.metrics.dropped[worker] += header.value2 != 0
+            self.metrics.dropped[worker] += left_out(header)
             if self._decides:
                 self._decide(self.strategy.on_push(header, now), worker, now)
         elif kind == Kind.DONE:
@@ -140,6 +161,11 @@ class Server:
 
     def _execute(self, action: Action) -> None:
         shard, transport, release = self.shard, self.transport, action.release
+        if self._on_cut is not None:
+            self._tally.note(action, self._pending, shard.version)
+            if action.save:
+                self.leaving = action.save == SAVE_AND_STOP
+                self._on_cut()
         if action.end or not (action.group or shard.is_open):
             self._release(release, Kind.END if action.end else Kind.REPLY)
             self._ended = action.end
@@ -176,5 +202,34 @@ class Server:
             self.transport.emit(workers, segment)
 
     def _header(self, kind: int, version: int) -> tuple[float, ...]:
-        segments, stop = len(self.shard.ranges), int(self.metrics.stop)
-        return (FORMAT, 0, kind, 0, self._index, segments, 0, 0, version, 0, 0, stop, self.shard.lr, 0.0)
+        segments, stop, tally = len(self.shard.ranges), STOP * self.metrics.stop + LEAVE * self.leaving, self._tally
+        if self._on_cut is not None:
+            stop += RELAY * self._wanted()
+        cuts, newest = tally.cuts, tally.newest
+        return (FORMAT, 0, kind, 0, self._index, segments, cuts, newest, version, 0, 0, stop, self.shard.lr, 0.0)
+
+    @property
+    def cut(self) -> int:
+        """The version at the newest cut."""
+        return self._tally.newest
+
+    def state(self) -> State:
+        """What this server has to save at a cut; views. Server 0 knows the whole run's counters."""
+        state = self.shard.saved()
+        if self._index == 0:
+            state.facts["log"] = self._tally.facts()
+            state.facts["savers"] = self._tally.savers
+        return state
+
+    def restore(self, tensors: Mapping[str, Vector], facts: Mapping[str, JSON]) -> None:
+        """Goes on from a cut; before `run`.
+
+        Args:
+            tensors: this server's ranges of what all servers' states had.
+            facts: server 0's.
+        """
+        self.shard.restore(tensors, facts)
+        if len(facts["log"]["clocks"]) == self._workers:
+            cut = self._tally.restore(facts["log"])
+            if self._decides:
+                self.strategy.restore(cut)

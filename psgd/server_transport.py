@@ -8,7 +8,8 @@ segment from changing under a reply. A shard of at most `INLINE_BYTES` travels i
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -210,6 +211,18 @@ class MpiServerTransport:
         for index in range(1, self._mesh.servers):
             request = self._mesh.world.Isend([words[:used], MPI.INT64_T], self._mesh.server_rank(index), Tag.ORDER)
             self._published.append((request, words))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What the wire itself has to remember at a cut, as views."""
+        return {}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], pulled: Mapping[int, Vector]) -> None:
+        """Goes on from a cut.
+
+        Args:
+            arrays: what `arrays` gave; empty where servers were others.
+            pulled: by worker, this shard as it was sent last.
+        """
 
     def drain(self) -> None:
         """See `psgd.transport.ServerTransport`."""

@@ -7,12 +7,14 @@ groups stay open: their sum lies there meanwhile).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.checkpoint.state import JSON, State
 from psgd.collectives.split import segments
+from psgd.device_vectors import fill
 from psgd.kernels import accumulate
 from psgd.rules import Rule
 from psgd.schedules import Schedule
@@ -76,7 +78,7 @@ class Shard:
         """Makes the memory for a group's sum: of the shard, or of one segment."""
         longest = max((len(part) for part in self.ranges), default=0)
         self._whole = whole
-        self._sum = np.empty(self.params.size if whole else longest, self.params.dtype)
+        self._sum = np.empty_like(self.params, shape=self.params.size if whole else longest)
         self._sums = [self._sum[r.start : r.stop] if whole else self._sum[: len(r)] for r in self.ranges]
 
     def _compile(self) -> None:
@@ -140,6 +142,25 @@ class Shard:
         for index in range(len(self.ranges)):
             self._gather((contribution,), index, fetch)
         self._open += contribution[1]
+
+    def saved(self) -> State:
+        """All that a checkpoint needs; views, each of the shard's elements."""
+        tensors = {"params": self.params, **{f"state{i}": array for i, array in enumerate(self.state)}}
+        if self._open:
+            tensors["open"] = self._sum
+        return State(tensors, {"version": self.version, "samples": self.samples, "open": self._open})
+
+    def restore(self, tensors: Mapping[str, Vector], facts: Mapping[str, JSON]) -> None:
+        """Takes up what `saved` gave: the tensors' elements of this shard, and the facts."""
+        fill(self.params, tensors["params"])
+        for i, array in enumerate(self.state):
+            fill(array, tensors[f"state{i}"])
+        self.version, self.samples, self._open = facts["version"], facts["samples"], facts["open"]
+        self.lr = self.schedule(self.samples)
+        if self._open:
+            if not self._whole:
+                self._make_sums(whole=True)
+            fill(self._sum, tensors["open"])
 
     def _clipped(self, group: Sequence[Contribution], scale: float, fetch: Callable[[int, int], Vector]) -> float:
         """Sums the whole gradient and shrinks `scale` where its norm over all shards is too large."""

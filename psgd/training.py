@@ -2,30 +2,35 @@
 
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
-from psgd import rules, schedules, strategies
+from psgd import exporting, placement, rules, schedules, strategies
 from psgd.agreement import broadcast
+from psgd.computing import Computer, HostComputer
 from psgd.config import STRATEGY_OPTIONS, TrainConfig
 from psgd.connection import Connection
 from psgd.data import Dataset, load
-from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics, validate
 from psgd.data.sampler import Sampler
+from psgd.injection import Injector
 from psgd.joining import connect
 from psgd.journal import Journal, clean
+from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.metrics import Event, RunMetrics
 from psgd.nn import models
 from psgd.nn.model import Model
+from psgd.resuming import say
 from psgd.schedules import Schedule
-from psgd.stragglers import Stragglers
+from psgd.signals import Wish
 from psgd.waits import Waits
 
-EVALUATION_BATCH = 500
+_SAME = ("dataset", "model", "hidden", "batch_size", "seed")
+"""Options that a run shares with one that goes on from its checkpoint, beside those that `psgd.connect` compares."""
 
 
 class Progress(Protocol):
@@ -41,13 +46,16 @@ class Progress(Protocol):
         """The run has ended."""
 
 
-def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None = None) -> dict[str, Any] | None:
+def run(
+    config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None = None, wish: Wish | None = None
+) -> dict[str, Any] | None:
     """Trains. Collective over `comm`; blocks until all are done.
 
     Args:
         config: the same on all ranks.
-        comm: all ranks of the run: servers first, then workers.
+        comm: all ranks of the run.
         on_progress: told on rank 0.
+        wish: asks for checkpoints from outside.
 
     Returns:
         On rank 0 the keys of `psgd train --json`; None elsewhere.
@@ -59,11 +67,16 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
     serverless = strategies.serverless(config.strategy)
     servers = (1 if comm.Get_size() > 1 and not serverless else 0) if config.servers is None else config.servers
     workers = comm.Get_size() - servers
-    serves = comm.Get_rank() < servers
+    serving = placement.agree(comm, servers, config.placement)
+    serves = comm.Get_rank() in serving
+    if "cuda" in (config.device, config.server_device):
+        from psgd.device import places
+
+        places.choose(comm, (config.server_device if serves else config.device) == "cuda")
     dataset, statistics, facts = _open(config, comm, needs_data=not serves)
     samples = facts["samples"]
     model = models.build(config.model, tuple(facts["shape"]), facts["classes"], hidden=config.hidden)
-    with Journal(config.log if comm.Get_rank() == 0 else None) as journal:
+    with Journal(config.log if comm.Get_rank() == 0 else None, append=config.resume) as journal:
         journal.write("start", **asdict(config) | {"workers": workers, "servers": servers, "samples": samples})
         metrics = RunMetrics(
             workers,
@@ -72,9 +85,12 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             target_accuracy=config.target_accuracy,
             waits=None if config.log is None else Waits(),
         )
-        params = np.empty(model.layout.size, np.float32) if serves else model.init(config.seed)
-        slowness = Stragglers(config.inject, max(0, comm.Get_rank() - servers), workers)
-        trainer = None if serves else _Trainer(config, dataset, statistics, model, params, slowness)
+        params = np.empty(model.layout.size, np.float32) if serves else _first_params(config, model)
+        place = placement.index(comm.Get_rank(), serving)
+        injector = Injector(config.inject, place, workers, servers, serves)
+        if serves:
+            injector.watch(metrics, params)
+        trainer = None if serves else _Trainer(config, dataset, statistics, model, params, injector)
         if on_progress is not None and comm.Get_rank() == 0:
             on_progress.start(samples * config.epochs, config.epochs)
         connection = connect(
@@ -82,8 +98,9 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             params,
             strategy=config.strategy,
             servers=servers,
+            placement=serving or "auto",
             lr=schedule(config, samples, workers),
-            rule=rules.create(config.optimizer, config.momentum, config.weight_decay),
+            rule=_rule(config, serves),
             clip_norm=config.clip_norm,
             reduction=config.reduction,
             staleness_lr=config.staleness_lr,
@@ -94,21 +111,66 @@ def run(config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None =
             record=config.record,
             replay=config.replay,
             metrics=metrics,
+            checkpoint_dir=config.checkpoint_dir,
+            checkpoint_every=config.checkpoint_every,
+            checkpoint_minutes=config.checkpoint_minutes,
+            checkpoint_keep=config.checkpoint_keep,
+            resume=config.resume,
+            run={name: clean(getattr(config, name)) for name in _SAME},
+            layout=model.layout,
+            wish=wish,
             **_strategy_options(config, samples),
         )
+        found = connection.resumed_from
+        if comm.Get_rank() == 0 and found is not None and found.manifest.samples >= samples * config.epochs:
+            say(
+                f"nothing left to do: the checkpoint is at epoch {found.manifest.samples // samples} of {config.epochs}"
+            )
         # Overflow is told as a loss that is not finite, not as a warning from the depths of each rank.
         with np.errstate(over="ignore", invalid="ignore"):
             with connection as ps:
                 if trainer is not None and not ps.is_server:
                     trainer.train(ps)
             if trainer is not None:
-                model.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
+                trainer.computer.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
+                trainer.computer.wait()
             seconds = metrics.elapsed_s()
             result = _result(config, comm, connection, metrics, seconds, trainer, facts["test_samples"])
         if result is not None:
             _write_waits(journal, metrics)
             journal.write("end", **result)
+        if config.save is not None and not broadcast(comm, {"leaving": connection.leaving})["leaving"]:
+            first = next(rank for rank in range(comm.Get_size()) if rank not in serving)
+            exporting.save(config.save, comm, first, params, model.layout)
         return result
+
+
+def _first_params(config: TrainConfig, model: Model) -> Array:
+    """Where a worker starts, on its device."""
+    params = model.init(config.seed)
+    if config.device == "cpu":
+        return params
+    import cupy
+
+    return cupy.asarray(params)
+
+
+def _rule(config: TrainConfig, serves: bool) -> rules.Rule:
+    rule = rules.create(config.optimizer, config.momentum, config.weight_decay)
+    if not serves or config.server_device == "cpu":
+        return rule
+    from psgd.device import server
+
+    return server.on_device(rule)
+
+
+def _computer(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> Computer:
+    if config.device == "cpu":
+        return HostComputer(model, dataset, statistics, config.batch_size)
+    from psgd.device.computer import DeviceComputer
+
+    keep = None if config.data_device == "auto" else config.data_device == "cuda"
+    return DeviceComputer(model, dataset, statistics, config.batch_size, keep)
 
 
 def schedule(config: TrainConfig, samples: int, workers: int) -> Schedule:
@@ -170,66 +232,64 @@ class _Trainer:
         dataset: Dataset | None,
         statistics: Statistics,
         model: Model,
-        params: np.ndarray[Any, Any],
-        slowness: Stragglers,
+        params: Array,
+        injector: Injector,
     ) -> None:
         assert dataset is not None
-        self._slowness = slowness
+        self._injector = injector
         self._config = config
         self._dataset = dataset
-        self._model = model
-        self._batches = Batches(dataset.train, statistics, config.batch_size)
-        self._test = Batches(dataset.test, statistics, EVALUATION_BATCH)
-        self._context = model.context(config.batch_size)
-        self._test_context = model.context(EVALUATION_BATCH)
-        self._warm_up(params)
-
-    def _warm_up(self, params: np.ndarray[Any, Any]) -> None:
-        """Compiles what a step needs before the clock starts."""
-        self._model.bind(params, np.zeros_like(params))
-        self._batches.fetch(np.zeros(4, np.int64)[: 2 * self._config.batch_size : 2])  # strided, as a shard's batches
-        x, y = self._batches.fetch(np.zeros(1, np.int64))
-        self._model.gradient(self._context, x, y)
-        self._test.ordered(0, min(1, self._test.samples))
+        self.computer = _computer(config, model, dataset, statistics)
+        self.computer.prepare(params)
 
     def train(self, ps: Connection) -> None:
         """All epochs; a worker that has run out of samples in an epoch pushes none and keeps pace."""
-        config, model, batches, context = self._config, self._model, self._batches, self._context
-        model.bind(ps.params, ps.grads)
+        config, computer, injector = self._config, self.computer, self._injector
+        injects, poisons = bool(config.inject), "nan" in config.inject
+        computer.bind(ps.params, ps.grads)
         sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
-        for epoch in range(config.epochs):
-            for step in range(sampler.steps):
+        done = self._done(ps, sampler)
+        if done and ps.worker == 0 and self._due(done, sampler.steps):
+            self._report(ps)  # it came after the checkpoint
+        for epoch in range(done // sampler.steps, config.epochs):
+            for step in range(max(0, done - epoch * sampler.steps), sampler.steps):
                 indices = sampler.batch(epoch, step)
-                loss = 0.0
+                loss, number = 0.0, epoch * sampler.steps + step
+                injector.begin(number)
                 if len(indices):
                     start = time.perf_counter()
-                    x, y = batches.fetch(indices)
-                    loss = model.gradient(context, x, y, ps.overlap(len(indices)))
-                    self._slowness.sleep(epoch * sampler.steps + step, time.perf_counter() - start)
+                    touch = partial(injector.poison, number) if poisons else None
+                    loss = computer.gradient(indices, ps.overlap(len(indices)), touch)
+                    if injects:
+                        computer.wait()
+                        injector.sleep(number, time.perf_counter() - start)
                 ps.step(len(indices), loss)
                 if ps.stop:
                     return
                 if ps.worker == 0 and self._due(epoch * sampler.steps + step + 1, sampler.steps):
-                    model.bind(ps.evaluated_params, ps.grads)
-                    correct, loss_sum = self.evaluate(0, 1)
-                    model.bind(ps.params, ps.grads)
-                    count = max(1, self._test.samples)
-                    ps.report(correct / count, loss_sum / count)
+                    self._report(ps)
+
+    def _done(self, ps: Connection, sampler: Sampler) -> int:
+        """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
+        found = ps.resumed_from
+        if found is None or ps.clock:
+            return ps.clock
+        epochs, rest = divmod(found.manifest.samples, sampler.samples)
+        return epochs * sampler.steps + rest // (self._config.batch_size * ps.workers)
+
+    def _report(self, ps: Connection) -> None:
+        """Evaluates what there is, on the whole test part."""
+        computer = self.computer
+        computer.bind(ps.evaluated_params, ps.grads)
+        correct, loss_sum = computer.evaluate(0, 1)
+        computer.bind(ps.params, ps.grads)
+        count = max(1, self._dataset.test.samples)
+        ps.report(correct / count, loss_sum / count)
 
     def _due(self, done: int, steps: int) -> bool:
         """Whether an evaluation is due after so many steps, of `steps` an epoch; the last one is made elsewhere."""
         every = self._config.eval_every * steps
         return bool(every) and done < self._config.epochs * steps and done // every > (done - 1) // every
-
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        """Right answers and summed loss on every `parts`-th batch of the test set from `part` on."""
-        correct, loss_sum = 0, 0.0
-        for start in range(part * EVALUATION_BATCH, self._test.samples, parts * EVALUATION_BATCH):
-            x, y = self._test.ordered(start, min(start + EVALUATION_BATCH, self._test.samples))
-            right, loss = self._model.evaluate(self._test_context, x, y)
-            correct += right
-            loss_sum += loss
-        return correct, loss_sum
 
 
 def _teller(journal: Journal, progress: Progress | None) -> Any:
@@ -279,7 +339,7 @@ def _result(
     """Evaluates the final parameters, each worker on its part, and puts the result together on rank 0."""
     correct, loss_sum, sent, received = 0, 0.0, 0, 0
     if trainer is not None:
-        correct, loss_sum = trainer.evaluate(comm.Get_rank() - connection.servers, connection.workers)
+        correct, loss_sum = trainer.computer.evaluate(connection.mesh.index, connection.workers)
         sent, received = connection.bytes_sent, connection.bytes_received
     mine = np.array([correct, loss_sum, sent, received], np.float64)
     total = np.empty_like(mine)
@@ -294,7 +354,7 @@ def _result(
             "strategy": config.strategy,
             "workers": connection.workers,
             "servers": connection.servers,
-            "device": "cpu",
+            "device": config.device,
             "mpi": " ".join([MPI.get_vendor()[0], ".".join(map(str, MPI.get_vendor()[1]))]),
             "epochs": config.epochs,
             "batch_size": config.batch_size,
@@ -319,7 +379,8 @@ def _result(
             "workers_waited": metrics.waited,
             "workers_dropped": metrics.dropped,
             "lost_ranks": [],
-            "checkpoint": None,
+            "checkpoint": connection.checkpoint,
+            "requeue": connection.leaving,
         }
     )
     return result

@@ -62,6 +62,11 @@ class MpiWorkerTransport:
         segment: elements in a segment.
         waiter: how to wait.
         inline: small shards travel in the header's message.
+
+    Attributes:
+        worker, workers: this one's index, and how many there are.
+        told: `extra` of the newest answers, of all servers together.
+        bytes_sent, bytes_received: so far.
     """
 
     def __init__(
@@ -78,7 +83,9 @@ class MpiWorkerTransport:
     ) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
-        self._worker = mesh.index
+        self.told = 0
+        self._worker = self.worker = mesh.index
+        self.workers = mesh.workers
         self._waiter = waiter
         self._servers = [
             _Server(
@@ -154,8 +161,10 @@ class MpiWorkerTransport:
                 server.params[:] = server.inline_in
             self.bytes_received += server.answer.nbytes
             if first is None:
-                first = header
-            elif header.version != first.version:
+                first, self.told = header, header.extra
+                continue
+            self.told |= header.extra
+            if header.version != first.version:
                 raise ContractError(
                     f"worker {self._worker}: torn read: server 0 sent version {first.version}, "
                     f"server {index} version {header.version}"

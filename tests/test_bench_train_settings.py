@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from psgd.launch import options
-from psgd.launch.bench.train_settings import AGAINST, PEERS, STRATEGIES, injected, rate, setting, words
+from psgd.launch.bench.train_settings import AGAINST, ON, PEERS, STRATEGIES, injected, rate, setting, words
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def test_strategies_and_peers_are_known():
     assert {*STRATEGIES} - {"single"} == {*options.KINDS["strategy"].names}
-    assert set(AGAINST.values()) == set(PEERS)
+    assert set(AGAINST.values()) == set(ON["cpu"])
+    assert {*ON["cpu"], *ON["cuda"]} == set(PEERS)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 9])

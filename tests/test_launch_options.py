@@ -80,6 +80,17 @@ WRONG_VALUES = {
     "record": [""],
     "replay": [""],
     "log": [""],
+    "save": ["", "weights.txt"],
+    "checkpoint_dir": [""],
+    "checkpoint_every": ["-1", "1.5"],
+    "checkpoint_minutes": ["-1", "nan"],
+    "checkpoint_keep": ["0"],
+    "save_signal": ["", "USR1", "KILL", "12"],
+    "placement": ["first"],
+    "log_dir": [""],
+    "device": ["gpu"],
+    "server_device": ["gpu"],
+    "data_device": ["gpu"],
 }
 
 
@@ -93,7 +104,7 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 
 def test_every_option_that_can_be_wrong_is_tested():
-    assert set(WRONG_VALUES) == set(NAMES) - {"scale_lr", "average_momentum", "inject"}
+    assert set(WRONG_VALUES) == set(NAMES) - {"scale_lr", "average_momentum", "inject", "resume"}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +167,25 @@ def test_what_is_written_must_be_writable_and_is_not_created(tmp_path, name):
         options.check_files(TrainConfig(**{name: tmp_path / "no" / "run.jsonl"}))
     with pytest.raises(UsageError, match=f"--{name}"):
         options.check_files(TrainConfig(**{name: tmp_path}))
+
+
+def test_weights_must_be_writable_and_are_not_created(tmp_path):
+    options.check_files(TrainConfig(save=tmp_path / "a.npz"))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "folder.npz").mkdir()
+    for path in (tmp_path / "folder.npz", tmp_path / "no" / "a.npz", tmp_path / "a.txt"):
+        with pytest.raises(UsageError, match=r"--save .*: expected a"):
+            options.check_files(TrainConfig(save=path))
+
+
+def test_checkpoint_options_need_a_folder_and_only_those_given_are_named():
+    with pytest.raises(UsageError) as caught:
+        options.build({"checkpoint_keep": "3", "save_signal": "TERM", "resume": False})
+    assert str(caught.value) == "--checkpoint-keep, --save-signal: expected --checkpoint-dir with them"
+    with pytest.raises(UsageError, match=r"^--resume: expected --checkpoint-dir with it$"):
+        options.build({"resume": True})
+    with pytest.raises(UsageError, match="USR2, TERM, HUP or any other but USR1, INT, KILL, STOP"):
+        options.build({"save_signal": "KILL", "checkpoint_dir": "a"})
 
 
 def test_an_order_to_follow_must_be_there(tmp_path):

@@ -62,6 +62,23 @@ def test_a_line_does_not_wait_long(monkeypatch):
     assert lines(out)[1:] == ["epoch 1/3  loss 1.0000  accuracy 0.5000"]
 
 
+def test_a_note_within_the_run_has_a_line_of_its_own():
+    class Bar(io.StringIO):
+        def close(self):
+            pass
+
+    bar = Bar()
+    progress = Progress(bar=bar)
+    progress.start(1000, 2)
+    progress.update(500, 1, 1.0, 0.5)
+    progress.note("saved: a")
+    progress.update(1000, 2, 1.0, 0.5)
+    progress.close()
+    first, said, last, end = bar.getvalue().replace("\r", "|").replace("\n", "|\n").split("|")[1:5]
+    assert first.startswith("epoch 2/2") and said.strip() == "saved: a" and len(said) >= len(first)
+    assert last == "\n" and end.startswith("epoch 2/2")
+
+
 def test_close_writes_the_line_that_waits():
     out = io.StringIO()
     progress = Progress(lines=out)

@@ -16,7 +16,7 @@ import pytest
 import psgd
 from psgd.config import TrainConfig
 from psgd.kernels.errors import UsageError
-from psgd.launch import mpiexec, train
+from psgd.launch import mpiexec, startup, train
 
 ROOT = str(Path(psgd.__file__).resolve().parent.parent)
 LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "HYDI_", "SLURM_", "MPI_", "PSGD_")
@@ -27,7 +27,7 @@ import os, signal, sys, time, types
 training = types.ModuleType("psgd.training")
 
 
-def run(config, comm, on_progress=None):
+def run(config, comm, on_progress=None, *rest):
     from psgd.kernels.errors import DataError
     mode = os.environ.get("MODE", "")
     on_progress.start(400, 4)
@@ -96,6 +96,11 @@ def started(ranks, words):
     return [*mpiexec.command(found.vendor, mpiexec.find(found), ranks, 1, os.geteuid() == 0), *words]
 
 
+def cards():
+    count = startup.gpus()
+    return f"{count} GPU{'s' * (count > 1)} each" if count else "no GPU"
+
+
 def said_by_us(text):
     return [line for line in text.splitlines() if line.startswith("psgd:")]
 
@@ -123,7 +128,9 @@ def test_plain_lines_and_a_summary_without_a_terminal(program):
     done = run(program)
     assert done.returncode == 0
     assert "\r" not in done.stderr
-    assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [f"epoch {n}/4" for n in range(1, 5)]
+    first, *lines = done.stderr.splitlines()
+    assert first == f"3 ranks on 1 node (1 server, 2 workers), 1 thread each, {cards()}"
+    assert [line.split("  ")[0] for line in lines] == [f"epoch {n}/4" for n in range(1, 5)]
     assert done.stdout.splitlines() == [
         "accuracy     0.5000 on the test samples",
         "staleness    mean 0.50, largest 2",
@@ -279,7 +286,8 @@ def test_the_bar_moves_on_the_launchers_terminal(program):
         assert b"accuracy     0.5000" in launcher.stdout.read()
     assert launcher.wait(30) == 0
     os.close(control)
-    assert drawn.count(b"\n") == 1
+    assert drawn.startswith(b"3 ranks on 1 node (1 server, 2 workers)")
+    assert drawn.count(b"\n") == 2
     assert len(moments) == 4
     assert moments[-1] - moments[0] > 0.3  # as it happened, not all at the end
 

@@ -36,6 +36,9 @@ OMPI, MPICH = "Open MPI", "MPICH"
         ((MPICH, "m", 3, 2, True), {}, "m -bind-to none -n 3"),
         ((MPICH, "m", 3, 2, True), {"extra": ["-bind-to=user:0"]}, "m -n 3 -bind-to=user:0"),
         ((MPICH, "m", 64, 8, False), {"local": False, "exports": ["A"]}, "m -n 64"),
+        ((MPICH, "m", 3, 2, True), {"slurm": True}, "m -launcher fork -bind-to none -n 3"),
+        ((MPICH, "m", 3, 2, True), {"slurm": True, "local": False}, "m -n 3"),
+        ((MPICH, "m", 3, 8, True), {"slurm": True, "extra": ["-launcher=ssh"]}, "m -bind-to core -n 3 -launcher=ssh"),
         (("Intel MPI", "m", 3, 2, True), {}, "m -n 3"),
     ],
 )

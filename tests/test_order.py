@@ -14,6 +14,7 @@ actions = st.builds(
     st.lists(st.integers(0, WORKERS - 1), max_size=WORKERS).map(tuple),
     st.booleans(),
     st.booleans(),
+    st.integers(0, 2),
 )
 
 

@@ -1,6 +1,7 @@
 """Every strategy with servers, on real ranks: the order that it wrote, applied by a sequential simulation, gives the
 same bits, and so does a second run that follows it. Each strategy's own rule is checked on the order."""
 
+import json
 import time
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_an_order_that_does_not_fit_is_an_error_and_no_hang(comm, tmp_path, chan
     comm.Barrier()
     lines = (tmp_path / "order").read_text().splitlines()
     if comm.rank == 0:
-        changed = {"short": lines[:-1], "long": [*lines, '{"apply": [[0, 99, 1.0]], "release": [0]}']}
+        changed = {"short": lines[:-1], "long": [*lines, '{"apply": [[0, 21, 1.0]], "release": [0]}']}
         changed["other"] = [lines[0].replace('"workers": 2', '"workers": 3'), *lines[1:]]
         (tmp_path / "order").write_text("\n".join(changed[change]))
     comm.Barrier()
@@ -207,6 +208,26 @@ def test_what_is_no_order_is_refused(tmp_path, text):
     (tmp_path / "order").write_text(text)
     with pytest.raises(UsageError, match=r"replay: .*order, line [12]: not an order"):
         load(tmp_path / "order", {})
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        ([([[0, 2, 1]], [0])], "push 2 of worker 0 cannot have come"),
+        ([([[0, 1, 1]], []), ([[0, 2, 1]], [0])], "push 2 of worker 0 cannot have come"),
+        ([([[0, 1, 1]], [0, 0])], "worker 0 is released and has not pushed"),
+        ([([], [1])], "worker 1 is released and has not pushed"),
+        ([([[2, 1, 1]], [2])], "none of the 2"),
+        ([([[0, 1, float("nan")]], [0])], "weight nan"),
+        ([([[0, 1, -1]], [0])], "weight -1"),
+        ([([[0, 1, 1]], [0]), ([[1, 1, 1]], [])], "ends before worker 1 is released"),
+    ],
+)
+def test_what_would_never_end_is_refused(tmp_path, actions, said):
+    lines = [{"format": FORMAT, "run": {"workers": 2}}, *({"apply": a, "release": r} for a, r in actions)]
+    (tmp_path / "order").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(UsageError, match=said):
+        load(tmp_path / "order", {"workers": 2})
 
 
 def test_wrong_bounds():

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from psgd import rules, schedules, strategies
+from psgd.cuts import Cuts
 from psgd.kernels.errors import ContractError
 from psgd.metrics import RunMetrics
 from psgd.order import Action, Member
 from psgd.server import Server
 from psgd.shard import Shard
+from psgd.signals import SAVE
 from psgd.waits import Waits
-from psgd.wire import FORMAT, Header, Kind
+from psgd.wire import ASK, FORMAT, Header, Kind
 
 N, SEGMENT = 10, 4
 
@@ -258,3 +260,34 @@ def test_pushes_of_a_group_that_breaks_are_dropped():
     with pytest.raises(IndexError):  # the fake has no more events: the others never come
         serve("sync", HELLO + events, grads(1, 3), workers=3, metrics=metrics)
     assert (metrics.dropped, metrics.pushes) == ([0, 0, 1], [0, 0, 0])
+
+
+def test_a_group_that_is_open_at_a_cut_goes_on():
+    """softsync's first contribution is in the sum when the cut comes, and the step is taken by the resumed server."""
+    made, found = grads(2), []
+    asks = header(Kind.PUSH, 0, 1, 0, 10)._replace(value2=float(ASK * SAVE))
+    pushes = [asks, header(Kind.PUSH, 1, 1, 0, 0), header(Kind.PUSH, 1, 2, 0, 30), header(Kind.PUSH, 0, 2, 1, 20)]
+
+    def server(events):
+        params = np.zeros(N)
+        shard = Shard(params, rules.create("adam"), schedules.cosine(0.5, 100), segment=SEGMENT)
+        strategy = Cuts(strategies.create("softsync", 2, softsync=2), 2)
+
+        def save():
+            state = made_server.state()
+            found.append(({name: array.copy() for name, array in state.tensors.items()}, state.facts))
+
+        transport = FakeTransport(params, events, made)
+        made_server = Server(transport, shard, strategy, workers=2, on_cut=save)
+        return made_server
+
+    whole = server(HELLO + pushes + BYE)
+    whole.run()
+    tensors, facts = found[0]
+    assert len(found) == 1 and facts["open"] == 10 and facts["version"] == 0
+    assert facts["log"]["clocks"] == [1, 1] and facts["log"]["opened"] == 1 and facts["savers"] == [0, 1]
+    again = server([header(Kind.PULL, 0, 1), header(Kind.PULL, 1, 1), *pushes[2:], *BYE])
+    again.restore(tensors, facts)
+    again.run()
+    assert whole.shard.version == again.shard.version == 2
+    np.testing.assert_array_equal(again.shard.params, whole.shard.params)

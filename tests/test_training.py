@@ -176,6 +176,22 @@ def test_reported_accuracy_is_that_of_the_final_weights(comm):
         assert result["test_accuracy"] == correct / 300
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize(("strategy", "servers"), [("sync", 2), ("hogwild", 0)])
+def test_final_weights_are_in_the_file(comm, tmp_path, strategy, servers):
+    from psgd.nn import models
+
+    servers = servers if comm.size > 1 else 0
+    path = tmp_path / "w.npz"
+    config = TrainConfig(epochs=1, strategy=strategy, servers=servers, placement="colocated", save=path)
+    weights = final(comm, config)[1]
+    if comm.rank == 0 and (comm.size == 1 or not servers):  # elsewhere `final` takes another rank's
+        layout = models.build("mlp", (64,), 10, hidden=256).layout
+        with np.load(path) as found:
+            assert all(np.array_equal(found[name], view) for name, view in layout.views(weights).items())
+    assert [file.name for file in tmp_path.iterdir()] == ["w.npz"] or comm.rank
+
+
 @pytest.mark.ranks(3)
 def test_bad_values_are_the_same_error_on_all_ranks(comm, tmp_path):
     data = once(comm, tmp_path)

@@ -5,7 +5,7 @@ worker order, divides by the samples, and every worker takes the same optimizer'
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,14 +13,17 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.arguments import whole_number
+from psgd.checkpoint.state import State
 from psgd.client import Client
 from psgd.collectives import Communicator
 from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.progress import Request
 from psgd.collectives.split import split
+from psgd.device_vectors import on_device, registered
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
-from psgd.peers import Peers
+from psgd.peers import Peers, keeping
+from psgd.peers.cuts import Cuts
 from psgd.peers.rounds import Rounds
 from psgd.peers.stepping import Stepper
 
@@ -55,26 +58,30 @@ def _client(peers: Peers, every: int) -> Client:
     return CompressedClient(peers, every, peers.compression)
 
 
-class AllreduceClient:
+class AllreduceClient(Cuts):
     """A worker. Implements `Client`.
 
     `grads` is registered memory in which the all-reduce takes place: after `step` it holds no gradient (with
     `accumulate` above 1 it keeps it). With a progress thread on all ranks, buckets are all-reduced while backward still
     computes. The final parameters are the same bits on all workers.
+
+    A cut lies after an optimizer's step; worker 0 saves what all have alike.
     """
 
     def __init__(self, peers: Peers, accumulate: int) -> None:
+        super().__init__()
         self.params = peers.params
         size, dtype = peers.params.size, peers.params.dtype
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics)
+        self._rounds = Rounds(self._comm, peers.metrics, self)
+        self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
         self._stepper = Stepper(peers)
         self._metrics, self._factor = peers.metrics, peers.reduction_factor
         self._every = accumulate
-        self._sum = self._comm.empty(size, dtype)
-        self.grads: Vector = self._sum if accumulate == 1 else np.zeros(size, dtype)
+        self._sum = registered(self._comm, peers.params)
+        self.grads: Vector = self._sum if accumulate == 1 else np.zeros_like(peers.params)
         count = max(1, -(-self._sum.nbytes // BUCKET_BYTES))
-        self._overlaps = count > 1 and _all_have_threads(self._comm)
+        self._overlaps = count > 1 and not on_device(peers.params) and _all_have_threads(self._comm)
         ranges = split(size, count, max(1, ALIGN_BYTES // dtype.itemsize)) if self._overlaps else [range(size)]
         self._buckets = [(r.start, self._sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in reversed(ranges)]
         self._requests: list[Request] = []
@@ -83,6 +90,7 @@ class AllreduceClient:
         self.stop = False
         self._calls = self._pending = 0  # steps and samples in the sum before this step
         self._unit = 1
+        self._resumed = False
         self._prepared = 0  # buckets that have this step's gradient
         self._announced = 0  # samples of the gradient that is on its way through `overlap`
         self._final = 0
@@ -95,6 +103,9 @@ class AllreduceClient:
         """See `Client`."""
         self._comm.Allreduce(MPI.IN_PLACE, self._sum)  # of zeros: compiles now, so that no step waits for it
         self._rounds.begin(self.params)
+        if self._resumed:
+            for array in self._stepper.state:
+                self._comm.Bcast(array, 0)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         """See `Client`. None without a progress thread, for a vector of one bucket, and for steps that only sum."""
@@ -122,6 +133,7 @@ class AllreduceClient:
     def step(self, samples: int, loss: float) -> None:
         """See `Client`."""
         began = time.perf_counter()
+        self.saving = False
         if self._prepared and self._announced != samples:
             raise UsageError(f"step: expected the {self._announced} samples that overlap() was told of, got {samples}")
         self._rounds.note(samples, loss)
@@ -175,23 +187,43 @@ class AllreduceClient:
             self._rounds.count_allreduce(self._sum.nbytes)
         self._prepared = self._announced = self._calls = self._pending = 0
         self.stop = self._rounds.stop
-        if not total:
-            return
-        self._stepper.take(self._sum, self._factor * self._unit / total, self._applied)
-        self.version = self._stepper.version
-        self._applied += total
-        self._unit = _power_of_two(int(self._rounds.samples.max()))
-        if self._comm.rank == 0:
-            self._metrics.progress(self._applied, self.version, self._stepper.lr)
+        if total:
+            self._stepper.take(self._sum, self._factor * self._unit / total, self._applied)
+            self.version = self._stepper.version
+            self._applied += total
+            self._unit = _power_of_two(int(self._rounds.samples.max()))
+            if self._comm.rank == 0:
+                self._metrics.progress(self._applied, self.version, self._stepper.lr)
+        self.agree(self._rounds.wish, self.version)
 
     def report(self, accuracy: float, loss: float) -> None:
         """See `Client`."""
         self._rounds.report(accuracy, loss)
 
+    def state(self) -> State:
+        """See `Client`."""
+        alike = {"params": self.params} | self._stepper.arrays if self._comm.rank == 0 else {}
+        facts = {"version": self.version, "samples": self._applied, "unit": self._unit}
+        return State(dict(alike), facts | self.facts())
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """See `Client`. Any number of workers goes on exactly."""
+        saved = keeping.saved(state, others)
+        if self._comm.rank == 0:
+            first = keeping.first({"params": self.params}, saved)
+            keeping.put_back({"params": self.params} | self._stepper.arrays, first)
+        self._resumed = True
+        self.version = self._rounds.version = self._stepper.version = keeping.common(saved, "version")
+        self._applied, self._unit = keeping.common(saved, "samples"), int(saved[0].facts.get("unit", 1))
+        self.resume(saved)
+        return []
+
     def finish(self) -> None:
         """See `Client`. Steps that `accumulate` has not applied yet are applied."""
         while not self._rounds.all_done:
             self._close(0, done=True)
+            if self.saving:
+                self.on_cut()
         self.bytes_sent = self.bytes_received = self._rounds.bytes_sent
         self._comm.free()
 

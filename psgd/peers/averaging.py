@@ -7,18 +7,21 @@ al. 2023: DiLoCo).
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.arguments import real_number, whole_number
+from psgd.checkpoint.state import State
 from psgd.client import Client
 from psgd.collectives import Communicator
+from psgd.device_vectors import registered
 from psgd.kernels import accumulate
 from psgd.kernels.errors import UsageError
-from psgd.peers import Peers
+from psgd.peers import Peers, keeping
+from psgd.peers.cuts import Cuts
 from psgd.peers.rounds import Rounds
 from psgd.peers.stepping import Stepper
 
@@ -56,7 +59,7 @@ def create(
     return lambda peers: AveragingClient(peers, int(period), average_momentum, start, rate, factor)
 
 
-class AveragingClient:
+class AveragingClient(Cuts):
     """A worker. Implements `Client`.
 
     Between averagings `params` are this worker's own and nothing is communicated. A worker whose steps are over takes
@@ -68,6 +71,8 @@ class AveragingClient:
 
     `version` is the steps of the busiest worker up to the last averaging, plus this worker's since then; with
     `average_momentum` it is also the step that the rule is told, so that averaged moments go with one count (Adam's).
+
+    A cut lies where workers have just averaged; worker 0 saves what all have alike then.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class AveragingClient:
         outer_lr: float,
         outer_momentum: float,
     ) -> None:
+        super().__init__()
         self.params = peers.params
         self.grads: Vector = np.zeros_like(peers.params)
         self.version = 0
@@ -86,19 +92,21 @@ class AveragingClient:
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics)
+        self._rounds = Rounds(self._comm, peers.metrics, self)
+        self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
         self._stepper = Stepper(peers)
         self._metrics, self._factor = peers.metrics, peers.reduction_factor
         self._period, self._local_from = period, local_from
         self._averaged = self._stepper.state if average_momentum else ()
         self._counts_together = average_momentum
         self._outer = (outer_lr, outer_momentum) if (outer_lr, outer_momentum) != (1.0, 0.0) else None
-        self._work = self._comm.empty(peers.params.size, peers.params.dtype)
+        self._work = registered(self._comm, peers.params)
         self._old = np.empty_like(peers.params) if self._outer else None
         self._velocity = np.zeros_like(peers.params) if outer_momentum else None
         self._known = 0  # samples of all workers at the last averaging
         self._own = self._steps = 0  # samples and steps of this worker since
         self._base = 0  # steps of the busiest worker at the last averaging
+        self._resumed = False
         none = self._work[:0]
         accumulate.weigh(none, none, 1.0)
         accumulate.add_weighted(none, none, 1.0)
@@ -107,6 +115,9 @@ class AveragingClient:
         """See `Client`."""
         self._comm.Allreduce(MPI.IN_PLACE, self._work)  # compiles now, so that no step waits for it
         self._rounds.begin(self.params)
+        if self._resumed:
+            for array in self._alike().values():
+                self._comm.Bcast(array, 0)
         if self._old is not None:
             self._old[:] = self.params
 
@@ -116,6 +127,7 @@ class AveragingClient:
     def step(self, samples: int, loss: float) -> None:
         """See `Client`. Blocks where parameters are averaged: until all workers that still train have come."""
         began = time.perf_counter()
+        self.saving = False
         self._rounds.note(samples, loss)
         if samples:
             self._stepper.take(self.grads, self._factor, self._known + self._own * self._rounds.active)
@@ -132,8 +144,11 @@ class AveragingClient:
         total = self._rounds.exchange(done=done)
         self.stop = self._rounds.stop
         self._own = self._steps = 0
-        if not total:
-            return
+        if total:
+            self._take_average(total)
+        self.agree(self._rounds.wish, self._base)
+
+    def _take_average(self, total: int) -> None:
         counts = self._rounds.samples.tolist()
         common = math.gcd(*counts)  # equal batches are summed as they are, and nothing is rounded but sum and quotient
         weight, divisor = counts[self._comm.rank] // common, self.params.dtype.type(total // common)
@@ -180,9 +195,45 @@ class AveragingClient:
         """See `Client`."""
         self._rounds.report(accuracy, loss)
 
+    def _alike(self) -> dict[str, Vector]:
+        """What all workers have alike after an averaging, but for the parameters."""
+        outer = {} if self._velocity is None else {"outer_velocity": self._velocity}
+        return outer | (self._stepper.arrays if self._counts_together else {})
+
+    def state(self) -> State:
+        """See `Client`."""
+        tensors = {} if self._counts_together else dict(self._stepper.arrays)
+        if self._comm.rank == 0:
+            tensors |= {"params": self.params} | self._alike()
+        facts = {"version": self._base, "samples": self._known, "steps": self._stepper.version}
+        return State(tensors, facts | {"active": self._rounds.active} | self.facts())
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """See `Client`. Any number of workers goes on exactly where momentum is averaged, as it is by default."""
+        saved = keeping.saved(state, others)
+        if self._comm.rank == 0:
+            first = keeping.first({"params": self.params}, saved)
+            keeping.put_back({"params": self.params} | self._alike(), first)
+        self._resumed = True
+        self.version = self._base = keeping.common(saved, "version")
+        self._known = keeping.common(saved, "samples")
+        self.resume(saved)
+        if state is not None:
+            self._rounds.active = int(keeping.fact(state, "active"))
+        if self._counts_together:
+            self._stepper.version = self._base
+        elif state is None:
+            return self._stepper.share(others)
+        else:
+            keeping.put_back(self._stepper.arrays, state)
+            self._stepper.version = int(keeping.fact(state, "steps"))
+        return []
+
     def finish(self) -> None:
         """See `Client`."""
         while not self._rounds.all_done:
             self._average(done=True)
+            if self.saving:
+                self.on_cut()
         self.bytes_sent = self.bytes_received = self._rounds.bytes_sent
         self._comm.free()

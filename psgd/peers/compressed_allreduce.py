@@ -5,21 +5,25 @@ say, in the same order: replicas keep the same bits. What was left out stays wit
 """
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
 from psgd.collectives.compressed import CompressedAllreduce
 from psgd.compression import BeforeEncoding, Compression
 from psgd.kernels import accumulate
-from psgd.peers import Peers
+from psgd.peers import Peers, keeping
+from psgd.peers.cuts import Cuts
+from psgd.peers.left_over import left_over, share_left_over
 from psgd.peers.rounds import Rounds
 
 Vector = NDArray[np.floating]
 
 
-class CompressedClient:
+class CompressedClient(Cuts):
     """A worker. Implements `psgd.client.Client`.
 
     A step in which some worker's gradient is not finite is left out on all workers, and counted as dropped there;
@@ -30,10 +34,11 @@ class CompressedClient:
     """
 
     def __init__(self, peers: Peers, every: int, compression: Compression) -> None:
+        super().__init__()
         self.params = peers.params
         size, dtype = peers.params.size, peers.params.dtype
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics)
+        self._rounds = Rounds(self._comm, peers.metrics, self)
         self._metrics, self._schedule, self._factor = peers.metrics, peers.schedule, peers.reduction_factor
         self._compression = compression
         self.reduce = CompressedAllreduce(self._comm, compression.codec(size, dtype))
@@ -49,10 +54,10 @@ class CompressedClient:
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         accumulate.add_weighted(self._sum[:0], self._sum[:0], 1.0)
+        self.reduce.compile(self._update)  # before anything is restored: it encodes what is left over
 
     def start(self) -> None:
         """See `Client`."""
-        self.reduce.compile(self._update)
         self._rounds.begin(self.params)
 
     def overlap(self, samples: int) -> None:
@@ -61,6 +66,7 @@ class CompressedClient:
     def step(self, samples: int, loss: float) -> None:
         """See `Client`."""
         began = time.perf_counter()
+        self.saving = False
         if self._every > 1 and samples:
             if not self._pending:
                 self._sum.fill(0)
@@ -91,8 +97,12 @@ class CompressedClient:
                     self._metrics.dropped[worker] += 1
         total = self._rounds.exchange(done=done, came=came)
         self.stop = self._rounds.stop
-        if not total:
-            return
+        if total:
+            self._apply(samples, total)
+        self.agree(self._rounds.wish, self.version)
+
+    def _apply(self, samples: int, total: int) -> None:
+        """Says this worker's part of a step, of `samples` of `total`, and takes everyone's."""
         lr = self._schedule(self._applied)
         rate = -lr * self._factor * samples / total
         if not samples or not self._before(self._update, self._sum, self.params, rate):
@@ -111,10 +121,34 @@ class CompressedClient:
         """See `Client`."""
         self._rounds.report(accuracy, loss)
 
+    def state(self) -> State:
+        """See `Client`."""
+        tensors = {"params": self.params} if self._comm.rank == 0 else {}
+        return State(tensors | self._arrays(), {"version": self.version, "samples": self._applied} | self.facts())
+
+    def _arrays(self) -> dict[str, Vector]:
+        return left_over(self.reduce.codec, self._before)
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """See `Client`. With another number of workers the first one says what all had left to say."""
+        saved = keeping.saved(state, others)
+        if self._comm.rank == 0:
+            keeping.put_back({"params": self.params}, keeping.first({"params": self.params}, saved))
+        self.version = self._rounds.version = keeping.common(saved, "version")
+        self._applied = keeping.common(saved, "samples")
+        self.resume(saved)
+        if state is not None:
+            keeping.put_back(self._arrays(), state)
+            return []
+        velocities = len(others) / self._comm.size  # topk's are of shares of the step
+        return share_left_over(self.reduce.codec, self._before, others, self._comm.rank == 0, velocities)
+
     def finish(self) -> None:
         """See `Client`. What residuals hold then is not sent."""
         while not self._rounds.all_done:
             self._close(done=True)
+            if self.saving:
+                self.on_cut()
         self.bytes_sent = self.reduce.bytes_sent + self._rounds.bytes_sent
         self.bytes_received = self.reduce.bytes_received + self._rounds.bytes_sent
         self._comm.free()

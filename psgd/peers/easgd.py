@@ -11,16 +11,20 @@ is evaluated and what remains. What a worker does after its last exchange does n
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.arguments import whole_number
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
+from psgd.device_vectors import on_device
 from psgd.kernels.errors import UsageError
-from psgd.peers import Peers
+from psgd.peers import Peers, keeping
+from psgd.peers.cuts import Cuts
 from psgd.peers.easgd_force import Force
 from psgd.peers.easgd_round_robin import RoundRobin
 from psgd.peers.easgd_shared import Shared
@@ -51,7 +55,7 @@ class Order(Protocol):
     bytes_received: int
 
     def begin(self) -> None:
-        """Gives all workers and the centre worker 0's parameters. Collective, blocks."""
+        """Gives all workers and the centre worker 0's parameters, where nothing was restored. Collective, blocks."""
 
     def note(self, samples: int, loss: float) -> None:
         """A step is being taken. Does not block."""
@@ -62,6 +66,15 @@ class Order(Protocol):
     def push(self) -> None:
         """Ends the exchange, after the step. Blocks as the order says."""
 
+    def meet(self, steps: int) -> None:
+        """This worker has taken so many steps: cuts them here, where the order is not one that keeps pace."""
+
+    def state(self) -> State:
+        """What there is to save at a cut beside the worker's own: `centre` on one worker, which says so."""
+
+    def restore(self, state: State | None, others: Sequence[State]) -> None:
+        """Takes that up, before `begin`, which gives the centre to all then and leaves the workers' parameters."""
+
     def report(self, accuracy: float, loss: float) -> None:
         """Counts an evaluation."""
 
@@ -69,12 +82,24 @@ class Order(Protocol):
         """No more steps; returns with the final centre once all workers are done. Blocks."""
 
 
-ORDERS: dict[str, Callable[[Peers], Order]] = {
+Making = Callable[[Peers, Cuts, int], Order]
+"""Makes a worker's part of an order; the number is the period."""
+
+ORDERS: dict[str, Making] = {
     "sync": Synchronous,
     "round-robin": RoundRobin,
     "async": partial(Shared, locks=True),
     "hogwild": partial(Shared, locks=False),
 }
+
+
+def _near(order: Making, peers: Peers) -> Callable[..., Any]:
+    """Where the workers' parameters are on GPUs the centre is too, but for orders in which the host passes it on."""
+    if order is Synchronous or not on_device(peers.params):
+        return order
+    from psgd.device.easgd import OnHost
+
+    return partial(OnHost, order=order)
 
 
 def create(
@@ -100,7 +125,7 @@ def create(
     return partial(Elastic, order=ORDERS[easgd_order], force=force, period=int(period))
 
 
-class Elastic:
+class Elastic(Cuts):
     """A worker. Implements `psgd.client.Client`.
 
     The schedule goes by the samples of all workers that this one has heard of: with sync and round-robin at its last
@@ -116,7 +141,8 @@ class Elastic:
         order: how it meets the centre.
     """
 
-    def __init__(self, peers: Peers, order: Callable[[Peers], Order], force: Force, period: int) -> None:
+    def __init__(self, peers: Peers, order: Making, force: Force, period: int) -> None:
+        super().__init__()
         force.check_all(peers.schedule)  # before anybody waits for anybody, so that all find it by themselves
         self.params = peers.params
         self.grads = np.zeros_like(peers.params)
@@ -127,13 +153,14 @@ class Elastic:
         self._force, self._period = force, period
         self._schedule, self._factor = peers.schedule, peers.reduction_factor
         self._stepper = Stepper(peers)
-        self.order = order(peers)
+        self.order: Any = _near(order, peers)(peers, self, period)
         self._steps = 0
 
     @property
     def evaluated_params(self) -> Vector:
         """See the class."""
-        return self.order.centre
+        centre: Vector = self.order.centre
+        return centre
 
     def start(self) -> None:
         """See `Client`."""
@@ -148,6 +175,7 @@ class Elastic:
         Raises:
             UsageError: the schedule gives a rate that is not stable.
         """
+        self.saving = False
         order, position = self.order, self.order.samples
         order.note(samples, loss)
         self._steps += 1
@@ -165,7 +193,8 @@ class Elastic:
             order.push()
             self.waited_s += time.perf_counter() - moved + moving - start
             self.version = order.version
-        self.stop = order.stop
+        order.meet(self._steps)
+        self.stop = order.stop or self.leaving
 
     def _move(self, samples: int, position: int) -> None:
         if samples:
@@ -174,6 +203,24 @@ class Elastic:
     def report(self, accuracy: float, loss: float) -> None:
         """See `Client`."""
         self.order.report(accuracy, loss)
+
+    def state(self) -> State:
+        """See `Client`."""
+        kept = self.order.state()
+        facts = {"steps": self._stepper.version, "calls": self._steps} | self.facts()
+        return State({"params": self.params} | self._stepper.arrays | kept.tensors, facts | kept.facts)
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """See `Client`. With another number of workers each begins at the centre."""
+        self.order.restore(state, others)
+        self.version = self.order.version
+        if state is None:
+            self.params[:] = vectors.weights(others)
+            return ["the workers' own parameters: each begins at the centre", *self._stepper.share(others)]
+        keeping.put_back({"params": self.params} | self._stepper.arrays, state)
+        self._stepper.version = int(keeping.fact(state, "steps"))
+        self._steps = int(keeping.fact(state, "calls"))
+        return []
 
     def finish(self) -> None:
         """See `Client`. Everyone's parameters become the centre."""

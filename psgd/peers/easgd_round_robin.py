@@ -3,26 +3,36 @@
 One exchange after the other, P messages of the whole vector for each round: what the synchronous order replaces by an
 all-reduce. A worker that is done hands the centre on unchanged until all are; then the centre goes round once more.
 What worker 0 has to know travels with it.
+
+So does the word that a round is a cut: worker 0 says so, and each worker is cut at its turn, as the others were at
+theirs. Nobody waits. On its way is the centre alone, which the last worker has sent on; it saves it, and with it what
+worker 0 has still to hear.
 """
 
 import time
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
 from psgd.collectives.requests import close
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
 from psgd.kernels import elastic
-from psgd.peers import Peers, rounds
+from psgd.peers import Peers, keeping, rounds
+from psgd.peers.cuts import Cuts
 from psgd.peers.easgd_tally import Tally
 from psgd.peers.watch import Watch
 
 Vector = NDArray[np.floating]
 
-_VERSION, _TOTAL, _STOP, _LAST, _HEAD = range(5)  # exchanges; samples; worker 0's wish; who found that all are done
+_VERSION, _TOTAL, _STOP, _LAST, _WISH, _SAVE, _CUT, _HEAD = range(8)
+"""Exchanges; samples; worker 0's wish; who found that all are done; a wish for a cut; whether this round is one, and
+what it is called."""
 _PUSHES, _SAMPLES, _LOSS, _STALENESS, _DONE, _WAITED, _COMPUTED, _WORDS = range(8)  # of each worker's last turn
 
 
@@ -33,7 +43,10 @@ class RoundRobin:
     worker before this one need not wait long; `centre` is what this worker sent on last.
     """
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, cuts: Cuts, period: int) -> None:
+        self._cuts, self._period = cuts, period
+        self._turns = 0  # of worker 0
+        self._resumed = False
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
@@ -62,11 +75,16 @@ class RoundRobin:
         """See `Order`."""
         none = self._params[:0]
         elastic.forward(none, none, none, none, 0.0)
-        self._waiter.soon(self._comm.Ibcast(self._params, 0).Test)
-        self.centre[:] = self._params
-        self._head_in[_LAST] = -1
+        if self._resumed:
+            for array in (self.centre, self._head):
+                self._waiter.soon(self._comm.Ibcast(array, self._size - 1).Test)
+            self._head_in[:] = self._head
+        else:
+            self._waiter.soon(self._comm.Ibcast(self._params, 0).Test)
+            self.centre[:] = self._params
+            self._head_in[_LAST] = -1
         if self._here:
-            self._incoming[:] = self._params
+            self._incoming[:] = self.centre
         else:
             MPI.Prequest.Startall(self._receives)
         self._metrics.restart()
@@ -103,7 +121,52 @@ class RoundRobin:
         self._head[:] = self._head_in
         if self._rank == 0:
             self._count()
+        self._cut()
         self.stop = bool(self._head[_STOP])
+
+    def _cut(self) -> None:
+        """Hears whether this round is a cut. Worker 0 says so; the last one, which only brings the centre, is none."""
+        head, cuts = self._head, self._cuts
+        wish = cuts.told()
+        if wish > head[_SAVE] or self._rank == 0:  # else this very cut fulfils it
+            head[_WISH] = max(head[_WISH], wish)
+        if self._rank > 0:
+            cuts.hear(int(head[_SAVE]), int(head[_CUT]))
+            return
+        self._turns += 1
+        head[_SAVE] = 0
+        if head[_LAST] < 0:
+            cuts.agree(int(head[_WISH]), self._turns * self._period)
+            head[_WISH] = 0
+            head[_SAVE], head[_CUT] = cuts.saving * (1 + cuts.leaving), cuts.cut
+
+    def meet(self, steps: int) -> None:
+        """See `Order`."""
+
+    def state(self) -> State:
+        """See `Order`."""
+        facts = {"version": int(self._head[_VERSION]), "samples": int(self._head[_TOTAL]), "exchange": self.version}
+        facts |= {"known": self.samples}
+        if self._rank + 1 < self._size:
+            return State({}, facts)
+        return State({"centre": self.centre, "head": self._head}, {"weights": "centre"} | facts)
+
+    def restore(self, state: State | None, others: Sequence[State]) -> None:
+        """See `Order`. With another number of workers what worker 0 has still to hear is not told."""
+        saved, head = keeping.saved(state, others), self._head
+        version, samples = keeping.common(saved, "version"), keeping.common(saved, "samples")
+        self.version, self.samples = version, samples
+        if self._rank + 1 == self._size:
+            self.centre[:] = vectors.weights(saved)
+            if state is not None:
+                keeping.put_back({"head": head}, state)
+        head[[_VERSION, _TOTAL, _STOP, _LAST, _WISH, _SAVE]] = version, samples, 0, -1, 0, 0
+        self._told[:, _DONE:] = 0
+        if state is not None:
+            self.version, self.samples = (int(keeping.fact(state, name)) for name in ("exchange", "known"))
+        self._resumed = True
+        self._cuts.resume(saved)
+        self._turns = self._cuts.cut_at // self._period
 
     def _came(self) -> bool:
         return self._watch.passed(self._receives)
@@ -170,4 +233,6 @@ class RoundRobin:
         if self._right != last:
             MPI.Prequest.Startall(self._sends)
             self._sent()
+        if self._cuts.saving:
+            self._cuts.on_cut()
         return bool(self._head[_LAST] >= 0)

@@ -7,18 +7,23 @@ lost. Who exchanges writes to the centre itself: no message is sent.
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.agreement import gather
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
 from psgd.collectives.node import address_of
 from psgd.collectives.waiting import Waiter
 from psgd.kernels import elastic
 from psgd.kernels import hogwild as lines
 from psgd.kernels.errors import UsageError
-from psgd.peers import Peers, rounds
+from psgd.peers import Peers, keeping, rounds
+from psgd.peers.cuts import Cuts
+from psgd.peers.meeting import Meeting
 from psgd.peers.node_memory import share
 from psgd.peers.watch import Watch
 
@@ -34,6 +39,8 @@ class Shared:
 
     Args:
         peers: what to work with.
+        cuts: this worker's, which all meet for.
+        period: steps from one exchange to the next.
         locks: exchanges exclude each other.
 
     Attributes:
@@ -43,7 +50,7 @@ class Shared:
         UsageError: the workers do not share memory; on all alike.
     """
 
-    def __init__(self, peers: Peers, locks: bool) -> None:
+    def __init__(self, peers: Peers, cuts: Cuts, period: int, locks: bool) -> None:
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
@@ -69,6 +76,9 @@ class Shared:
         self.centre: NDArray[np.floating] = memory[first + lines.LINE_BYTES :].view(like.dtype)
         self.displacement: NDArray[np.floating] = np.empty_like(like)
         self._waiter = Waiter.for_node(workers, self._watch.check)
+        self._cuts, self._meeting = cuts, Meeting(workers, cuts, self._watch, self._waiter)
+        self._kept: NDArray[np.floating] | None = None  # the centre at the newest cut, on worker 0
+        self._resumed, self._cut_exchanges = False, 0
         self._rate = self._lr = 0.0
         self._staleness: Counter[int] = Counter()
         self._steps = self._told = 0
@@ -84,10 +94,15 @@ class Shared:
         lines.count(self._at, self._rank, 0, 0.0)
         lines.put(self._at, self._rank, lines.STEPS, 0)
         lines.totals(self._at, self._size)
-        self._waiter.soon(self._workers.Ibcast(self._params, 0).Test)
-        if self._rank == 0:
-            self.centre[:] = self._params
+        if not self._resumed:
+            self._waiter.soon(self._workers.Ibcast(self._params, 0).Test)
+            if self._rank == 0:
+                self.centre[:] = self._params
         self._waiter.soon(self._workers.Ibarrier().Test)
+        if self._resumed:
+            for worker, line in enumerate(self._lines.tolist()):
+                self._counted[worker] = line[lines.STEPS], line[lines.SAMPLES], self._losses[worker].item()
+            self._waiter.soon(self._workers.Ibarrier().Test)  # until worker 0 has read what nobody adds to yet
         self._peers.metrics.restart()
         self._began = time.perf_counter()
 
@@ -121,6 +136,57 @@ class Shared:
     def push(self) -> None:
         """See `Order`."""
 
+    def meet(self, steps: int) -> None:
+        """See `Order`."""
+        wanted = self._meeting.wanted(steps)
+        if wanted:
+            self._meeting.call(range(self._size))
+        if wanted or self._meeting.called():
+            self._cut(steps)
+
+    def _cut(self, steps: int) -> None:
+        """Nobody is in a step now; worker 0 keeps the centre, which others may change once they go on."""
+        self._meeting.come(steps)
+        if self._rank == 0:
+            self._kept = np.empty_like(self.centre) if self._kept is None else self._kept
+            self._kept[:] = self.centre
+            self._count()
+        _, self.samples, _, _ = lines.totals(self._at, self._size)
+        self._cut_exchanges = int(self._exchanges[0])
+        self._meeting.part()
+
+    def state(self) -> State:
+        """See `Order`."""
+        line = self._lines[self._rank]
+        facts = {
+            "version": self._cut_exchanges,
+            "samples": self.samples,
+            "exchange": [self.version, self._told, self._steps],
+            "line": line[[lines.STEPS, lines.SAMPLES]].tolist(),
+            "loss": self._losses[self._rank].item(),
+            "staleness": [list(each) for each in self._staleness.items()],
+        }
+        return State({}, facts) if self._kept is None else State({"centre": self._kept}, {"weights": "centre"} | facts)
+
+    def restore(self, state: State | None, others: Sequence[State]) -> None:
+        """See `Order`. With another number of workers, worker 0 stands for what all have done."""
+        saved = keeping.saved(state, others)
+        self._resumed, self.samples = True, keeping.common(saved, "samples")
+        self._cuts.resume(saved)
+        if self._rank == 0:
+            self.centre[:] = vectors.weights(saved)
+            self._exchanges[0] = keeping.common(saved, "version")
+        if state is not None:
+            self.version, self._told, self._steps = keeping.fact(state, "exchange")
+            steps, samples = keeping.fact(state, "line")
+            self._losses[self._rank] = keeping.fact(state, "loss")
+            self._staleness.update(dict(keeping.fact(state, "staleness")))
+        else:
+            self.version = keeping.common(saved, "version")
+            steps, samples = 0, self.samples if self._rank == 0 else 0
+        lines.put(self._at, self._rank, lines.STEPS, steps)
+        lines.put(self._at, self._rank, lines.SAMPLES, samples)
+
     def _show(self) -> None:
         """Counts what workers did since the last time; on worker 0."""
         now = time.perf_counter()
@@ -152,6 +218,7 @@ class Shared:
         """See `Order`."""
         computed = time.perf_counter() - self._began - waited_s
         self._staleness[int(self._exchanges[0]) - self.version] += self._steps - self._told
+        self._told = self._steps
         lines.put(self._at, self._rank, lines.DONE, 1)
         self._waiter.until(self._all_done)
         told = gather(self._workers, {"staleness": list(self._staleness.items()), "seconds": [waited_s, computed]})
@@ -167,4 +234,7 @@ class Shared:
     def _all_done(self) -> bool:
         if self._rank == 0:
             self._show()
+        if self._meeting.called():
+            self._cut(0)
+            self._cuts.on_cut()
         return lines.totals(self._at, self._size)[2] == self._size

@@ -4,37 +4,48 @@ xc <- xc + sum a (x_i - xc): the displacements are summed by an all-reduce, so t
 and a run repeats. No displacement comes from a worker that is done.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
+from psgd.device_vectors import registered
 from psgd.kernels import elastic
-from psgd.peers import Peers
+from psgd.peers import Peers, keeping
+from psgd.peers.cuts import Cuts
 from psgd.peers.rounds import Rounds
 
 
 class Synchronous:
-    """A worker's part. Implements `psgd.peers.easgd.Order`."""
+    """A worker's part. Implements `psgd.peers.easgd.Order`. A cut lies after an exchange."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, cuts: Cuts, period: int) -> None:
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._params, self._metrics = peers.params, peers.metrics
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics)
-        self.displacement: NDArray[np.floating] = self._comm.empty(self._params.size, self._params.dtype)
+        self._rounds = Rounds(self._comm, peers.metrics, cuts)
+        cuts.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
+        self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
         self.centre = np.empty_like(self._params)
         self._lr = 0.0
+        self._cuts, self._period, self._resumed = cuts, period, False
 
     def begin(self) -> None:
         """See `Order`."""
         none = self._params[:0]
         elastic.stretch(none, none, none, 0.0)
         self._comm.Allreduce(MPI.IN_PLACE, self.displacement)  # compiles now, so that no step waits for it
-        self._rounds.begin(self._params)
-        self.centre[:] = self._params
+        if self._resumed:
+            self._rounds.begin(self.centre)
+        else:
+            self._rounds.begin(self._params)
+            self.centre[:] = self._params
 
     def note(self, samples: int, loss: float) -> None:
         """See `Order`."""
@@ -57,11 +68,32 @@ class Synchronous:
         self.samples += total
         if total and self._comm.rank == 0:
             self._metrics.progress(self.samples, self.version, self._lr)
+        self._cuts.agree(self._rounds.wish, self.version * self._period)
 
     def _move(self) -> None:
         self._comm.Allreduce(MPI.IN_PLACE, self.displacement)
         self._rounds.count_allreduce(self.displacement.nbytes)
         np.add(self.centre, self.displacement, out=self.centre)
+
+    def meet(self, steps: int) -> None:
+        """See `Order`."""
+
+    def state(self) -> State:
+        """See `Order`. All have the same centre; worker 0 saves it."""
+        facts = {"version": self.version, "samples": self.samples}
+        if self._comm.rank > 0:
+            return State({}, facts)
+        return State({"centre": self.centre}, {"weights": "centre"} | facts)
+
+    def restore(self, state: State | None, others: Sequence[State]) -> None:
+        """See `Order`."""
+        saved = keeping.saved(state, others)
+        if self._comm.rank == 0:
+            self.centre[:] = vectors.weights(saved)
+        self._resumed = True
+        self.version = self._rounds.version = keeping.common(saved, "version")
+        self.samples = keeping.common(saved, "samples")
+        self._cuts.resume(saved)
 
     def report(self, accuracy: float, loss: float) -> None:
         """See `Order`."""
@@ -72,9 +104,12 @@ class Synchronous:
         self._rounds.waited_s = waited_s
         while True:
             self._round(done=True)
+            if not self._rounds.all_done:
+                self.displacement.fill(0)
+                self._move()
+            if self._cuts.saving:
+                self._cuts.on_cut()
             if self._rounds.all_done:
                 break
-            self.displacement.fill(0)
-            self._move()
         self.bytes_sent = self.bytes_received = self._rounds.bytes_sent
         self._comm.free()

@@ -1,12 +1,16 @@
 """What a worker's step changes, as bytes for others, and others' bytes as what they change here."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.checkpoint.state import State
 from psgd.compression import BeforeEncoding, Compression
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import UsageError
 from psgd.peers import Peers
+from psgd.peers.left_over import left_over, share_left_over
 
 Vector = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
@@ -26,6 +30,7 @@ class Updates:
         room: bytes of the longest one.
         lr: rate of the newest.
         samples: behind all that have been added here.
+        made: how many this worker has made.
     """
 
     def __init__(self, peers: Peers) -> None:
@@ -45,15 +50,23 @@ class Updates:
         if self.codec is None or self._warmup or self._sync_every:
             self.room = max(self.room, self._update.nbytes)
         self.lr = peers.schedule(0)
-        self.samples = self._made = 0
+        self.samples = self.made = 0
         if self.codec is not None:
             self.codec.warm_up()
+
+    def arrays(self) -> dict[str, Vector]:
+        """What is to be saved, as views."""
+        return left_over(self.codec, self._before)
+
+    def share(self, others: Sequence[State], first: bool) -> list[str]:
+        """Takes up what another number of workers had: see `share_left_over`."""
+        return share_left_over(self.codec, self._before, others, first, 1.0)
 
     @property
     def whole(self) -> bool:
         """Whether the next one is to be sent whole."""
         every = self._sync_every
-        return self.codec is None or self.samples < self._warmup or bool(every and (self._made + 1) % every == 0)
+        return self.codec is None or self.samples < self._warmup or bool(every and (self.made + 1) % every == 0)
 
     def make(self, grads: Vector, payload: Bytes, whole: bool) -> int:
         """Writes one.
@@ -72,7 +85,7 @@ class Updates:
         self.lr = self._schedule(self.samples)
         if not self._before(self._update, grads, self.params, -self.lr * self._factor):
             return 0
-        self._made += 1
+        self.made += 1
         if self.codec is not None and not whole:
             return self.codec.encode(self._update, payload)
         sent = payload[: self._update.nbytes].view(self._update.dtype)

@@ -1,16 +1,21 @@
 """Decentralized SGD: each worker applies its updates and everyone else's, as they come (Strom, Interspeech 2015)."""
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
 from psgd.collectives.waiting import Waiter
-from psgd.peers import Peers, distance, rounds
+from psgd.peers import Peers, distance, keeping, rounds
+from psgd.peers.cuts import Cuts
 from psgd.peers.flood import APPLIED, KIND, ORIGIN, SAMPLES, STOP, VALUE, VALUE2, Flood, Kind, Message
 from psgd.peers.flood_update import Updates
+from psgd.peers.meeting import Meeting
 from psgd.peers.watch import Watch
 
 Vector = NDArray[np.floating]
@@ -19,7 +24,7 @@ WHOLE_AHEAD = 4
 """The window where updates are sent whole, which take much memory."""
 
 
-class FloodWorker:
+class FloodWorker(Cuts):
     """A worker. Implements `psgd.client.Client`.
 
     A step takes the worker's own update, sends it, and adds all that has come meanwhile; the sender adds what others
@@ -32,6 +37,8 @@ class FloodWorker:
     At the end all have added all updates, and differ by rounding only; all leave with worker 0's bits. What residuals
     hold then is not sent. A stop reaches the others with worker 0's next message.
 
+    At a cut all have added all updates that were made before it; each saves its own parameters.
+
     Attributes:
         version: updates in `params`, of all workers.
         waited_s: seconds in `step`.
@@ -42,6 +49,7 @@ class FloodWorker:
     """
 
     def __init__(self, peers: Peers, links: list[list[int]], window: int) -> None:
+        super().__init__()
         self.params = peers.params
         self.grads: Vector = np.zeros_like(peers.params)
         self.version = 0
@@ -55,6 +63,7 @@ class FloodWorker:
         self._together = Communicator(workers)
         self._watch = Watch(workers, peers.alarm, "decentralized")
         self._waiter = Waiter.for_node(workers, self._watch.check)
+        self._meeting = Meeting(workers, self, self._watch, self._waiter, words=1)
         self._comm = workers.Dup()
         self._flood = Flood(self._comm, links, self.updates.room, self._deliver)
         self.applied = np.zeros(size, np.int64)
@@ -64,13 +73,15 @@ class FloodWorker:
         self._theirs = [0] * size  # updates of this worker that each has applied
         self._theirs[self._rank] = 1 << 62
         self._done = self._mine = 0
+        self._resumed = False
         self._limit = window
         self._began = 0.0
 
     def start(self) -> None:
         """See `Client`."""
         self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
-        self._together.Bcast(self.params, 0)
+        if not self._resumed:
+            self._together.Bcast(self.params, 0)
         self._flood.open()
         self._together.Barrier()
         self._metrics.restart()
@@ -82,18 +93,63 @@ class FloodWorker:
     def step(self, samples: int, loss: float) -> None:
         """See `Client`. Waits only where this worker is `window` updates ahead."""
         began = time.perf_counter()
+        self.saving = False
         self._watch.check()
         with self._watch.guard():
             whole = samples > 0 and self._push(samples, loss)
             self._limit = min(self._window, WHOLE_AHEAD) if whole else self._window
             self._waiter.soon(self._may_go_on)
+        if wanted := self._meeting.wanted(self._mine):
+            self._meeting.call(range(self.applied.size))
+        if wanted or self._meeting.called():
+            self._cut()
         if self._rank == 0:
             self.stop = self._metrics.stop
+        self.stop = self.stop or self.leaving
         self.waited_s += time.perf_counter() - began
 
     def _may_go_on(self) -> bool:
         self._take()
         return self._mine - min(self._theirs) < self._limit
+
+    def _cut(self) -> None:
+        """Waits until all have come, and has applied what they have made; they do too before anybody goes on."""
+        made = self._meeting.come(self._mine, self._taken, words=(self._mine,))[:, 0]
+
+        def all_applied() -> bool:
+            self._take()
+            return bool((self.applied == made).all())
+
+        with self._watch.guard():
+            self._waiter.soon(all_applied)
+        self._meeting.part()
+
+    def _taken(self) -> bool:
+        self._take()
+        return True
+
+    def state(self) -> State:
+        """See `Client`."""
+        facts = {"version": self.version, "samples": self.updates.samples, "made": self.updates.made}
+        tensors = {"params": self.params, "applied": self.applied} | self.updates.arrays()
+        return State(tensors, facts | self.facts())
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """See `Client`. With another number of workers the first one says what all had left to say."""
+        saved, updates = keeping.saved(state, others), self.updates
+        self._resumed = True
+        self.version = keeping.common(saved, "version")
+        updates.samples = keeping.common(saved, "samples")
+        updates.made = max(int(each.facts.get("made", 0)) for each in saved)
+        self.resume(saved)
+        if state is None:
+            self.params[:] = vectors.weights(saved)
+            return ["the workers' own parameters: all begin with the mean", *updates.share(saved, self._rank == 0)]
+        keeping.put_back({"params": self.params, "applied": self.applied} | updates.arrays(), state)
+        self._told[:] = self.applied
+        self._mine = int(self.applied[self._rank])
+        self._theirs = [self._mine if k != self._rank else mine for k, mine in enumerate(self._theirs)]
+        return []
 
     def _push(self, samples: int, loss: float) -> bool:
         """Makes an update, sends it and takes it; returns whether it was whole."""
@@ -183,6 +239,9 @@ class FloodWorker:
 
     def _all_here(self) -> bool:
         self._take()
+        if self._meeting.called():
+            self._cut()
+            self.on_cut()
         return self._done == self.applied.size
 
     def _all_left(self) -> bool:

@@ -27,12 +27,13 @@ class NodeAveraging:
     Attributes:
         far: sums of the other nodes, as of the last round.
         stop: the first leader asked to stop, as of the last round.
+        wish: the largest for a cut, told in the last round.
         bytes_sent: as `psgd.collectives.traffic` counts; as many were received.
     """
 
     def __init__(self, comm: MPI.Intracomm, params: NDArray[np.floating]) -> None:
         self.far = Sums(0, 0, 0.0)
-        self.stop = False
+        self.stop, self.wish = False, 0
         self.bytes_sent = 0
         self._comm = collectives.Communicator(comm)
         self._params = params
@@ -46,21 +47,22 @@ class NodeAveraging:
         accumulate.weigh(none, none, 1.0)
         accumulate.add_weighted(none, none, 1.0)
 
-    def round(self, sums: Sums, done: bool, stop: bool) -> bool:
+    def round(self, sums: Sums, done: bool, stop: bool, wish: int = 0) -> bool:
         """Averages. Collective over the leaders, blocks.
 
         Args:
             sums: of this node; all that is counted there is in the parameters already.
             done: nobody on this node writes any more.
             stop: on the first leader, to be passed on.
+            wish: of this node's workers: see `psgd.peers.cuts`.
 
         Returns:
             Whether all nodes are done: this was the last round.
         """
-        self._mine[:] = *sums, done, stop
+        self._mine[:] = *sums, done, stop + 2 * wish
         self._comm.Allgather(self._mine, self._flat)
         all_done = bool(self._all[:, _DONE].all())
-        self.stop = bool(self._all[0, _STOP])
+        self.stop, self.wish = bool(int(self._all[0, _STOP]) % 2), int(self._all[:, _STOP].max()) // 2
         steps, samples, loss = np.delete(self._all, self._comm.rank, 0).sum(0)[:3].tolist()
         self.far = Sums(int(steps), int(samples), loss)
         np.copyto(self._found, self._params)
@@ -80,6 +82,15 @@ class NodeAveraging:
         self._before[:] = self._all[:, _SAMPLES]
         total = float(new.sum())
         return float(new[self._comm.rank]) / total if total else 1.0 / len(new)
+
+    def known(self) -> list[list[float]]:
+        """What the next round goes by: sums of the other nodes, and each node's samples as of the last round."""
+        return [list(self.far), self._before.tolist()]
+
+    def resume(self, known: list[list[float]]) -> None:
+        """Goes on from that."""
+        (steps, samples, loss), self._before[:] = known
+        self.far = Sums(int(steps), int(samples), loss)
 
     def free(self) -> None:
         """Frees what it made. Collective."""

@@ -75,6 +75,20 @@ class NodeMemory:
         places: list[int] = np.flatnonzero(self._lines[:, kernels.DONE] == 0).tolist()
         return places
 
+    def wish(self) -> int:
+        """The largest of any worker's for a cut."""
+        return int(self._lines[:, kernels.WISH].max())
+
+    def line(self) -> list[float]:
+        """This worker's steps, samples, and the sum of its losses."""
+        return [*self._lines[self.place, kernels.STEPS : kernels.SAMPLES + 1].tolist(), self._losses[self.place].item()]
+
+    def set_line(self, steps: int, samples: int, loss: float) -> None:
+        """Writes them, before anybody counts."""
+        self.put(kernels.STEPS, steps)
+        self.put(kernels.SAMPLES, samples)
+        self._losses[self.place] = loss
+
     def all_done(self) -> bool:
         """Whether all are. All that they wrote is there to be read then."""
         return self.totals()[2] == self._size

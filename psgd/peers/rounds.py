@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from psgd import collectives
 from psgd.collectives import traffic
 from psgd.metrics import RunMetrics
+from psgd.peers.cuts import Cuts
 
 _SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _HELD, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(12)
 
@@ -23,8 +24,10 @@ class Rounds:
     Args:
         comm: the workers.
         metrics: counters; filled on worker 0.
+        cuts: this worker's wishes, told with each round; None has none.
 
     Attributes:
+        wish: the largest of all, told in the last round.
         samples: int64 samples of each worker in the last round.
         pushes: int64 steps of each worker in the last round that had samples.
         version: rounds so far in which anybody had samples.
@@ -35,8 +38,9 @@ class Rounds:
         bytes_sent: of the rounds and what was added to them, as `psgd.collectives.traffic` counts; as many received.
     """
 
-    def __init__(self, comm: "collectives.Communicator", metrics: RunMetrics) -> None:
-        self.version = 0
+    def __init__(self, comm: "collectives.Communicator", metrics: RunMetrics, cuts: Cuts | None = None) -> None:
+        self.version = self.wish = 0
+        self._cuts = cuts or Cuts()
         self.stop = self.all_done = False
         self.waited_s = 0.0
         self.bytes_sent = 0
@@ -110,7 +114,8 @@ class Rounds:
         if done:
             self._seconds = waited, computed
         accuracy, test_loss = report or (0.0, 0.0)
-        counts = noted, self._loss_sum, self._noted_pushes, self._metrics.stop, done, waited, computed, self._held
+        stop = self._metrics.stop + 2 * self._cuts.told()
+        counts = noted, self._loss_sum, self._noted_pushes, stop, done, waited, computed, self._held
         self._mine[:] = (*counts, report is not None, accuracy, test_loss)
         self._comm.Allgather(self._mine, self._flat)
         ended = time.perf_counter()
@@ -119,7 +124,8 @@ class Rounds:
         self._report = None
         self.samples[:] = self._all[:, _SAMPLES]
         self.pushes[:] = self._all[:, _PUSHES]
-        self.stop = bool(self._all[0, _STOP])
+        self.wish = int(self._all[:, _STOP].max()) // 2
+        self.stop = bool(int(self._all[0, _STOP]) % 2) or self._cuts.leaving or self.wish > 1
         self.active = self._comm.size - int(self._all[:, _DONE].sum())
         self.all_done = self.active == 0
         total = int(self.samples.sum())

@@ -1,12 +1,14 @@
 """The optimizer's steps where the whole vector and its gradient lie on this rank."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.checkpoint.state import State
 from psgd.kernels import accumulate
-from psgd.peers import Peers
+from psgd.peers import Peers, keeping
 
 Vector = NDArray[np.floating]
 
@@ -20,6 +22,7 @@ class Stepper:
     Attributes:
         params: as given.
         state: the rule's arrays.
+        arrays: the same by name, to be saved.
         version: steps taken.
         lr: rate of the newest step.
     """
@@ -29,6 +32,7 @@ class Stepper:
         self.version = 0
         self.lr = peers.schedule(0)
         self.state = peers.rule.init(peers.params)
+        self.arrays = {f"state{k}": array for k, array in enumerate(self.state)}
         self._update, self._schedule, self._clip = peers.rule.update, peers.schedule, peers.clip_norm
         none = self.params[:0]  # compiles now, so that no step waits for it
         self._update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
@@ -48,3 +52,12 @@ class Stepper:
         self.lr = self._schedule(position)
         self.version += 1
         self._update(self.params, grad, self.state, self.lr, scale, self.version)
+
+    def share(self, others: Sequence[State]) -> list[str]:
+        """With another number of workers: each begins with the mean of what the workers had, told the most steps."""
+        told = [int(each.facts.get("steps") or each.facts.get("version") or 0) for each in others]
+        self.version = max(told, default=0)
+        if not self.arrays or keeping.mean(self.arrays, others):
+            return ["the optimizer's state: each worker begins with the mean"] if self.arrays else []
+        self.version = 0
+        return ["the optimizer's state: begins anew"]

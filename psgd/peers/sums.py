@@ -14,12 +14,21 @@ class Sums(NamedTuple):
     loss: float
 
 
+def add(one: Sums, other: Sums) -> Sums:
+    """One and the other."""
+    return Sums(one.steps + other.steps, one.samples + other.samples, one.loss + other.loss)
+
+
 class Shown:
     """What worker 0's metrics have been told so far."""
 
     def __init__(self, metrics: RunMetrics) -> None:
         self._metrics = metrics
         self._samples, self._loss = 0, 0.0
+
+    def begin(self, sums: Sums) -> None:
+        """So much has been told before this run went on from there."""
+        self._samples, self._loss = sums.samples, sums.loss
 
     def count(self, sums: Sums, lr: float) -> None:
         """Takes over what all workers have done since the start; pushes and staleness are set elsewhere."""

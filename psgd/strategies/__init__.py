@@ -4,13 +4,14 @@ Each is one file. A strategy sees headers only, never arrays; it runs on server 
 server alike). Strategies without a server are in `psgd.peers`.
 """
 
+import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from psgd.kernels.errors import UsageError
-from psgd.order import Action
+from psgd.order import Action, Cut
 from psgd.wire import Header
 
 _SERVED = {"sync": "synchronous", "async": "asynchronous", "softsync": "softsync", "ssp": "ssp"}
@@ -33,9 +34,15 @@ class Strategy(Protocol):
     def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
         """A worker has no more pushes; what this sets free."""
 
+    def restore(self, cut: Cut) -> None:
+        """The run goes on from there, before anything has come. Workers that were done are back, and may push on."""
+
 
 COMPRESSIBLE = (*_SERVED, "allreduce", "decentralized")
 """Strategies that send gradients or updates, which can be made small (`psgd.compression`)."""
+
+ON_DEVICE = ("allreduce", "averaging", "easgd")
+"""Strategies that work on parameters on a GPU; for the others they are copied to the host and back at each step."""
 
 
 def serverless(name: str) -> bool:
@@ -52,8 +59,14 @@ def options(name: str) -> list[str]:
     return list(inspect.signature(_factory(name)).parameters)[1:]
 
 
-def create(name: str, workers: int, **chosen: Any) -> Any:
+def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any) -> Any:
     """What decides a run of that strategy with so many workers.
+
+    Args:
+        name: of the strategy.
+        workers: how many.
+        others: options that are not the strategy's, which may have been meant.
+        **chosen: the strategy's own options.
 
     Returns:
         A `Strategy`, or for a strategy without servers a function from `psgd.peers.Peers` to a `psgd.client.Client`.
@@ -63,7 +76,9 @@ def create(name: str, workers: int, **chosen: Any) -> Any:
     """
     factory, known = _factory(name), options(name)
     if unknown := sorted(set(chosen) - set(known)):
-        raise UsageError(f"strategy {name}: expected {known or 'no options of its own'}, got {unknown}")
+        near = difflib.get_close_matches(unknown[0], [*known, *others], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"strategy {name}: expected {known or 'no options of its own'}, got {unknown}{hint}")
     return factory(workers, **chosen)
 
 

@@ -4,7 +4,7 @@ Downpour SGD (Dean et al. 2012). The gradient was computed on parameters that ot
 is the version at which it is applied minus the version pulled.
 """
 
-from psgd.order import Action, Member
+from psgd.order import Action, Cut, Member
 from psgd.wire import Header
 
 
@@ -23,6 +23,9 @@ class Asynchronous:
     def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
         """See `psgd.strategies.Strategy`."""
         return ()
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. There is nothing to know."""
 
 
 create = Asynchronous

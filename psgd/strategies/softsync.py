@@ -6,7 +6,7 @@ be in a group twice, so S = N is not sync. What is left of a group when all work
 
 from psgd.arguments import whole_number
 from psgd.kernels.errors import UsageError
-from psgd.order import Action, Member
+from psgd.order import Action, Cut, Member
 from psgd.wire import Header
 
 
@@ -37,6 +37,10 @@ class Softsync:
             return ()
         self._there = 0
         return (Action(),)
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`."""
+        self._there = cut.opened
 
 
 create = Softsync

@@ -9,7 +9,7 @@ it is sync.
 import math
 
 from psgd.arguments import whole_number
-from psgd.order import Action, Member
+from psgd.order import Action, Cut, Member
 from psgd.strategies import Strategy
 from psgd.strategies.synchronous import Synchronous
 from psgd.wire import Header
@@ -38,6 +38,10 @@ class BoundedStaleness:
         del self._clocks[worker]
         free = self._free()
         return (Action(release=free),) if free else ()
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`."""
+        self._clocks = dict(enumerate(cut.clocks))
 
     def _free(self) -> tuple[int, ...]:
         slowest = min(self._clocks.values(), default=math.inf)

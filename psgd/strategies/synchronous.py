@@ -5,7 +5,7 @@ worker order, so a run repeats bit for bit. A worker that is done leaves the gro
 place in the clock and adds nothing.
 """
 
-from psgd.order import Action, Member
+from psgd.order import Action, Cut, Member
 from psgd.wire import Header
 
 
@@ -27,6 +27,9 @@ class Synchronous:
         """See `psgd.strategies.Strategy`."""
         self._live.discard(worker)
         return self._complete()
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. Nobody waits between two clocks."""
 
     def _complete(self) -> tuple[Action, ...]:
         if not self._waiting or len(self._waiting) < len(self._live):

@@ -14,7 +14,19 @@ from harness.job import Command, Jobs
 from harness.pool import Pool
 
 POOL = pytest.StashKey[Pool]()
+STARTS_RANKS = {"comm", "job", "hosts", "psgd_command", "cluster", "login"}
 TIMEOUT_S = 60.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--only-ranks", action="store_true", help="leave out tests that start no rank: for a second MPI")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--only-ranks"):
+        chosen = [item for item in items if STARTS_RANKS & set(getattr(item, "fixturenames", ()))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,126 @@
+"""`psgd checkpoint`: what a saved run holds, whether it is sound, and its weights for other programs."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from psgd.kernels.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from psgd.checkpoint.folder import Checkpoint
+
+
+@click.group()
+def checkpoint() -> None:
+    """Look into checkpoints. PATH is one, or a directory of them: then the newest complete one."""
+
+
+@checkpoint.command()
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as one JSON object.")
+def show(path: str, as_json: bool) -> None:
+    """Print what a checkpoint holds."""
+    from psgd.checkpoint import manifest
+
+    found = _find(path)
+    told = {"path": str(found.path), **manifest.as_json(found.manifest)}
+    click.echo(json.dumps(told) if as_json else "\n".join(_lines(found)))
+
+
+@checkpoint.command()
+@click.argument("path")
+def verify(path: str) -> int:
+    """Read a checkpoint whole, or each one of a directory, and compare every checksum. Exit code 1 where damaged."""
+    from psgd.checkpoint import folder
+
+    place = Path(path)
+    paths = [place] if _is_one(place) else folder.folders(place)
+    if not paths:
+        raise CheckpointError(f"{path}: expected a checkpoint or a directory with some, there is none")
+    damaged = 0
+    for one in paths:
+        try:
+            found = folder.open_checkpoint(one)
+            found.verify()
+            for name in found.manifest.names():
+                found.state(name)
+        except CheckpointError as error:
+            damaged += 1
+            click.echo(f"{one.name}: damaged: {error}")
+        else:
+            click.echo(f"{one.name}: sound, {len(found.manifest.shards)} shard(s)")
+    return 1 if damaged else 0
+
+
+@checkpoint.command()
+@click.argument("path")
+@click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help=".npz or .pt.")
+def export(path: str, output: str) -> None:
+    """Write the weights under their layers' names: .npz for NumPy, .pt, a state dict, for PyTorch."""
+    from psgd.checkpoint import export as exporter
+
+    target = Path(output)
+    exporter.check(target, "-o")
+    arrays = _weights(_find(path))
+    exporter.write(target, arrays, "-o")
+    click.echo(f"wrote {target}: {', '.join(arrays)}")
+
+
+def _is_one(path: Path) -> bool:
+    from psgd.checkpoint.manifest import FILE
+
+    return (path / FILE).exists()
+
+
+def _find(path: str) -> "Checkpoint":
+    """The checkpoint that a path means, verified."""
+    from psgd.checkpoint import folder
+
+    place = Path(path)
+    if _is_one(place):
+        found = folder.open_checkpoint(place)
+        found.verify()
+        return found
+    for found in folder.complete(place, lambda line: click.echo(f"psgd: warning: {line}", err=True)):
+        return found
+    raise CheckpointError(f"{path}: expected a checkpoint or a directory with a complete one, there is none")
+
+
+def _lines(found: "Checkpoint") -> list[str]:
+    told = found.manifest
+    accuracy = "none yet" if told.accuracy is None else f"{told.accuracy:.4f}"
+    rows = [
+        ("checkpoint", str(found.path)),
+        ("step", f"{told.step:,}"),
+        ("samples", f"{told.samples:,}"),
+        ("version", f"{told.version:,}"),
+        ("accuracy", accuracy),
+        ("size", f"{sum(shard.size for shard in told.shards):,} bytes in {len(told.shards)} shard(s)"),
+        ("written by", ", ".join(f"{name} {number}" for name, number in told.software.items())),
+        ("run", _brief(told.run)),
+        ("algorithms", _brief(told.algorithms)),
+    ]
+    lines = [f"{name:<12} {text}" for name, text in rows if text]
+    for name in told.names():
+        lines.append(f"{name:<12} {told.shard(name).size:,} bytes, SHA-256 {told.shard(name).sha256[:16]}...")
+    if told.layout is not None:
+        lines += [f"{entry.name:<12} {' x '.join(map(str, entry.shape))}" for entry in told.layout.parameters]
+    return lines
+
+
+def _brief(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", [], {}))
+
+
+def _weights(found: "Checkpoint") -> dict[str, Any]:
+    """The weights by the layout's names; as one array, `params`, where no layout was saved."""
+    from psgd.checkpoint import vectors
+
+    vector = vectors.weights([found.state(name) for name in found.manifest.names()])
+    layout = found.manifest.layout
+    if odd := [p.name for p in layout.parameters if not re.fullmatch(r"[\w.-]+", p.name)] if layout else []:
+        raise CheckpointError(f"{found.path}: cannot export a parameter named {odd[0]!r}")
+    return {"params": vector} if layout is None else layout.views(vector)

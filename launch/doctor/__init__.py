@@ -1,0 +1,95 @@
+"""`psgd doctor`: what will work here, and how to mend the rest. One check is one small function."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from psgd.launch import ranks
+from psgd.launch.doctor.check import Check, lines
+from psgd.launched import AloneError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="What to train on; auto is cuda where CuPy is installed. With cuda a missing GPU is wrong.",
+)
+def doctor(as_json: bool, device: str) -> int:
+    """Show what will work here, and how to mend the rest. Exits with 1 where training cannot start.
+
+    Under mpirun or srun the ranks also find out whether they see each other, share cores, how far their clocks are
+    apart, and which links are slow.
+    """
+    wanted = {"auto": None, "cpu": False, "cuda": True}[device]
+    if ranks.place() is None:
+        found = examine(wanted)
+        return _tell(found, found, as_json)
+    return _be_rank(wanted, as_json)
+
+
+def examine(wanted: bool | None = None) -> list[Check]:
+    """Looks at this host. Starts no MPI in this process; a second one starts it to ask it.
+
+    Args:
+        wanted: whether to train on GPUs; None where CuPy is installed.
+    """
+    from psgd.launch.doctor import gpus, machine, mpi, sharing, slurm
+
+    of_mpi = mpi.checks()
+    vendor = next((v for v in ("Open MPI", "MPICH", "MVAPICH", "Intel MPI") if of_mpi[0].value.startswith(v)), None)
+    return [*machine.checks(), *of_mpi, *sharing.checks(), *gpus.checks(wanted), *slurm.checks(vendor)]
+
+
+def _tell(new: Sequence[Check], found: Sequence[Check], as_json: bool) -> int:
+    """Prints what is new, or all as JSON; returns the exit code."""
+    problems = [f"{check.name}: {check.value}; {check.mend}" for check in found if check.state == "wrong"]
+    if as_json:
+        checks = {
+            check.name.replace(" ", "_"): {k: v for k, v in asdict(check).items() if k != "name"} for check in found
+        }
+        warnings = [f"{check.name}: {check.value}; {check.mend}" for check in found if check.state == "warning"]
+        click.echo(json.dumps({"checks": checks, "problems": problems, "warnings": warnings}))
+    else:
+        for line in lines(new):
+            click.echo(line)
+    return 1 if problems else 0
+
+
+def _be_rank(wanted: bool | None, as_json: bool) -> int:
+    """One rank's part. The first of each host looks at it; rank 0 prints, before MPI starts what is known by then."""
+    speaks = ranks.speaks()
+    here = examine(wanted) if speaks else []
+    if speaks and not as_json:
+        _tell(here, here, as_json)
+    from psgd.launch import startup
+
+    comm: MPI.Intracomm | None = None
+    try:
+        comm = startup.start()
+        together: list[Check] = []
+    except ImportError:  # told already
+        together = []
+    except AloneError as error:
+        together = [Check("ranks", error.cause, "wrong", error.mend)]
+    if comm is not None:
+        from psgd.ending import guard
+        from psgd.launch.doctor import job
+
+        with guard(comm):
+            if startup.leads(comm) and not here:
+                here = examine(wanted)
+            together = job.checks(comm, here)
+            speaks = comm.rank == 0
+    if not speaks:
+        return 0
+    return _tell(together, [*here, *together], as_json)

@@ -1,0 +1,111 @@
+"""GPUs: whether there are any, whether CuPy reaches them, and how they reach each other."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from psgd.launch.doctor import child
+from psgd.launch.doctor.check import Check
+
+CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+_ASK = """
+import json
+import cupy
+runtime, count = cupy.cuda.runtime, cupy.cuda.runtime.getDeviceCount()
+devices = [runtime.getDeviceProperties(d) for d in range(count)]
+names = [f"{p['name'].decode()} ({p['totalGlobalMem'] >> 30} GiB)" for p in devices]
+reach = [[a == b or bool(runtime.deviceCanAccessPeer(a, b)) for b in range(count)] for a in range(count)]
+memory = cupy.arange(4, dtype=cupy.float32)
+try:
+    runtime.ipcGetMemHandle(memory.data.ptr)
+    ipc = ""
+except Exception as error:
+    ipc = str(error)
+print(json.dumps({"names": names, "reach": reach, "ipc": ipc, "sum": float(memory.sum())}))
+"""
+
+
+def installed() -> str | None:
+    """CuPy's version, or None."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in CUPY:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def checks(wanted: bool | None = None) -> list[Check]:
+    """The GPUs of this host.
+
+    Args:
+        wanted: whether to train on GPUs; None takes an installed CuPy for a yes.
+    """
+    cupy = installed()
+    wanted = cupy is not None if wanted is None else wanted
+    cause = missing()
+    if not wanted:
+        return [Check("gpus", f"none: {cause}" if cause else "here, but CuPy is not installed: training is on the CPU")]
+    if cause:
+        mend = (
+            "in a container docker run --gpus all, apptainer exec --nv; in a job ask for one (--gpus-per-node); "
+            "--device cpu to look without"
+        )
+        return [Check("gpus", f"none: {cause}", "wrong", mend)]
+    if cupy is None:
+        mend = "pip install 'psgd[cuda13]', or psgd[cuda12] for a driver before 580"
+        return [Check("gpus", "here, but CuPy is not installed", "wrong", mend)]
+    try:
+        told = json.loads(child.output(_ASK, timeout_s=60) or "")
+    except ValueError:
+        mend = "python -c 'import cupy; cupy.arange(3).sum()' shows why: often another CUDA than the driver's"
+        return [Check("gpus", f"here, but CuPy {cupy} cannot use them", "wrong", mend)]
+    return [Check("gpus", f"{', '.join(told['names'])}; CuPy {cupy}"), *_between(told)]
+
+
+def _between(told: dict[str, object]) -> list[Check]:
+    reach, ipc = told["reach"], told["ipc"]
+    assert isinstance(reach, list)
+    found = [
+        Check("gpu ipc", "yes")
+        if not ipc
+        else Check("gpu ipc", f"no: {ipc}", "warning", "ranks of a node go through the host; docker run --ipc=host")
+    ]
+    if len(reach) > 1:
+        apart = [f"{a}-{b}" for a, row in enumerate(reach) for b, fine in enumerate(row) if a < b and not fine]
+        links = nvlinks()
+        value = f"all reach each other, {links}" if not apart else f"GPUs {', '.join(apart[:8])} do not, {links}"
+        mend = "these go through the host; ask for GPUs of one socket, without --gpus-per-task=1" if apart else ""
+        found.append(Check("gpu peers", value, "warning" if apart else "ok", mend))
+    return found
+
+
+def nvlinks() -> str:
+    """What nvidia-smi says of NVLink."""
+    if shutil.which("nvidia-smi") is None:
+        return "NVLink not known: no nvidia-smi"
+    try:
+        words = ["nvidia-smi", "nvlink", "--status"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "NVLink not known: nvidia-smi fails"
+    active = sum("GB/s" in line for line in done.stdout.splitlines())
+    return f"{active} NVLinks active" if active else "no NVLink"
+
+
+def missing(devices: str = "/dev", driver: str = "/proc/driver/nvidia/version") -> str:
+    """Why no GPU can be used here, or nothing where there is one."""
+    files = [file for file in Path(devices).glob("nvidia*") if file.name[6:].isdecimal()]
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles"):
+        return "CUDA_VISIBLE_DEVICES hides all"
+    if not Path(driver).exists() and not files:
+        return "no NVIDIA driver here"
+    if not files:
+        return "the NVIDIA driver is loaded, but no /dev/nvidia0 is here: the container or the job was given no GPU"
+    if not any(os.access(file, os.R_OK | os.W_OK) for file in files):
+        return f"{files[0]} may not be opened: the job was given no GPU"
+    return ""

@@ -1,0 +1,119 @@
+"""This host: Python, cores and how many of them this process may use, threads."""
+
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from psgd.launch import mpiexec, threads
+from psgd.launch.doctor.check import Check
+
+
+def checks() -> list[Check]:
+    """Software, cores, threads."""
+    from psgd.launch.cli import version as own
+
+    found = [
+        Check("python", f"{platform.python_version()} ({sys.executable})"),
+        Check("psgd", own()),
+        Check("mpi4py", _version("mpi4py") or "-"),
+        Check("numpy", _version("numpy") or "-"),
+        Check("numba", _version("numba") or "-"),
+    ]
+    if importlib.util.find_spec("numba") is None:
+        found[-1] = Check("numba", "no: not installed", "wrong", "pip install numba")
+    return [*found, tuning(), cores(), *quota(), blas(os.environ)]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def tuning() -> Check:
+    """The table of algorithms and what is in it. Reads the file only; training does not go by it."""
+    try:
+        from psgd.collectives import tuning as table
+    except (ImportError, RuntimeError) as error:  # also Numba's, where it does not fit this NumPy
+        return Check("tuning", f"not known: {str(error).splitlines()[0]}")
+    path = table.path()
+    try:
+        entries = table.read(path)
+    except ValueError as error:
+        return Check("tuning", f"not valid: {error}", "warning", "psgd bench allreduce --tune makes a new one")
+    if not path.exists():
+        return Check("tuning", f"{path} (none there: built-in limits)")
+    return Check("tuning", f"{path} ({len(entries)} {'entry' if len(entries) == 1 else 'entries'})")
+
+
+def cores() -> Check:
+    """The physical cores that this process may run on."""
+    count, whole = mpiexec.usable_cores()
+    allowed, all_of_them = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if whole:
+        return Check(
+            "cores", f"{count}{f' ({allowed} hardware threads)' if allowed > count else ''}, all of this host's"
+        )
+    value = f"{count}: this process is bound to {allowed} of {all_of_them} CPUs"
+    if allowed == 1 and all_of_them > 1 and "SLURM_JOB_ID" not in os.environ:
+        mend = "psgd train will share it between ranks; taskset, the container or the shell's cpuset binds it"
+        return Check("cores", value, "warning", mend)
+    return Check("cores", value)
+
+
+def quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> list[Check]:
+    """A limit on CPU time, which containers set and which no count of cores shows."""
+    limit = cpu_limit(root, groups)
+    allowed = len(os.sched_getaffinity(0))
+    if limit is None or limit >= allowed:
+        return []
+    mend = f"start at most {max(1, int(limit))} ranks here, or docker run --cpus={allowed}"
+    return [Check("cpu quota", f"{limit:g} CPUs' time for {allowed} CPUs: ranks are halted in turn", "warning", mend)]
+
+
+def cpu_limit(root: str, groups: str) -> float | None:
+    """CPUs' worth of time that the control group of this process, or one above it, may use; None is no limit."""
+    try:
+        own = Path(groups).read_text().splitlines()
+    except OSError:
+        return None
+    limits = []
+    for line in own:
+        _, names, path = line.split(":", 2)
+        folder = Path(root, *(["cpu"] if names else []), path.lstrip("/"))
+        if names and "cpu" not in names.split(","):
+            continue
+        for place in (folder, *folder.parents):
+            if not place.is_relative_to(root):
+                break
+            limits += [limit for limit in (_limit(place),) if limit is not None]
+    return min(limits, default=None)
+
+
+def _limit(folder: Path) -> float | None:
+    try:
+        if (both := folder / "cpu.max").exists():
+            time_us, period_us = both.read_text().split()
+        else:
+            time_us = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period_us = (folder / "cpu.cfs_period_us").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return float(time_us) / float(period_us) if time_us.isdecimal() and int(period_us) else None
+
+
+def blas(environment: Mapping[str, str]) -> Check:
+    """Threads of BLAS and Numba in each rank, against the cores."""
+    allowed = len(os.sched_getaffinity(0))
+    told = {name: environment[name] for name in threads.VARIABLES if name in environment}
+    counts = [int(value) for value in told.values() if value.isdecimal()]
+    shown = ", ".join(f"{name}={value}" for name, value in told.items()) or "1 a rank: psgd sets it"
+    if counts and max(counts) > allowed:
+        mend = f"set OMP_NUM_THREADS to at most {allowed}, or unset it: psgd then takes 1 a rank"
+        return Check("threads", f"{shown}: more than the {allowed} CPUs here", "warning", mend)
+    return Check("threads", shown)

@@ -1,0 +1,123 @@
+"""Memory between processes of a node: shared memory, its size, and reading a peer's memory."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from psgd.launch.doctor import child
+from psgd.launch.doctor.check import Check
+
+SMALL_BYTES = 256 << 20
+
+_MEET = """
+import ctypes, errno, json, sys
+import numpy as np
+from psgd.collectives import shared
+asked = json.loads(sys.argv[1])
+memory = None if asked["memory"] is None else shared.attach(asked["memory"], 1, "u8")
+got = np.zeros(1, "u8")
+try:
+    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    mine, theirs = ((ctypes.c_size_t * 2)(address, 8) for address in (got.ctypes.data, asked["address"]))
+    read.argtypes = [ctypes.c_long, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
+    read.restype = ctypes.c_ssize_t
+    error = 0 if read(asked["process"], mine, 1, theirs, 1, 0) == 8 else ctypes.get_errno()
+except AttributeError:
+    error = errno.ENOSYS
+print(json.dumps([None if memory is None else int(memory[0]), int(got[0]), error]))
+"""
+
+
+def checks() -> list[Check]:
+    """Shared memory, peers' memory, and the room in /dev/shm."""
+    memory, reading = _meet()
+    found = [
+        Check("shared memory", memory) if memory == "yes" else Check("shared memory", memory, "warning", _mend(memory)),
+        Check("reads peers", reading)
+        if reading == "yes"
+        else Check(
+            "reads peers",
+            reading,
+            "warning",
+            "large arrays are copied once more; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run "
+            "--cap-add SYS_PTRACE"
+            if "process_vm_readv" in reading
+            else "",
+        ),
+    ]
+    return [*found, dev_shm()]
+
+
+def _mend(reason: str) -> str:
+    if "PSGD_SHARED" in reason:
+        return "unset PSGD_SHARED"
+    return "ranks of a node send messages instead, which is slower, and hogwild does not run"
+
+
+def _meet() -> tuple[str, str]:
+    """Tells whether processes of this user share memory and read each other's, by having another one do it.
+
+    It is a child of this process: ptrace_scope 1 keeps a child from its parent's memory, as a rank from another's, but
+    not a parent from its child's.
+    """
+    import secrets
+
+    try:
+        import numpy as np
+
+        from psgd.collectives import shared
+    except ImportError as error:
+        return (f"not known: {error}",) * 2
+    secret = np.array([secrets.randbits(62)], np.uint64)
+    asked: dict[str, Any] = {"process": os.getpid(), "address": secret.ctypes.data, "memory": None}
+    cannot, memory = "", None
+    if not hasattr(os, "memfd_create"):
+        cannot = "this Python or system has no memfd_create"
+    else:
+        try:
+            memory = shared.SharedArray(1, np.uint64)
+            memory.array[:] = secret
+            asked["memory"] = memory.address()
+        except OSError as error:
+            cannot = f"memfd_create: {error.strerror}"
+    told = child.output(_MEET, json.dumps(asked))
+    if memory is not None:
+        memory.seal()
+    try:
+        mapped, read, number = json.loads(told or "")
+    except ValueError:
+        return ("not known: a second process to try it fails",) * 2
+    if not cannot and mapped != secret[0]:
+        cannot = "another process cannot open this one's memory"
+    if not cannot and not shared.enabled():
+        cannot = "switched off by PSGD_SHARED=0"
+    refused = "" if read == secret[0] else f"process_vm_readv: {os.strerror(number)}"
+    if number == errno.EPERM:
+        refused += f" ({yama()})"
+    return f"no, {cannot}" if cannot else "yes", f"no, {refused}" if refused else "yes"
+
+
+def yama(path: str = "/proc/sys/kernel/yama/ptrace_scope") -> str:
+    """Why a process may not be read: the kernel's setting, where it has one, or the container."""
+    try:
+        scope = Path(path).read_text().strip()
+    except OSError:
+        return "the container or a security module forbids it"
+    return f"{path} is {scope}" if scope != "0" else f"{path} is 0, so the container forbids it"
+
+
+def dev_shm(path: str = "/dev/shm") -> Check:
+    """The room in /dev/shm: psgd needs none of it, but MPI keeps its own shared memory there."""
+    try:
+        room = os.statvfs(path)
+    except OSError as error:
+        return Check(
+            "/dev/shm", f"{path}: {error.strerror}", "warning", "MPI will be slow or fail; mount a tmpfs there"
+        )
+    free, size = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+    value = f"{free / 2**30:.2f} of {size / 2**30:.2f} GiB free"
+    if free < SMALL_BYTES:
+        return Check("/dev/shm", value, "warning", "MPI may crash there; docker run --shm-size=2g, or remove old files")
+    return Check("/dev/shm", value)

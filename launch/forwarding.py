@@ -1,0 +1,83 @@
+"""Hands signals on to the ranks of a job: to each once, and only when it is ready for them.
+
+mpiexecs differ: Open MPI's hands SIGUSR1 and SIGUSR2 on, MPICH's dies of the second. And a rank that has just started
+would die of either. So on one host each rank gets the signal from here, as soon as it has a handler.
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Forwarding:
+    """Signals on their way.
+
+    Args:
+        program: what each rank runs.
+        ranks: how many.
+        local: all run on this host; else mpiexec gets the signal, to hand it on as it can.
+    """
+
+    def __init__(self, program: Sequence[str], ranks: int, local: bool) -> None:
+        self._words = [os.fsencode(word) for word in program]
+        self._ranks, self._local = ranks, local
+        self._told: dict[int, set[int]] = {}  # by signal, the ranks that have it
+
+    def wanted(self, number: int) -> None:
+        """The ranks are to get this signal. May be called in its handler."""
+        self._told[number] = set()
+
+    def look(self, mpiexec: int) -> None:
+        """Sends what there is to whom is ready; to be called again and again."""
+        for number, told in list(self._told.items()):
+            if not self._local:
+                _send(mpiexec, number)
+            else:
+                for pid in set(self._find(mpiexec)) - told:
+                    if catches(pid, number) and _send(pid, number):
+                        told.add(pid)
+            if (not self._local or len(told) >= self._ranks) and self._told.get(number) is told:
+                del self._told[number]
+
+    def _find(self, mpiexec: int) -> list[int]:
+        """Processes that run the program, without those that they have forked."""
+        found: list[int] = []
+        for pid in descendants(mpiexec):
+            with contextlib.suppress(OSError):
+                stat = Path(f"/proc/{pid}/stat").read_text()
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+                if words == self._words and int(stat.rpartition(")")[2].split()[1]) not in found:
+                    found.append(pid)
+        return found
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _send(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def descendants(pid: int) -> list[int]:
+    """Lists the processes started by `pid`, directly or not, that still run."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = list(children.get(pid, []))
+    for child in found:  # grows as it is walked
+        found += children.get(child, [])
+    return found

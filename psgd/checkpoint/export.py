@@ -1,0 +1,85 @@
+"""Weights in a file for other programs: `.npz` for NumPy, `.pt`, a state dict, for PyTorch."""
+
+import os
+import zipfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from psgd.kernels.errors import UsageError
+
+if TYPE_CHECKING:  # the command checks names with this file, and loads no NumPy for that
+    from numpy.typing import NDArray
+
+FORMATS = (".npz", ".pt")
+
+
+def check(target: Path, what: str) -> None:
+    """Checks that the weights can be written, without creating anything.
+
+    Args:
+        target: the file.
+        what: `-o`, `--save`, for the message.
+
+    Raises:
+        UsageError: its name has another ending, its folder cannot be written, or it is a folder, or PyTorch is missing.
+    """
+    folder = target.absolute().parent
+    if target.suffix not in FORMATS:
+        raise UsageError(f"{what} {target}: expected a name that ends in {' or '.join(FORMATS)}")
+    if not folder.is_dir():
+        raise UsageError(f"{what} {target}: expected a file in an existing folder, {folder} is none")
+    if target.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{what} {target}: expected a file that can be written, got no permission or a folder")
+    if target.suffix == ".pt" and not _has_torch():
+        raise UsageError(f"{what} {target}: needs PyTorch; pip install torch, or take .npz")
+
+
+def write(target: Path, arrays: "Mapping[str, NDArray[Any]]", what: str) -> None:
+    """Writes the arrays under their names: to a temporary name, flushed, renamed.
+
+    Args:
+        target: the file; checked, see `check`.
+        arrays: by name; they lie on the host.
+        what: as in `check`.
+
+    Raises:
+        UsageError: it cannot be written. Then there is nothing new.
+    """
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        try:
+            with part.open("wb") as file:
+                (_torch if target.suffix == ".pt" else _numpy)(file, arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:  # PyTorch's writer raises the latter on a full disk
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{what} {target}: cannot be written: {reason}") from None
+
+
+def _has_torch() -> bool:
+    try:
+        return find_spec("torch") is not None
+    except ValueError:  # it was set to None
+        return False
+
+
+def _numpy(file: BinaryIO, arrays: "Mapping[str, NDArray[Any]]") -> None:
+    """As numpy.savez, which takes no array named `file`."""
+    import numpy as np
+
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def _torch(file: BinaryIO, arrays: "Mapping[str, NDArray[Any]]") -> None:
+    import torch
+
+    torch.save({name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, file)

@@ -1,0 +1,129 @@
+"""What a checkpoint is as a whole: one JSON file, written when all shards are on the disk."""
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from psgd.checkpoint.files import read_json, write_json
+from psgd.checkpoint.shards import Shard
+from psgd.checkpoint.state import JSON
+from psgd.kernels.errors import CheckpointError, UsageError
+from psgd.nn.layout import Layout
+
+FILE = "manifest.json"
+FORMAT = "psgd checkpoint 1"
+
+
+def software() -> dict[str, str]:
+    """The versions of what runs here, for a manifest."""
+    found = {"python": platform.python_version()}
+    for name in ("psgd", "numpy", "numba", "mpi4py"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is.
+
+    Attributes:
+        step: global steps behind it; names the folder.
+        samples: samples behind it.
+        version: groups applied, where there are servers.
+        accuracy: on the test samples, of the newest evaluation before it; None where there was none.
+        run: what the run was started with: the options, workers, servers.
+        algorithms: collective algorithms in use.
+        software: versions.
+        layout: names and shapes in the flat vector; None where nobody told.
+        shards: every rank's file.
+        facts: whatever else is the whole run's: counters of the metrics, say.
+    """
+
+    step: int
+    samples: int
+    version: int = 0
+    accuracy: float | None = None
+    run: dict[str, JSON] = field(default_factory=dict)
+    algorithms: dict[str, JSON] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=software)
+    layout: Layout | None = None
+    shards: tuple[Shard, ...] = ()
+    facts: dict[str, JSON] = field(default_factory=dict)
+
+    def shard(self, name: str) -> Shard:
+        """The shard of that name.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        for shard in self.shards:
+            if shard.name == name:
+                return shard
+        raise CheckpointError(f"no shard {name}: there are {', '.join(self.names())}")
+
+    def names(self, role: str = "") -> list[str]:
+        """Names of the shards, of one role (`server`, `worker`) or all, in order of role and index."""
+        names = [shard.name for shard in self.shards if not role or shard.name.partition("-")[0] == role]
+        return sorted(names, key=lambda name: (name.partition("-")[0], int(name.partition("-")[2] or 0)))
+
+
+def write(folder: Path, manifest: Manifest, shards: Sequence[Shard]) -> None:
+    """Writes the manifest with these shards into the folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_json(folder / FILE, as_json(replace(manifest, shards=tuple(shards))))
+
+
+def as_json(manifest: Manifest) -> dict[str, JSON]:
+    """The manifest as its file has it."""
+    fields = {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}
+    layout = None if manifest.layout is None else json.loads(manifest.layout.to_json())
+    shards = [asdict(shard) for shard in manifest.shards]
+    return {"format": FORMAT, **fields, "layout": layout, "shards": shards}
+
+
+def read(folder: Path) -> Manifest:
+    """Reads a folder's manifest; every field has its type then, and shards have names that stay in the folder.
+
+    Raises:
+        CheckpointError: it is missing, damaged or of another version.
+    """
+    path = folder / FILE
+    fields = read_json(path)
+    try:
+        return _checked(fields)
+    except (UsageError, KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{path}: no manifest of this version of psgd: {reason}") from None
+
+
+def _checked(fields: dict[str, Any]) -> Manifest:
+    if fields["format"] != FORMAT:
+        raise CheckpointError(f"expected format {FORMAT!r}, got {str(fields['format'])[:80]!r}")
+    for name in ("step", "samples", "version"):
+        if type(fields[name]) is not int or not 0 <= fields[name] < 2**63:
+            raise CheckpointError(f"{name}: expected a whole number, got {str(fields[name])[:80]!r}")
+    for name in ("run", "algorithms", "software", "facts"):
+        if not isinstance(fields[name], dict):
+            raise CheckpointError(f"{name}: expected an object, got {str(fields[name])[:80]!r}")
+    accuracy = fields["accuracy"]
+    if accuracy is not None and not (type(accuracy) in (int, float) and math.isfinite(accuracy)):
+        raise CheckpointError(f"accuracy: expected a number or null, got {str(accuracy)[:80]!r}")
+    if not isinstance(fields["shards"], list) or not fields["shards"]:
+        raise CheckpointError("shards: expected a list with one at least")
+    shards = tuple(Shard.of(entry) for entry in fields["shards"])
+    if len({shard.name for shard in shards}) < len(shards):
+        raise CheckpointError("shards: a name is there twice")
+    layout = None if fields["layout"] is None else Layout.from_json(json.dumps(fields["layout"]))
+    known = {name: fields[name] for name in Manifest.__dataclass_fields__}
+    return Manifest(**{**known, "layout": layout, "shards": shards})

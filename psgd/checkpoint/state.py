@@ -1,0 +1,30 @@
+"""What one rank saves, and what it gets back."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+JSON = Any
+"""None, bool, int, float, str, or lists and dicts of them."""
+
+
+@dataclass
+class State:
+    """One rank's part of a checkpoint.
+
+    Facts with a meaning for all:
+
+    - `range`: [start, stop, n]: tensors named in `cut` are elements start to stop of vectors of n elements, the other
+      parts lying in other ranks' states (`psgd.checkpoint.vectors`);
+    - `cut`: the names of those tensors;
+    - `weights`: name of the tensor that the run would give if it ended now, cut or whole; where several ranks have a
+      whole one, the run's is their mean. Without this fact it is `params` where there is one.
+
+    Attributes:
+        tensors: by name, of any shape and of a real type; views, the caller's until `Writer.save` returns.
+        facts: whatever else, as JSON can say it.
+    """
+
+    tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
+    facts: dict[str, JSON] = field(default_factory=dict)

@@ -1,0 +1,77 @@
+"""From any number of servers' shards to whole vectors, and to any other number of them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint.state import State
+from psgd.kernels.errors import CheckpointError
+
+
+def sharded(part: range, n: int, tensors: dict[str, NDArray[Any]]) -> State:
+    """A state whose tensors are elements `part` of vectors of `n` elements."""
+    return State(dict(tensors), {"range": [part.start, part.stop, n], "cut": sorted(tensors)})
+
+
+def is_cut(state: State) -> bool:
+    """Whether other states have the other parts of this one's vectors."""
+    return "range" in state.facts
+
+
+def assemble(states: Iterable[State]) -> dict[str, NDArray[Any]]:
+    """Joins what `cut` names in states whose ranges make up a whole vector, in any order.
+
+    Raises:
+        CheckpointError: a gap, an overlap, or states that do not fit each other.
+    """
+    try:
+        parts = sorted(states, key=lambda state: tuple(state.facts["range"][:2]))
+        names: list[str] = list(parts[0].facts["cut"]) if parts else []
+        at = n = 0
+        for state in parts:
+            start, stop, of = map(int, state.facts["range"])
+            n = n or of
+            if start != at or stop < start or of != n or list(state.facts["cut"]) != names:
+                raise CheckpointError(f"shards do not fit: elements {start} to {stop} of {of} after {at}")
+            for name in names:
+                tensor = state.tensors[name]
+                if tensor.shape != (stop - start,) or tensor.dtype != parts[0].tensors[name].dtype:
+                    raise CheckpointError(f"shards do not fit: tensor {name} of elements {start} to {stop}")
+            at = stop
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise CheckpointError(f"shards do not fit: {error!r}") from None
+    if at != n:
+        raise CheckpointError(f"shards do not fit: {at} elements of {n}")
+    return {name: np.concatenate([state.tensors[name] for state in parts]) for name in names}
+
+
+def cut(vectors: dict[str, NDArray[Any]], part: range) -> dict[str, NDArray[Any]]:
+    """Views of elements `part` of each vector."""
+    return {name: vector[part.start : part.stop] for name, vector in vectors.items()}
+
+
+def weights(states: Sequence[State]) -> NDArray[Any]:
+    """The vector that the run would give if it ended here: see the facts of `State`.
+
+    Raises:
+        CheckpointError: there is none, or the parts do not fit.
+    """
+    cuts = [state for state in states if is_cut(state)]
+    if cuts:
+        whole = assemble(cuts)
+        named = cuts[0].facts.get("weights", "params")
+        if isinstance(named, str) and named in whole:
+            return whole[named]
+    told = [state for state in states if "weights" in state.facts] or list(states)
+    found = [state.tensors.get(str(state.facts.get("weights", "params"))) for state in told]
+    vectors = [vector for vector in found if vector is not None]
+    if not vectors or vectors[0].ndim != 1 or any(vector.shape != vectors[0].shape for vector in vectors):
+        raise CheckpointError(
+            "no weights: expected a tensor 'params' in every state, or a fact 'weights' that names one"
+        )
+    total = np.zeros(vectors[0].shape, np.float64)
+    for vector in vectors:
+        total += vector
+    return (total / len(vectors)).astype(vectors[0].dtype)

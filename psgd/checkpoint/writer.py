@@ -1,0 +1,184 @@
+"""Writes one rank's states in the background: training goes on as soon as they are copied."""
+
+import contextlib
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from psgd.checkpoint import folder, shards
+from psgd.checkpoint.manifest import Manifest
+from psgd.checkpoint.shards import Shard
+from psgd.checkpoint.state import State
+from psgd.kernels.errors import CheckpointError
+
+PATIENCE_S = 600.0
+_LONGEST_POLL_S = 0.05
+_WEIGHTS = ("params", "centre")
+
+
+class Writer:
+    """One rank's writer, with a thread while it writes. Its memory is a second copy of the state.
+
+    Attributes:
+        published: on rank 0 the newest checkpoint that is complete, or None.
+
+    Args:
+        directory: of the checkpoints, the same on all ranks, seen by all; rank 0 has claimed it.
+        key: of this run, the same on all ranks: lower-case letters and digits, at most 32.
+        name: of this rank's shards.
+        everyone: on rank 0 the names of all ranks' shards; None elsewhere.
+        keep: how many of the newest checkpoints stay (and the best); 0 is all.
+        patience_s: for how long rank 0 waits for the next of the other ranks' shards.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        key: str,
+        name: str,
+        everyone: Sequence[str] | None = None,
+        *,
+        keep: int = 0,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.published: Path | None = None
+        self._directory, self._key, self._name = directory, key, name
+        self._everyone = everyone
+        self._keep = keep
+        self._patience_s = patience_s
+        self._copies: dict[str, np.ndarray[Any, Any]] = {}
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+        self._abandoned = threading.Event()
+        self._told = False
+
+    def save(
+        self, step: int, state: State, manifest: Manifest | None = None, everyone: Sequence[str] | None = None
+    ) -> None:
+        """Copies the state and begins to write it; waits where the last one is not written yet.
+
+        Args:
+            step: of the cut, the same on all ranks.
+            state: the caller's again when this returns.
+            manifest: on rank 0, without shards; None elsewhere.
+            everyone: on rank 0 the names of those who save this time, where they are not all.
+
+        Raises:
+            CheckpointError: the last one could not be written, or a fact is not JSON.
+        """
+        self.wait()
+        try:
+            facts = json.dumps(state.facts)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"checkpoint of {self._name}: a fact is not JSON: {error}") from None
+        self._copies = {name: self._copy(name, tensor) for name, tensor in state.tensors.items()}
+        part = folder.part_path(self._directory, step, self._key)
+        self._everyone = everyone or self._everyone
+        self._thread = threading.Thread(
+            target=self._work, args=(part, facts, manifest), name="psgd-checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises CheckpointError where a write has failed. Waits for nothing."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    @property
+    def busy(self) -> bool:
+        """Whether a write goes on."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Returns when this rank's part, on rank 0 the whole checkpoint, is on the disk.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(0.2)  # in pieces, so that signals are seen
+        self._thread = None
+        self.check()
+
+    def abandon(self) -> None:
+        """The run fails: what is not complete never will be, and nobody waits for it."""
+        self._abandoned.set()
+
+    def _copy(self, name: str, tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        copy = self._copies.get(name)
+        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+            copy = np.empty(tensor.shape, tensor.dtype)
+        np.copyto(copy, tensor)
+        return copy
+
+    def _work(self, part: Path, facts: str, manifest: Manifest | None) -> None:
+        try:
+            part.mkdir(exist_ok=True)
+            if not self._finite():
+                (part / f"{self._name}.nan").touch()
+            shards.write(part, self._name, self._copies, facts)
+            if manifest is not None:
+                written = self._collect(part)
+                if any((part / f"{shard.name}.nan").exists() for shard in written):
+                    self._leave_out(part, manifest.step)
+                    return
+                self.published = folder.publish(self._directory, part, manifest, written)
+                if self._keep:
+                    folder.prune(self._directory, self._keep)
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                (part / f"{self._name}.failed").touch()  # an empty file: a full disk has room for it
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            self._error = CheckpointError(f"checkpoint {part}: {self._name} cannot be written: {reason}")
+
+    def _finite(self) -> bool:
+        """Whether the weights among this rank's state are numbers."""
+        weights = (self._copies[name] for name in _WEIGHTS if name in self._copies)
+        return all(bool(np.isfinite(copy).all()) for copy in weights)
+
+    def _leave_out(self, part: Path, step: int) -> None:
+        """A run that has diverged must not push out the checkpoints from before."""
+        shutil.rmtree(part, ignore_errors=True)
+        if not self._told:
+            self._told = True
+            newest = "none yet" if self.published is None else self.published.name
+            print(
+                f"psgd: warning: step {step}: NaN or infinity in the parameters: such steps are not saved; the newest "
+                f"checkpoint is {newest}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _collect(self, part: Path) -> list[Shard]:
+        """Waits until all ranks' shards are on the disk."""
+        missing = dict.fromkeys(self._everyone or (self._name,))
+        found: dict[str, Shard] = {}
+        last, pause = time.monotonic(), 0.001
+        while True:
+            for name in [name for name in missing if name not in found]:
+                shard = shards.written(part, name)
+                if shard is not None:
+                    found[name] = shard
+                    last, pause = time.monotonic(), 0.001
+                elif (part / f"{name}.failed").exists():
+                    raise CheckpointError(f"{name} could not write its part")
+            absent = [name for name in missing if name not in found]
+            if not absent:
+                return list(found.values())
+            if self._abandoned.is_set():
+                raise CheckpointError("the run has failed")
+            if time.monotonic() - last > self._patience_s:
+                raise CheckpointError(
+                    f"nothing of {', '.join(absent[:8])} for {self._patience_s:g} s; "
+                    f"do all ranks see {self._directory}?"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_POLL_S)

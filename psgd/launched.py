@@ -1,0 +1,113 @@
+"""Was this process started as a rank, and is its MPI the one that was meant? Read from the environment.
+
+Rank and size are the communicator's alone; what a launcher left in the environment only tells, before MPI starts,
+whether this is a rank, and afterwards, whether the ranks have found each other.
+"""
+
+import functools
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from psgd.kernels.errors import UsageError
+
+ALLOW = "PSGD_ALONE"
+_PAIRS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+)
+_SLURM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's batch, interactive and extern steps are numbered from here on
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def place(environment: Mapping[str, str] | None = None) -> tuple[int, int | None] | None:
+    """Tells this process's rank and the job's number of ranks, or None where no launcher started it as a rank.
+
+    The environment of mpirun (Open MPI), Hydra (MPICH, Intel MPI) and srun is known. The number is None where
+    the launcher does not tell. A SLURM step of one task counts only when it was given a PMI. No rank is: a batch
+    script's body, whatever SLURM_NTASKS says; the shell of `salloc`; what is typed into the shell of `srun --pty`,
+    also with `-n 4`.
+
+    Args:
+        environment: variables to read instead of `os.environ`.
+    """
+    env = os.environ if environment is None else environment
+    if "OMPI_COMM_WORLD_RANK" not in env and _shell_of_srun(env):
+        return None
+    for rank_name, size_name in _PAIRS:
+        rank = _number(env, rank_name)
+        if rank is not None:
+            return rank, _number(env, size_name)
+    rank, step = _number(env, "SLURM_PROCID"), _number(env, "SLURM_STEP_ID")
+    tasks = next((n for name in _SLURM_TASKS if (n := _number(env, name)) is not None), 0)
+    if rank is not None and step is not None and step < _FIRST_SPECIAL_STEP and tasks > 1:
+        return rank, tasks
+    return None
+
+
+def _shell_of_srun(environment: Mapping[str, str]) -> bool:
+    """Whether this was typed into the shell of `srun --pty`, which makes each command a process group of its own.
+
+    What `srun --pty` starts itself is a rank, and so is what a launcher starts from that shell: it has no terminal.
+    """
+    if "SLURM_PTY_PORT" not in environment or not any(map(os.isatty, (0, 1, 2))):
+        return False
+    try:
+        return os.getpgid(int(environment["SLURM_TASK_PID"])) != os.getpgrp()
+    except (KeyError, ValueError, OSError):
+        return False
+
+
+class AloneError(UsageError):
+    """The environment tells of several ranks, but each has found itself only.
+
+    Attributes:
+        cause: what was found.
+        mend: what to do about it.
+    """
+
+    def __init__(self, told: int, vendor: tuple[str, tuple[int, ...]]) -> None:
+        name = f"{vendor[0]} {'.'.join(map(str, vendor[1]))}"
+        slurm = "pmix" if vendor[0] == "Open MPI" else "pmi2"
+        self.mend = f"run plain `psgd train`, which finds that one, or under SLURM srun --mpi={slurm}"
+        self.cause = (
+            f"the environment says {told} ranks, but each would train alone: they were not started by the "
+            f"mpiexec of mpi4py's MPI, {name}"
+        )
+        super().__init__(f"{self.cause}; {self.mend} ({ALLOW}=1 where that is meant)")
+
+
+def told_ranks() -> int:
+    """The number of ranks that a launcher has told of, 0 where none did, or where being alone is allowed."""
+    found = place()
+    return 0 if found is None or os.environ.get(ALLOW) == "1" else found[1] or 0
+
+
+def refuse_alone() -> None:
+    """Refuses a program whose MPI has found one rank only where a launcher has told of several.
+
+    Raises:
+        AloneError: it says how to start it.
+    """
+    from mpi4py import MPI
+
+    told = told_ranks()
+    if told > 1 and MPI.COMM_WORLD.Get_size() == 1:
+        raise AloneError(told, MPI.get_vendor())
+
+
+@functools.cache
+def node_name() -> str:
+    """Tells this process's node from others: the host's name, and the boot of the kernel that it runs on."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot or os.uname().version}"

@@ -1,0 +1,116 @@
+"""What this process wants saved: asked for by a signal, by the clock, or by the program.
+
+Signals only raise a wish. It is told to the other ranks with the next step, and all save at the same point of the run.
+Ranks get a signal that is sent to all of them at slightly different moments: one that comes just after a checkpoint
+is answered by that one, so that there is exactly one.
+"""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+SAVE, SAVE_AND_STOP = 1, 2
+"""What may be wanted; 0 is nothing."""
+
+ANSWERED_S = 1.0
+"""A signal that comes so soon after a checkpoint is answered by it."""
+
+REQUEUE = 85
+"""Exit code of a run that was asked to save and stop, and is to be started again."""
+
+
+class Wish:
+    """A rank's wish for a checkpoint.
+
+    Args:
+        minutes: one is wanted so long after the newest; 0 is never.
+
+    Attributes:
+        tell: told of the checkpoints that signals asked for, on rank 0; None where nobody is.
+        leads: this is rank 0, which warns where signals can do nothing.
+    """
+
+    def __init__(self, minutes: float = 0.0) -> None:
+        self.tell: Callable[[str], None] | None = None
+        self.leads = False
+        self._owed = False
+        self._every_s = 60.0 * minutes
+        self._level = self._told = 0
+        self._newest = -math.inf
+        self._due = time.monotonic() + self._every_s if minutes else math.inf
+
+    def ask(self, stop: bool = False) -> None:
+        """A checkpoint is wanted; with `stop` all are to stop after it. May be called in a signal handler."""
+        self._level = max(self._level, SAVE_AND_STOP if stop else SAVE)
+
+    def signalled(self, stop: bool) -> None:
+        """As `ask`, for what all ranks hear at about the same time."""
+        self._owed = not stop
+        if stop or time.monotonic() - self._newest > ANSWERED_S:
+            self.ask(stop)
+
+    @property
+    def owed(self) -> bool:
+        """Whether a signal's checkpoint was made, and has not been told of."""
+        return self._owed and self._level == 0
+
+    def told(self, path: Path | None) -> None:
+        """The checkpoint is complete."""
+        self._owed = False
+        if self.tell is not None and path is not None:
+            self.tell(f"saved: {path}")
+
+    def wanted(self) -> int:
+        """What is wanted until it is answered: 0, `SAVE` or `SAVE_AND_STOP`."""
+        if self._level == 0 and self._due < math.inf and time.monotonic() >= self._due:
+            self._level = SAVE
+        return self._level
+
+    def fresh(self) -> int:
+        """What is wanted and was not told by this before."""
+        wanted = self.wanted()
+        if wanted <= self._told:
+            return 0
+        self._told = wanted
+        return wanted
+
+    def answered(self, leaving: bool) -> None:
+        """There was a checkpoint; with `leaving` all stop now."""
+        self._newest = time.monotonic()
+        self._due = self._newest + self._every_s if self._every_s else math.inf
+        if leaving or self._level < SAVE_AND_STOP:
+            self._level = self._told = 0
+
+
+def known(name: str) -> signal.Signals | None:
+    """The signal of that name, with or without SIG, that can ask for a checkpoint and the end; None if it is none."""
+    found = getattr(signal, name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}", None)
+    taken = (signal.SIGKILL, signal.SIGSTOP, signal.SIGINT, signal.SIGUSR1)
+    return found if isinstance(found, signal.Signals) and found not in taken else None
+
+
+def listen(wish: Wish, stop: str, saves: bool = True) -> None:
+    """From now on SIGUSR1 asks for a checkpoint, and the signal named `stop` for one and the end. For the command.
+
+    Until the process ends: a signal that comes as a run is leaving must not kill it. Where the run does not save
+    (`saves`), rank 0 says so once.
+    """
+    chosen, said = known(stop), False
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal said
+        if saves:
+            wish.signalled(number == chosen)
+        elif wish.leads and not said:
+            said, name = True, signal.Signals(number).name
+            # Python's own streams may be in use at this very moment.
+            os.write(2, f"psgd: warning: {name}: nothing is saved without --checkpoint-dir\n".encode())
+
+    if threading.current_thread() is threading.main_thread():
+        for each in filter(None, (signal.SIGUSR1, chosen)):
+            signal.signal(each, hear)

@@ -1,0 +1,140 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from psgd.checkpoint import folder, shards
+from psgd.checkpoint.manifest import FILE, Manifest
+from psgd.kernels.errors import CheckpointError, UsageError
+
+
+def make(directory, step, accuracy=None, names=("server-0", "worker-0")):
+    part = folder.part_path(directory, step, "k3y")
+    part.mkdir(parents=True)
+    written = [shards.write(part, name, {"params": np.full(50, step + i)}, "{}") for i, name in enumerate(names)]
+    return folder.publish(directory, part, Manifest(step, 7 * step, accuracy=accuracy), written)
+
+
+def steps(directory):
+    warnings = []
+    found = [checkpoint.manifest.step for checkpoint in folder.complete(directory, warnings.append)]
+    return found, warnings
+
+
+def test_newest_first(tmp_path):
+    for step in (5, 1_000_000_000_000, 10, 200):
+        make(tmp_path, step)
+    (tmp_path / "step-7").mkdir()
+    (tmp_path / "notes.txt").touch()
+    folder.part_path(tmp_path, 300, "dead").mkdir()
+    assert steps(tmp_path) == ([1_000_000_000_000, 200, 10, 5], [])
+    assert steps(tmp_path / "missing") == ([], [])
+    found = next(folder.complete(tmp_path, print))
+    assert found.path.name == "step-1000000000000"
+    assert found.state("worker-0").tensors["params"][7] == 1_000_000_000_001
+
+
+def test_the_same_step_again_replaces(tmp_path):
+    make(tmp_path, 5)
+    path = make(tmp_path, 5, names=("server-0", "server-1", "server-2"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-000000005"]
+    assert len(folder.open_checkpoint(path).manifest.shards) == 3
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def moved(path):
+    other = path.parent / "step-000000005"
+    shutil.rmtree(path)
+    shutil.copytree(other, path)
+
+
+DAMAGE = {
+    "flipped": (lambda path: flip(path / "worker-0.safetensors"), "SHA-256"),
+    "truncated": (lambda path: (path / "worker-0.safetensors").write_bytes(b"12"), "truncated"),
+    "missing": (lambda path: (path / "server-0.safetensors").unlink(), "cannot be read"),
+    "no manifest": (lambda path: (path / FILE).unlink(), "cannot be read"),
+    "half a manifest": (lambda path: (path / FILE).write_text((path / FILE).read_text()[:99]), "not JSON"),
+    "another's": (moved, "its manifest is of step 5"),
+    "empty": (lambda path: [file.unlink() for file in path.iterdir()], "cannot be read"),
+    "a file": (lambda path: (shutil.rmtree(path), path.write_text("x")), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_what_is_damaged_is_passed_over_with_a_warning(tmp_path, how):
+    for step in (5, 10, 15):
+        path = make(tmp_path, step)
+    damage, said = DAMAGE[how]
+    damage(path)
+    found, warnings = steps(tmp_path)
+    assert found == [10, 5]
+    assert len(warnings) == 1 and "\n" not in warnings[0]
+    assert warnings[0].startswith("checkpoint step-000000015 is passed over") and said in warnings[0]
+
+
+def test_no_manifest_leads_out_of_its_folder(tmp_path):
+    """The file outside is there and its checksum is right."""
+    path = make(tmp_path, 5)
+    manifest = json.loads((path / FILE).read_text())
+    outside = shards.write(tmp_path, "secret", {"x": np.ones(3)}, "{}")
+    manifest["shards"].append({"name": "../secret", "size": outside.size, "sha256": outside.sha256})
+    (path / FILE).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="expected a name such as"):
+        folder.open_checkpoint(path)
+
+
+def test_prune_keeps_the_newest_and_the_best(tmp_path):
+    for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.9), (4, None), (5, 0.7), (6, 0.1)):
+        make(tmp_path, step, accuracy)
+    (folder.ready_path(tmp_path, 4) / FILE).write_text("{")
+    folder.prune(tmp_path, 2)
+    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "5", "4", "3"]  # 4 cannot be read
+    folder.prune(tmp_path, 0)
+    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "4", "3"]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_claim_removes_leftovers_and_is_for_one(tmp_path):
+    directory = tmp_path / "new" / "runs"
+    claim = folder.claim(directory)
+    make(directory, 5)
+    part = folder.part_path(directory, 6, "dead")
+    part.mkdir()
+    (part / "worker-0.safetensors").write_bytes(b"half")
+    (directory / "mine.part").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    link = folder.part_path(directory, 7, "link")
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="another run writes"):
+        folder.claim(directory)
+    assert part.exists()
+    claim.close()
+    claim.close()
+    with_it = folder.claim(directory)
+    assert {path.name for path in directory.iterdir()} == {".lock", "step-000000005", "mine.part", link.name}
+    with_it.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        folder.claim(tmp_path / "file" / "runs")
+    with pytest.raises(UsageError, match="cannot be written"):
+        folder.claim(tmp_path / "a\0b")
+
+
+@pytest.mark.parametrize(
+    "wrong", [KeyError("clock"), IndexError(), TypeError("x"), ValueError("x"), OverflowError("x")]
+)
+def test_what_does_not_fit_is_explained(tmp_path, wrong):
+    found = folder.open_checkpoint(make(tmp_path, 5))
+    said = "step-000000005: cannot be taken up, is it of another version"
+    with pytest.raises(CheckpointError, match=said), found.explained():
+        raise wrong
+    with pytest.raises(UsageError, match="mine"), found.explained():
+        raise UsageError("mine")
+    with pytest.raises(MemoryError), found.explained():
+        raise MemoryError
