@@ -118,7 +118,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                 startup.announce(comm, chosen.servers or 0, chosen.placement, verbose, said.progress.note)
                 wish.tell = said.progress.note
                 result = run(chosen, comm, said.progress, wish)
-                if result is not None and result["requeue"] and result["checkpoint"]:
+                if result is not None and result.get("requeue") and result["checkpoint"]:
                     said.progress.note(_stopped(result["checkpoint"]))
                 said.progress.close()
                 if result is not None:

@@ -11,7 +11,8 @@ from psgd.launch.bench.stats import ratio
 PRIVATE, REGISTERED, REGISTERED_IN_PLACE = "psgd", "psgd registered", "psgd registered in place"
 MPI_NAME, MPI_IN_PLACE, GLOO = "MPI", "MPI in place", "Gloo"
 STAGED, NCCL, TORCH, BY_HAND, COPIES = "psgd staged", "NCCL", "PyTorch", "MPI and copies", "pinned copies"
-OURS = (PRIVATE, STAGED, REGISTERED, REGISTERED_IN_PLACE)
+OURS = (PRIVATE, REGISTERED, REGISTERED_IN_PLACE)
+_VARIANTS = (*OURS, STAGED)
 _TIMES = {  # the two lines of the head
     PRIVATE: ("psgd", "private"),
     REGISTERED: ("psgd", "register"),
@@ -88,7 +89,7 @@ def objects(row: Row, options: Options) -> list[dict[str, Any]]:
             "mpi": row.mpi,
             "in_place": name == REGISTERED_IN_PLACE or options.device == "cuda",
         }
-        for name in OURS
+        for name in _VARIANTS
         if name in row.seconds
     ]
 
@@ -114,7 +115,7 @@ class Table:
         for peer, name in self._ratios:
             faster = ratio(row.seconds.get(peer), row.seconds.get(name))
             cells.append("-" if faster is None else f"{faster:.2f}" if faster < 100 else f"{faster:.0f}")
-        ours = [name for name in OURS if name in row.seconds]
+        ours = [name for name in _VARIANTS if name in row.seconds]
         used = list(dict.fromkeys(row.used[name][0] for name in ours))
         names = ", ".join(used)
         names = names if len(names) <= _NAMES_WIDTH else f"{used[0]}, .."

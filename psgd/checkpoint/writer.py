@@ -172,7 +172,7 @@ class Writer:
                     raise CheckpointError(f"{name} could not write its part")
             absent = [name for name in missing if name not in found]
             if not absent:
-                return list(found.values())
+                return [found[name] for name in missing]
             if self._abandoned.is_set():
                 raise CheckpointError("the run has failed")
             if time.monotonic() - last > self._patience_s:
