@@ -1,6 +1,8 @@
 """Which GPU a rank uses: its local rank among the visible ones."""
 
 import os
+from ctypes.util import find_library
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -27,6 +29,11 @@ def visible_devices() -> int:
     try:
         import cupy
     except ImportError as error:
+        if find_library("cuda") is None and not Path("/proc/driver/nvidia").exists():
+            raise UsageError(
+                "device cuda: expected a GPU and CuPy, got a machine without NVIDIA's driver; run on a node with GPUs, "
+                "and pip install cupy-cuda13x (or cupy-cuda12x) there"
+            ) from error
         raise UsageError(
             f"device cuda: expected CuPy, got {error}; install it: pip install cupy-cuda13x (or cupy-cuda12x)"
         ) from error
