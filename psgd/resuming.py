@@ -57,8 +57,6 @@ class Plan:
         real_number("checkpoint_minutes", self.minutes)
         if whole_number("checkpoint_keep", self.keep) < 1:
             raise UsageError(f"checkpoint_keep: expected 1 or more, got {self.keep}")
-        if self.directory is None and (self.every or self.minutes or self.resume):
-            raise UsageError("checkpoint_every, checkpoint_minutes, resume: expected checkpoint_dir with it")
 
     def must_agree(self, ours: Mapping[str, JSON], theirs: Mapping[str, JSON]) -> None:
         """Sets `run`: what psgd compares, and what the program does. Raises UsageError where these share a name."""

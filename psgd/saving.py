@@ -111,7 +111,6 @@ class Saver:
         arrays, others = split_extra(self.extra)
         state.facts["loop"] = {"clock": self.clock, "extra": others}
         state.tensors.update({f"extra.{name}": array for name, array in arrays.items()})
-        state.tensors = {name: t if isinstance(t, np.ndarray) else t.get() for name, t in state.tensors.items()}
         if not self._leads:
             self._writer.save(step, state)
             return

@@ -116,11 +116,6 @@ class Cuda:
 
         return test
 
-    def synchronize(self) -> None:
-        """Blocks until all that was started here is done."""
-        for stream in (self._sums, self._out, self._in):
-            stream.cuda.synchronize()
-
     def _copied(self, to: NDArray[Any], source: NDArray[Any], stream: "_Stream") -> Flag:
         if to.nbytes:
             cupy.cuda.runtime.memcpyAsync(address_of(to), address_of(source), to.nbytes, _COPY, stream.cuda.ptr)

@@ -3,7 +3,6 @@
 import os
 from ctypes.util import find_library
 from pathlib import Path
-from typing import Any
 
 from mpi4py import MPI
 
@@ -69,11 +68,3 @@ def choose_device(comm: MPI.Intracomm) -> int:
         return chosen
 
     return together(comm, "device cuda", use)
-
-
-def describe(device: int) -> dict[str, Any]:
-    """Name and memory of a GPU, for reports."""
-    import cupy
-
-    facts = cupy.cuda.runtime.getDeviceProperties(device)
-    return {"name": facts["name"].decode(), "memory_bytes": int(facts["totalGlobalMem"])}

@@ -1,9 +1,7 @@
 """What a lane of device calls keeps between them: the way to its neighbours, decided once on all ranks alike."""
 
+import sys
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from mpi4py import MPI
 
 from psgd.collectives.device import staged
 from psgd.collectives.device.aware import cuda_aware
@@ -71,14 +69,5 @@ _said = False
 def _say_once(line: str) -> None:
     global _said
     if not _said:
-        import sys
-
         _said = True
         print(line, file=sys.stderr, flush=True)
-
-
-def agreed(comm: MPI.Intracomm, mine: bool) -> bool:
-    """Whether something holds on all ranks. Collective, blocks."""
-    word = np.array([mine], np.uint8)
-    comm.Allreduce(MPI.IN_PLACE, word, MPI.MIN)
-    return bool(word[0])

@@ -19,7 +19,7 @@ VERBS = {
     ALLGATHER: "Allgather",
     BCAST: "Bcast",
 }
-_OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def build(problem: Problem, options: Options, comm: MPI.Intracomm, ours: Any, gl
         gloo: Gloo on the same ranks, or None.
     """
     chosen = {} if options.algorithm is None else {"algorithm": options.algorithm}
-    op = {"mean": "mean"}.get(options.op, _OPS[options.op])
+    op = {"mean": "mean"}.get(options.op, OPS[options.op])
     result: list[Contender] = []
     if options.buffers != "private":
         registered = Buffers.make(problem, ours.empty)
@@ -86,9 +86,9 @@ def build(problem: Problem, options: Options, comm: MPI.Intracomm, ours: Any, gl
     if options.buffers != "registered":
         result.insert(0, out_of_place(PRIVATE, ours, problem, private, op, **chosen))
     if options.peers:
-        result.append(_mean(out_of_place(MPI_NAME, comm, problem, private, _OPS[options.op]), options, problem.size))
+        result.append(_mean(out_of_place(MPI_NAME, comm, problem, private, OPS[options.op]), options, problem.size))
         if problem.collective != BCAST:
-            there = in_place(MPI_IN_PLACE, comm, problem, private, _OPS[options.op])
+            there = in_place(MPI_IN_PLACE, comm, problem, private, OPS[options.op])
             result.append(_mean(there, options, problem.size))
         if gloo is not None:
             takes = private.recv if problem.collective == ALLREDUCE else private.send

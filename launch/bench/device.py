@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
+from psgd.launch.bench.collective_contenders import OPS
 from psgd.launch.bench.collective_data import Options, Problem
 from psgd.launch.bench.collective_ranks import WrongResultError, mpi_name
 from psgd.launch.bench.collective_table import BY_HAND, COPIES, NCCL, PRIVATE, STAGED, TORCH, Row
@@ -106,7 +107,7 @@ class _Calls:
 
     def by(self, ours: Any, options: Options) -> Callable[[], object]:
         """The call of psgd."""
-        op = {"sum": MPI.SUM, "mean": "mean", "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}[options.op]
+        op = "mean" if options.op == "mean" else OPS[options.op]
         return lambda: ours.Allreduce(MPI.IN_PLACE, self.vector, op)
 
     def nccl(self, peer: Nccl) -> Callable[[], object]:
@@ -122,8 +123,7 @@ class _Calls:
         import cupy
 
         host = cupy.asnumpy(self.vector)
-        ops = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
-        self._comm.Allreduce(MPI.IN_PLACE, host, ops[self._op])
+        self._comm.Allreduce(MPI.IN_PLACE, host, OPS[self._op])
         if self._op == "mean":
             host /= self._comm.size
         self.vector.set(host)
