@@ -7,7 +7,7 @@ import pytest
 
 from psgd.collectives.device import ring as rings
 from psgd.collectives.device.direct import Direct
-from psgd.collectives.device.lanes import Flag, Lanes, Task
+from psgd.collectives.device.lanes import Flag
 from psgd.collectives.device.staged import Mailbox, Relay, region_bytes
 from psgd.collectives.node import share_memory
 from psgd.collectives.operations import MAX_, MEAN_, SUM_
@@ -55,14 +55,15 @@ class HostGpu:
         self.pinned.remove(memory.ctypes.data)
 
     def poll(self):
-        before = len(self.waiting)
+        went = False
         for work in list(self.waiting):
             work[0] -= 1
             if work[0] == 0:
                 work[1]()
-                work[2].done = True
+                went = True
                 self.waiting.remove(work)
-        return len(self.waiting) < before
+                work[2].set()
+        return went
 
     def _later(self, work):
         flag = Flag()
@@ -148,73 +149,18 @@ def test_the_order_of_summing_is_the_rings(comm):
     own.Free()
 
 
-def test_a_lane_starts_only_when_the_one_whose_place_it_takes_is_done():
-    """Whatever belongs to lane k is kept by k % width."""
-    active, most, order = set(), 0, []
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_segments_are_many_enough_and_no_longer_than_a_transport_takes(size):
+    class Sized:
+        poll = None
+        least, largest = 1024, 4096
 
-    def lane(k):
-        nonlocal most
-        active.add(k)
-        most = max(most, len(active))
-        assert len({each % 3 for each in active}) == len(active)
-        waits = [5, 1, 1, 3, 1, 2, 1][k]
-        for _ in range(waits):
-            asked = iter((False, True))
-            yield lambda asked=asked: next(asked)
-        active.discard(k)
-        order.append(k)
-
-    run(Lanes(3).run(7, lane))
-    assert sorted(order) == list(range(7)) and most == 3
-
-
-def test_lanes_that_end_at_any_look_are_not_waited_for_for_ever():
-    """A step that is done at the n-th look, for every n."""
-
-    def after(looks):
-        left = looks
-
-        def test():
-            nonlocal left
-            left -= 1
-            return left < 0
-
-        return test
-
-    for looks in range(6):
-        for count in (1, 2, 3):
-
-            def lane(k, looks=looks):
-                yield after(looks + k)
-
-            asked = 0
-            for moved in Lanes(2).run(count, lane):
-                while not moved():
-                    asked += 1
-                    assert asked < 100
-
-
-def test_what_goes_on_beside_the_lanes_is_waited_for():
-    lanes, told = Lanes(2), []
-
-    def beside():
-        for i in range(4):
-            asked = iter((False, True))
-            yield lambda asked=asked: next(asked)
-            told.append(i)
-
-    def lane(k):
-        lanes.beside(beside())
-        yield from ()
-
-    run(lanes.run(1, lane))
-    assert told == [0, 1, 2, 3]
-
-
-def test_a_task_takes_all_steps_that_are_ready_at_once():
-    def steps():
-        yield lambda: True
-        yield lambda: True
-
-    task = Task(steps())
-    assert not task.done and task.moves() and task.done and not task.moves()
+    ring = rings.Ring(HostGpu(), Sized(), 0, size)
+    for longest in (1, 16, 256, 511, 512, 1023, 1280, 2000, 4096, 8191, 100_000):
+        parts = [range(longest), *[range(longest - 1)] * (size - 1)]
+        segment = ring._segment(parts, 4)
+        count = -(-longest // segment)
+        assert segment * 4 <= Sized.largest and segment % 16 == 0
+        assert count == 1 or segment * 4 >= Sized.least / 2  # short ones cost more than they hide
+        if longest >= 6 * 256:
+            assert count >= 2 * rings.LANES - 1  # the sum of one is hidden behind the way of others

@@ -15,7 +15,7 @@ from psgd.collectives.node import address_of
 from psgd.collectives.operations import Operation
 from psgd.kernels.device import combine
 
-SMALLEST_BYTES = 1024 * 1024
+SMALLEST_BYTES = 512 * 1024
 """Of a vector: below, copies to the host and its shared memory are faster. See docs/gpu.md."""
 _HALVES = ("float16", "bfloat16")
 

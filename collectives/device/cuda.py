@@ -40,7 +40,7 @@ class Cuda:
         self._device = cupy.cuda.Device(device)
         with self._device:
             self._sums, self._out, self._in = (_Stream() for _ in range(3))
-        self._scratch: dict[str, Any] = {}
+        self._scratch: dict[str, NDArray[np.uint8]] = {}
 
     def scratch(self, name: str, nbytes: int) -> NDArray[np.uint8]:
         """Device memory that is kept between calls, by name; its contents are anything."""
@@ -49,13 +49,12 @@ class Cuda:
             with self._device:
                 # Not of CuPy's pool: MPI opens it in other processes, as a whole.
                 own = cupy.cuda.Memory(max(1, nbytes))
-                pointer = cupy.cuda.MemoryPointer(own, 0)
-                memory = self._scratch[name] = cupy.ndarray((max(1, nbytes),), np.uint8, pointer)
-        return phantom(memory.data.ptr, nbytes, np.dtype(np.uint8), memory)[:nbytes]
+            memory = self._scratch[name] = phantom(own.ptr, max(1, nbytes), np.dtype(np.uint8), own)
+        return memory[:nbytes]
 
     def combine(self, op: Operation, out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], ranks: int) -> Flag:
         """`out = a op b`; then what is left to do for a mean over `ranks`, unless that is 0."""
-        kind, stream = out.dtype.name, self._sums
+        kind, stream = _kind(out.dtype), self._sums
         combine.combine(op.code, kind, address_of(out), address_of(a), address_of(b), out.size, stream.cuda)
         if ranks and op.mean:
             combine.divide(kind, address_of(out), ranks, out.size, stream.cuda)
@@ -122,8 +121,16 @@ class Cuda:
         return stream.flag()
 
 
+@functools.cache
+def _kind(dtype: np.dtype[Any]) -> str:
+    """NumPy takes longer to say it than a GPU to start a kernel."""
+    return dtype.name
+
+
 def opens(memory: NDArray[Any]) -> bool:
     """Whether other processes can open device memory: that of cudaMalloc, unlike that of pools or virtual memory."""
+    if not memory.size:
+        return True
     capable = ctypes.c_int(0)
     address = ctypes.c_void_p(address_of(memory))
     return _driver().cuPointerGetAttribute(ctypes.byref(capable), _IPC_CAPABLE, address) == 0 and capable.value == 1
@@ -152,12 +159,13 @@ class _Stream:
 
     def poll(self) -> bool:
         """Sets the flags of what is done; whether there were any."""
-        waiting, before = self._waiting, len(self._waiting)
+        waiting, went = self._waiting, False
         while waiting and waiting[0][0].done:
             event, flag = waiting.popleft()
-            flag.done = True
             self._events.append(event)
-        return len(waiting) < before
+            went = True
+            flag.set()  # which may start more
+        return went
 
 
 class _Inside:

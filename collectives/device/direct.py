@@ -5,7 +5,7 @@ from typing import Any
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.lanes import Steps
+from psgd.collectives.device.lanes import Flag
 from psgd.collectives.device.transport import Gpu, Requests
 from psgd.collectives.tags import Tag
 
@@ -21,6 +21,7 @@ class Direct:
 
     name = "cuda-aware mpi"
     largest = 64 * 1024 * 1024
+    least = 16 * 1024 * 1024
     opens = True
 
     def __init__(self, comm: MPI.Intracomm, left: int, right: int) -> None:
@@ -29,13 +30,13 @@ class Direct:
         self._requests = Requests()
         self.poll = self._requests.poll
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Steps:
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
         """See `Transport`."""
-        yield self._requests.flag(self._comm.Isend(data, self._right, Tag.LANE + lane))
+        return self._requests.flag(self._comm.Isend(data, self._right, Tag.LANE + lane))
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Steps:
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
         """See `Transport`."""
-        yield self._requests.flag(self._comm.Irecv(into, self._left, Tag.LANE + lane))
+        return self._requests.flag(self._comm.Irecv(into, self._left, Tag.LANE + lane))
 
     def close(self) -> None:
         """See `Transport`."""

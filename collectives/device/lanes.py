@@ -1,11 +1,10 @@
-"""Carries out several chains of steps at a time, each of which waits for its own tests only.
+"""Chains of steps on their way at the same time, each going on as soon as what it waits for has happened.
 
-What may take a while is told by flags, and whoever sets them is asked once a round for all of them: a look at MPI or at
-CUDA costs microseconds, whatever it finds.
+Whoever makes something happen is asked for it, all at once and once a round, and sets flags; a flag that is set goes on
+with the chain that waits for it. So what a round costs does not grow with what is under way.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from psgd.collectives.channel import Test
 
@@ -14,98 +13,78 @@ _ROUNDS = 16  # before whoever waits looks after other things
 
 
 class Flag:
-    """A test that somebody else makes true."""
+    """Something that will have happened.
 
-    __slots__ = ("done",)
+    Attributes:
+        done: whether it has.
+        then: what to do once it has: at most one waits for it.
+    """
+
+    __slots__ = ("done", "then")
 
     def __init__(self, done: bool = False) -> None:
         self.done = done
+        self.then: Callable[[], None] | None = None
 
-    def __call__(self) -> bool:
-        """Whether it is."""
-        return self.done
+    def set(self) -> None:
+        """It has happened."""
+        self.done = True
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+
+
+Chain = Iterator[Flag]
+"""What does something, says what it waits for, goes on once that has happened, and so on."""
 
 
 class Task(Flag):
-    """Steps that go on when it moves; true once all are done.
+    """A chain that goes as far as it can at once, and then by itself; it has happened once the chain is at its end."""
 
-    Attributes:
-        done: whether they are.
-    """
+    __slots__ = ("_chain",)
 
-    __slots__ = ("_steps", "_test")
-
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, chain: Chain) -> None:
         super().__init__()
-        self._steps = steps
-        self._test: Test | None = next(steps, None)
-        self.done = self._test is None
+        self._chain = chain
+        self._go()
 
-    def moves(self) -> bool:
-        """Takes all steps that can be taken now; whether there was one."""
-        moved = False
-        while self._test is not None and self._test():
-            moved = True
-            self._test = next(self._steps, None)
-        self.done = self._test is None
-        return moved
+    def _go(self) -> None:
+        for flag in self._chain:
+            if not flag.done:
+                flag.then = self._go
+                return
+        self.set()
 
 
-class Lanes:
-    """Runs numbered chains of steps, `width` at a time, and lets tasks go on beside them.
+def in_lanes(
+    count: int, width: int, lane: Callable[[int], Iterable[Flag]], polls: Sequence[Callable[[], bool]]
+) -> Steps:
+    """Runs chains 0 to count - 1, `width` at a time.
 
-    Lane k starts once lane k - width is done, so whatever belongs to lane k may be kept by k % width.
+    Chain k starts once chain k - width is at its end, so whatever belongs to chain k may be kept by k % width.
 
     Args:
-        width: lanes that are under way at most.
-        polls: what sets flags, to be called once a round: whether it has set any, or there are tests beside flags.
+        count: of the chains.
+        width: lanes.
+        lane: makes a chain.
+        polls: what sets flags; each says whether it has set any.
     """
 
-    def __init__(self, width: int, polls: Sequence[Callable[[], bool]] = ()) -> None:
-        self.width = width
-        self._polls = polls
-        self._beside: deque[Task] = deque()
+    def in_turn(first: int) -> Chain:
+        for k in range(first, count, width):
+            yield from lane(k)
 
-    def beside(self, steps: Steps) -> Task:
-        """Starts steps that go on whatever the lanes wait for."""
-        task = Task(steps)
-        task.moves()
-        if not task.done:
-            self._beside.append(task)
-        return task
+    whole = Task(iter([Task(in_turn(first)) for first in range(min(width, count))]))
 
-    def run(self, count: int, lane: Callable[[int], Steps]) -> Steps:
-        """Runs lanes 0 to count - 1, and all that was started beside them, to the end."""
-        active: deque[Task] = deque()
-        started = 0
-        went = True  # in the last round: then there may be more to do at once
+    def moved() -> bool:
+        """Whether anything went on for some rounds: each wait is for one step, not for the whole."""
+        went = False
+        for _ in range(_ROUNDS):
+            for poll in polls:
+                went |= poll()
+            if whole.done:
+                return True
+        return went
 
-        def turn() -> bool:
-            """One round: whether anything went on."""
-            nonlocal started, went
-            news = [poll() for poll in self._polls]
-            if news and not (went or any(news)):
-                return False
-            went = False
-            for _ in range(len(self._beside)):
-                task = self._beside.popleft()
-                went |= task.moves()
-                if not task.done:
-                    self._beside.append(task)
-            for each in active:
-                went |= each.moves()
-            while active and active[0].done:
-                active.popleft()
-            while started < count and len(active) < self.width:
-                active.append(Task(lane(started)))
-                started += 1
-                went = True
-            went |= not (active or self._beside)
-            return went
-
-        def moved() -> bool:
-            """Whether anything went on for some rounds: each wait is for one step, not for the whole."""
-            return any(turn() for _ in range(_ROUNDS))
-
-        while started < count or active or self._beside:
-            yield moved
+    while not whole.done:
+        yield moved

@@ -38,8 +38,9 @@ def run(engine: "Engine", call: Call) -> Program:
 
 
 def _steps(engine: "Engine", call: Call, job: Job, station: Any, gpu: Any) -> Program:
-    for each in {id(job.send): job.send, id(job.recv): job.recv}.values():
-        yield _Over(each.ready)
+    for each in (job.send,) if job.send is job.recv else (job.send, job.recv):
+        if not each.ready.done:
+            yield _Over(each.ready)
     send, recv = call.send, call.recv
     assert send is not None and recv is not None
     if job.halves:
@@ -47,8 +48,7 @@ def _steps(engine: "Engine", call: Call, job: Job, station: Any, gpu: Any) -> Pr
         send, recv = wide.send, wide.recv
         yield gpu.until(gpu.marked())
     transport = station.transport(gpu)
-    closed = [] if not transport.opens else [each for each in (send, recv) if each.size and not opens(each)]
-    result = recv
+    result, closed = recv, transport.opens and not (opens(send) and (same_place(send, recv) or opens(recv)))
     if closed:  # MPI cannot open it in another process: the ring works on copies
         copies = [gpu.scratch(f"copy {i}", each.nbytes).view(each.dtype) for i, each in enumerate((send, recv))]
         yield gpu.until(gpu.copy(copies[0], send))

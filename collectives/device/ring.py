@@ -1,29 +1,28 @@
 """Reduce-scatter, all-gather and all-reduce round a ring of GPUs. Costs as of `psgd.collectives.algorithms.ring`.
 
-Chunk: the part of the array that belongs to one rank at the end of the reduce-scatter. Segment: part k of each chunk
-is lane k's. A lane does all steps of its segments by itself, one after the other, and several lanes are under way at
-a time: while one sums, others travel. The host only asks whether a transfer or a sum is done; it waits for neither.
+Chunk: the part of the array that belongs to one rank at the end of the reduce-scatter. Segment: part k of each chunk.
+A chain does all steps of segment k by itself, one after the other, and several of them are under way, in lanes: while
+one sums, others travel. The host only asks whether a transfer or a sum is done; it waits for neither.
 
 Chunk c is ((x[c+1] op x[c+2]) op ...) op x[c], ranks modulo P, and the all-gather copies those bits: the same bits on
 all ranks, and the same as those of the ring on the host.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.device.lanes import Flag, Lanes, Steps
+from psgd.collectives.device.lanes import Chain, Flag, Steps, in_lanes
 from psgd.collectives.device.transport import Gpu, Transport
 from psgd.collectives.operations import Operation
 from psgd.collectives.split import split
 
-LANES = 4
-_LEAST_BYTES = 256 * 1024  # of a segment, unless chunks are shorter
+LANES = 3  # while one sums, two travel: that is what fills a link
 _NOTHING = Flag(True)
-_SHARE = 8  # segments of a chunk, where they are neither too short nor too long
+_MOST = 6  # segments of a chunk, unless they grew too long
 
 
 class Ring:
@@ -39,7 +38,7 @@ class Ring:
     def __init__(self, gpu: Gpu, transport: Transport, rank: int, size: int) -> None:
         self._gpu, self._transport = gpu, transport
         self._rank, self._size = rank, size
-        self._lanes = Lanes(LANES, (transport.poll, gpu.poll))
+        self._polls = (transport.poll, gpu.poll)
 
     def allreduce(self, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Steps:
         """Reduces over all ranks; the result has the same bits on all of them.
@@ -54,11 +53,11 @@ class Ring:
         segment = self._segment(parts, send.itemsize)
         space = None if np.may_share_memory(send, recv) else recv
 
-        def lane(k: int) -> Steps:
+        def lane(k: int) -> Chain:
             yield from self._reduce(k, send, recv[own.start : own.stop], parts, op, segment, space)
             yield from self._gather(k, recv, parts, segment)
 
-        yield from self._lanes.run(_count(parts, segment), lane)
+        yield from self._in_lanes(parts, segment, lane)
 
     def reduce_scatter(self, send: NDArray[Any], recv: NDArray[Any], parts: Sequence[range], op: Operation) -> Steps:
         """Reduces over all ranks; each keeps its own chunk.
@@ -70,9 +69,7 @@ class Ring:
             op: the reduction.
         """
         segment = self._segment(parts, send.itemsize)
-        yield from self._lanes.run(
-            _count(parts, segment), lambda k: self._reduce(k, send, recv, parts, op, segment, None)
-        )
+        yield from self._in_lanes(parts, segment, lambda k: self._reduce(k, send, recv, parts, op, segment, None))
 
     def allgather(self, recv: NDArray[Any], parts: Sequence[range]) -> Steps:
         """Gathers everyone's chunk on all ranks.
@@ -82,12 +79,20 @@ class Ring:
             parts: the chunk of each rank: elements of `recv` that do not overlap.
         """
         segment = self._segment(parts, recv.itemsize)
-        yield from self._lanes.run(_count(parts, segment), lambda k: self._gather(k, recv, parts, segment))
+        yield from self._in_lanes(parts, segment, lambda k: self._gather(k, recv, parts, segment))
+
+    def _in_lanes(self, parts: Sequence[range], segment: int, lane: Callable[[int], Chain]) -> Steps:
+        count = -(-max(len(part) for part in parts) // segment)
+        return in_lanes(count, LANES, lane, self._polls)
 
     def _segment(self, parts: Sequence[range], itemsize: int) -> int:
         """Elements of a segment, the same on all ranks; whole cache lines."""
         longest = max(len(part) for part in parts) * itemsize
-        nbytes = min(self._transport.largest, max(_LEAST_BYTES, -(-longest // _SHARE)))
+        pieces = min(_MOST, max(1, longest // self._transport.least))
+        pieces = max(pieces, -(-longest // self._transport.largest))
+        if pieces > LANES:
+            pieces += -pieces % LANES  # no lane is idle at the end
+        nbytes = -(-longest // pieces)
         return max(1, -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES // itemsize)
 
     def _reduce(
@@ -99,8 +104,8 @@ class Ring:
         op: Operation,
         segment: int,
         space: NDArray[Any] | None,
-    ) -> Steps:
-        """Lane k's steps of a reduce-scatter; sums on their way land in `space`, each in its place, or in scratch."""
+    ) -> Chain:
+        """Segment k's way through a reduce-scatter; sums on their way land in `space`, each in its place, or in scratch."""
         rank, size, gpu = self._rank, self._size, self._gpu
         own = parts[rank]
         cut = _cut(parts[(rank - 1) % size], k, segment)
@@ -121,8 +126,8 @@ class Ring:
             yield sent
             data = landing
 
-    def _gather(self, k: int, recv: NDArray[Any], parts: Sequence[range], segment: int) -> Steps:
-        """Lane k's steps of an all-gather."""
+    def _gather(self, k: int, recv: NDArray[Any], parts: Sequence[range], segment: int) -> Chain:
+        """Segment k's way through an all-gather."""
         rank, size = self._rank, self._size
         for hop in range(size - 1):
             came = self._receive(k, recv[_cut(parts[(rank - 1 - hop) % size], k, segment)])
@@ -136,10 +141,10 @@ class Ring:
         return self._gpu.scratch(name, segment * dtype.itemsize).view(dtype)
 
     def _send(self, k: int, data: NDArray[Any]) -> Flag:
-        return self._lanes.beside(self._transport.send(self._gpu, k % LANES, data)) if data.size else _NOTHING
+        return self._transport.send(self._gpu, k % LANES, data) if data.size else _NOTHING
 
     def _receive(self, k: int, into: NDArray[Any]) -> Flag:
-        return self._lanes.beside(self._transport.receive(self._gpu, k % LANES, into)) if into.size else _NOTHING
+        return self._transport.receive(self._gpu, k % LANES, into) if into.size else _NOTHING
 
 
 def _cut(part: range, k: int, segment: int) -> slice:
@@ -147,7 +152,3 @@ def _cut(part: range, k: int, segment: int) -> slice:
     start = min(part.stop, part.start + k * segment)
     return slice(start, min(part.stop, start + segment))
 
-
-def _count(parts: Sequence[range], segment: int) -> int:
-    """Lanes that the longest chunk needs."""
-    return -(-max(len(part) for part in parts) // segment)

@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.lanes import Steps
+from psgd.collectives.device.lanes import Chain, Flag, Task
 from psgd.collectives.device.transport import Gpu, Requests
 from psgd.collectives.node import address_of
 from psgd.collectives.tags import Tag
@@ -56,6 +56,7 @@ class Mailbox:
 
     name = "pinned, shared"
     largest = SLOT_BYTES
+    least = 1024 * 1024
     opens = False
 
     def __init__(self, gpu: Gpu, memories: Sequence[NDArray[np.uint8]], lanes: int) -> None:
@@ -65,28 +66,44 @@ class Mailbox:
             gpu.pin(memory)
         self._own, self._left, self._right = (Region(memory, lanes) for memory in memories)
         self._sent, self._received = [0] * lanes, [0] * lanes
+        self._looks: list[tuple[int, int, Flag]] = []
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Steps:
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
         """See `Transport`."""
+        return Task(self._put(gpu, lane, data))
+
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
+        """See `Transport`."""
+        return Task(self._take(gpu, lane, into))
+
+    def poll(self) -> bool:
+        """See `Transport`."""
+        done = [look for look in self._looks if words.load(look[0]) >= look[1]]
+        for look in done:
+            self._looks.remove(look)
+            look[2].set()
+        return bool(done)
+
+    def _put(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Chain:
         number = self._sent[lane]
         self._sent[lane] += 1
-        taken = self._right.taken[lane]
-        yield lambda: words.load(taken) > number - SLOTS
+        yield self._reaches(self._right.taken[lane], number + 1 - SLOTS)
         yield gpu.to_host(self._own.slot(lane, number, data.nbytes), data)
         words.store(self._own.put[lane], number + 1)
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Steps:
-        """See `Transport`."""
+    def _take(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Chain:
         number = self._received[lane]
         self._received[lane] += 1
-        put = self._left.put[lane]
-        yield lambda: words.load(put) > number
+        yield self._reaches(self._left.put[lane], number + 1)
         yield gpu.to_device(into, self._left.slot(lane, number, into.nbytes))
         words.store(self._own.taken[lane], number + 1)
 
-    def poll(self) -> bool:
-        """See `Transport`: its steps look at words in memory."""
-        return True
+    def _reaches(self, address: int, number: int) -> Flag:
+        """The word at an address has become so large."""
+        flag = Flag(words.load(address) >= number)
+        if not flag.done:
+            self._looks.append((address, number, flag))
+        return flag
 
     def close(self) -> None:
         """See `Transport`."""
@@ -108,6 +125,7 @@ class Relay:
 
     name = "pinned, messages"
     largest = 1024 * 1024
+    least = 256 * 1024
     opens = False
 
     def __init__(self, gpu: Gpu, comm: MPI.Intracomm, left: int, right: int, lanes: int) -> None:
@@ -122,24 +140,30 @@ class Relay:
         self._out, self._in = slots[0], slots[1]
         self._sent, self._received = [0] * lanes, [0] * lanes
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Steps:
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
         """See `Transport`."""
-        place = lane, self._sent[lane] % SLOTS
-        self._sent[lane] += 1
-        slot = self._out[place][: data.nbytes]
-        yield gpu.to_host(slot, data)
-        yield self._requests.flag(self._comm.Isend(slot, self._right, Tag.LANE + lane))
+        return Task(self._put(gpu, lane, data))
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Steps:
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
         """See `Transport`."""
-        place = lane, self._received[lane] % SLOTS
-        self._received[lane] += 1
-        slot = self._in[place][: into.nbytes]
-        yield self._requests.flag(self._comm.Irecv(slot, self._left, Tag.LANE + lane))
-        yield gpu.to_device(into, slot)
+        return Task(self._take(gpu, lane, into))
 
     def close(self) -> None:
         """See `Transport`."""
         if self._memory.size:
             self._gpu.unpin(self._memory)
             self._memory = self._memory[:0]
+
+    def _put(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Chain:
+        place = lane, self._sent[lane] % SLOTS
+        self._sent[lane] += 1
+        slot = self._out[place][: data.nbytes]
+        yield gpu.to_host(slot, data)
+        yield self._requests.flag(self._comm.Isend(slot, self._right, Tag.LANE + lane))
+
+    def _take(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Chain:
+        place = lane, self._received[lane] % SLOTS
+        self._received[lane] += 1
+        slot = self._in[place][: into.nbytes]
+        yield self._requests.flag(self._comm.Irecv(slot, self._left, Tag.LANE + lane))
+        yield gpu.to_device(into, slot)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.lanes import Flag, Steps
+from psgd.collectives.device.lanes import Flag
 from psgd.collectives.operations import Operation
 
 
@@ -43,21 +43,23 @@ class Transport(Protocol):
     Attributes:
         name: as `Communicator.last` says it.
         largest: bytes of a segment at most.
+        least: bytes of a segment below which more of them do not pay: one costs time whatever its length.
         opens: other processes open the memory that is sent.
     """
 
     name: str
     largest: int
+    least: int
     opens: bool
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Steps:
-        """Sends memory of a GPU, which may change once the steps are done."""
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
+        """Sends memory of a GPU, which may change once that has happened."""
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Steps:
-        """Receives into memory of a GPU; it is there once the steps are done. In the order of the lane's sends."""
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
+        """Receives into memory of a GPU. In the order of the lane's sends."""
 
     def poll(self) -> bool:
-        """Sets the flags of what is done; whether there were any, or its steps wait for more than flags."""
+        """Sets the flags of what is done; whether there were any."""
 
     def close(self) -> None:
         """Lets go of what it holds."""
@@ -79,9 +81,11 @@ class Requests:
 
     def poll(self) -> bool:
         """Sets the flags of what is done; whether there were any."""
-        if not self._requests or not (done := MPI.Request.Testsome(self._requests)):
+        if not self._requests or not (indices := MPI.Request.Testsome(self._requests)):
             return False
-        for index in sorted(done, reverse=True):
-            self._flags[index].done = True
+        done = [self._flags[index] for index in indices]
+        for index in sorted(indices, reverse=True):
             del self._requests[index], self._flags[index]
+        for flag in done:  # which may start more
+            flag.set()
         return True

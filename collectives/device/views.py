@@ -29,19 +29,21 @@ class DeviceView(View):
         ready: an event behind the caller's work on the buffer so far.
     """
 
-    __slots__ = ("_base", "_host", "_parts", "_work", "device", "ready")
+    __slots__ = ("_base", "_host", "_memory", "_parts", "_work", "device", "ready")
 
     def __init__(self, base: Any, kind: str, ready: Any, work: Any = None) -> None:
         self._base = base
+        contiguous = base.flags.c_contiguous
         if work is None:
-            work = base.reshape(-1) if base.flags.c_contiguous else cupy.ascontiguousarray(base).reshape(-1)
+            work = base if contiguous and base.ndim == 1 else cupy.ascontiguousarray(base).reshape(-1)
         self._work = work
+        self._memory: NDArray[Any] | None = None
         self._host: NDArray[Any] | None = None
         self._parts: list[tuple[int, int]] | None = None
         self.kind = kind
         self.device = int(base.device.id)
         self.ready = ready
-        self.logical = _shadow(base)
+        self.logical = self.memory.reshape(base.shape) if contiguous else _shadow(base)
 
     @property
     def size(self) -> int:
@@ -68,7 +70,10 @@ class DeviceView(View):
     @property
     def memory(self) -> NDArray[Any]:
         """All elements one after the other in device memory, as addresses: the caller's, or a copy on the device."""
-        return phantom(self._work.data.ptr, self._work.size, self._work.dtype, self._work)
+        if self._memory is None:
+            work = self._work
+            self._memory = phantom(work.data.ptr, work.size, work.dtype, work)
+        return self._memory
 
     @property
     def work(self) -> Any:
@@ -170,6 +175,11 @@ def view(obj: Any, name: str, writable: bool) -> DeviceView:
 
 def _array(obj: Any, name: str, writable: bool) -> tuple[Any, str | None, int]:
     """A CuPy array on the same memory, the kind where the dtype does not tell, and the stream of the caller's work."""
+    if isinstance(obj, cupy.ndarray):
+        pointer = int(cupy.cuda.get_current_stream().ptr)
+        if obj.dtype not in KINDS and obj.dtype.name == BFLOAT16:
+            return obj.view(np.uint16), BFLOAT16, pointer
+        return obj, None, pointer
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(obj, torch.Tensor):
         tensor, kind = obj.detach(), None
@@ -191,10 +201,6 @@ def _array(obj: Any, name: str, writable: bool) -> tuple[Any, str | None, int]:
         if kind:
             obj = jax.lax.bitcast_convert_type(obj, np.uint16).block_until_ready()
         return cupy.from_dlpack(obj), kind, 0
-    if isinstance(obj, cupy.ndarray):
-        if obj.dtype.name == BFLOAT16:
-            return obj.view(np.uint16), BFLOAT16, int(cupy.cuda.get_current_stream().ptr)
-        return obj, None, int(cupy.cuda.get_current_stream().ptr)
     try:
         facts = getattr(obj, "__cuda_array_interface__", None)
         if facts is None:
@@ -210,8 +216,6 @@ def _array(obj: Any, name: str, writable: bool) -> tuple[Any, str | None, int]:
 
 def _shadow(array: Any) -> NDArray[Any]:
     """A NumPy array of the same addresses, shape and strides."""
-    if array.size == 0:
-        return np.empty(array.shape, array.dtype)
     span = phantom(array.data.ptr, 1, array.dtype, array)
     return np.lib.stride_tricks.as_strided(span, array.shape, array.strides)
 
