@@ -1,6 +1,7 @@
 """The ring on GPUs over each of its transports, on real ranks with host memory in place of the GPU's."""
 
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from psgd.collectives.device import ring as rings
 from psgd.collectives.device.direct import Direct
 from psgd.collectives.device.lanes import Flag
-from psgd.collectives.device.staged import Mailbox, Relay, region_bytes
+from psgd.collectives.device.staged import REGION_BYTES, Mailbox, Relay
 from psgd.collectives.node import share_memory
 from psgd.collectives.operations import MAX_, MEAN_, SUM_
 from psgd.collectives.split import split
@@ -76,9 +77,9 @@ def make(kind, comm, gpu):
     if kind == "direct":
         return Direct(comm, left, right)
     if kind == "relay":
-        return Relay(gpu, comm, left, right, rings.LANES)
-    memories, _ = share_memory(comm, list(range(comm.size)), region_bytes(rings.LANES))
-    return Mailbox(gpu, [memories[rank] for rank in (comm.rank, left, right)], rings.LANES)
+        return Relay(gpu, comm, left, right)
+    memories, _ = share_memory(comm, list(range(comm.size)), REGION_BYTES)
+    return Mailbox(gpu, [memories[rank] for rank in (comm.rank, left, right)])
 
 
 def run(steps):
@@ -149,18 +150,16 @@ def test_the_order_of_summing_is_the_rings(comm):
     own.Free()
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_segments_are_many_enough_and_no_longer_than_a_transport_takes(size):
-    class Sized:
-        poll = None
-        least, largest = 1024, 4096
-
-    ring = rings.Ring(HostGpu(), Sized(), 0, size)
-    for longest in (1, 16, 256, 511, 512, 1023, 1280, 2000, 4096, 8191, 100_000):
+@pytest.mark.parametrize("lanes", [2, 4])
+@pytest.mark.parametrize("size", [2, 3])
+def test_segments_are_no_longer_than_a_transport_takes_and_fill_its_lanes(size, lanes):
+    sized = SimpleNamespace(poll=None, least=1024, largest=4096, lanes=lanes)
+    ring = rings.Ring(HostGpu(), sized, 0, size)
+    for longest in (1, 16, 255, 256, 511, 512, 1023, 1280, 2000, 4096, 8191, 100_000):
         parts = [range(longest), *[range(longest - 1)] * (size - 1)]
         segment = ring._segment(parts, 4)
         count = -(-longest // segment)
-        assert segment * 4 <= Sized.largest and segment % 16 == 0
-        assert count == 1 or segment * 4 >= Sized.least / 2  # short ones cost more than they hide
-        if longest >= 6 * 256:
-            assert count >= 2 * rings.LANES - 1  # the sum of one is hidden behind the way of others
+        assert segment * 4 <= sized.largest and segment % 16 == 0
+        assert count == 1 or segment * 4 >= sized.least  # shorter ones cost more than they hide
+        if longest * 4 >= lanes * sized.least:
+            assert count >= lanes  # one is summed while another travels

@@ -20,6 +20,7 @@ class Direct:
     """
 
     name = "cuda-aware mpi"
+    lanes = 2
     largest = 64 * 1024 * 1024
     least = 16 * 1024 * 1024
     opens = True

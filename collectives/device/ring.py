@@ -20,9 +20,7 @@ from psgd.collectives.device.transport import Gpu, Transport
 from psgd.collectives.operations import Operation
 from psgd.collectives.split import split
 
-LANES = 3  # while one sums, two travel: that is what fills a link
 _NOTHING = Flag(True)
-_MOST = 6  # segments of a chunk, unless they grew too long
 
 
 class Ring:
@@ -83,15 +81,15 @@ class Ring:
 
     def _in_lanes(self, parts: Sequence[range], segment: int, lane: Callable[[int], Chain]) -> Steps:
         count = -(-max(len(part) for part in parts) // segment)
-        return in_lanes(count, LANES, lane, self._polls)
+        return in_lanes(count, self._transport.lanes, lane, self._polls)
 
     def _segment(self, parts: Sequence[range], itemsize: int) -> int:
         """Elements of a segment, the same on all ranks; whole cache lines."""
+        transport, lanes = self._transport, self._transport.lanes
         longest = max(len(part) for part in parts) * itemsize
-        pieces = min(_MOST, max(1, longest // self._transport.least))
-        pieces = max(pieces, -(-longest // self._transport.largest))
-        if pieces > LANES:
-            pieces += -pieces % LANES  # no lane is idle at the end
+        pieces = max(min(lanes, longest // transport.least), -(-longest // transport.largest), 1)
+        if pieces > lanes:
+            pieces += -pieces % lanes  # no lane is idle at the end
         nbytes = -(-longest // pieces)
         return max(1, -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES // itemsize)
 
@@ -105,7 +103,7 @@ class Ring:
         segment: int,
         space: NDArray[Any] | None,
     ) -> Chain:
-        """Segment k's way through a reduce-scatter; sums on their way land in `space`, each in its place, or in scratch."""
+        """Segment k's way through a reduce-scatter; sums land in `space`, each in its place, or in scratch."""
         rank, size, gpu = self._rank, self._size, self._gpu
         own = parts[rank]
         cut = _cut(parts[(rank - 1) % size], k, segment)
@@ -137,18 +135,17 @@ class Ring:
 
     def _landing(self, k: int, hop: int, segment: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Scratch for one segment: what has landed is sent on in the next step, so two take turns."""
-        name = f"lane {k % LANES} {hop % 2}"
+        name = f"lane {k % self._transport.lanes} {hop % 2}"
         return self._gpu.scratch(name, segment * dtype.itemsize).view(dtype)
 
     def _send(self, k: int, data: NDArray[Any]) -> Flag:
-        return self._transport.send(self._gpu, k % LANES, data) if data.size else _NOTHING
+        return self._transport.send(self._gpu, k % self._transport.lanes, data) if data.size else _NOTHING
 
     def _receive(self, k: int, into: NDArray[Any]) -> Flag:
-        return self._transport.receive(self._gpu, k % LANES, into) if into.size else _NOTHING
+        return self._transport.receive(self._gpu, k % self._transport.lanes, into) if into.size else _NOTHING
 
 
 def _cut(part: range, k: int, segment: int) -> slice:
     """Segment k of a chunk; empty where the chunk is too short."""
     start = min(part.stop, part.start + k * segment)
     return slice(start, min(part.stop, start + segment))
-

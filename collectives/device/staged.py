@@ -21,22 +21,22 @@ from psgd.kernels import words
 
 SLOT_BYTES = 4 * 1024 * 1024
 SLOTS = 2  # of a lane
+LANES = 4  # both directions of the bus and both steps of a copy
 _LINE_BYTES = 64
 _HEAD_BYTES = 64 * 1024  # words, before the slots; pinned pages are whole
 
 
-def region_bytes(lanes: int) -> int:
-    """What one rank's memory for a mailbox takes."""
-    return _HEAD_BYTES + lanes * SLOTS * SLOT_BYTES
+REGION_BYTES = _HEAD_BYTES + LANES * SLOTS * SLOT_BYTES
+"""What one rank's memory for a mailbox takes."""
 
 
 class Region:
     """One rank's memory: words for what it has put and taken (by address), and the slots that it puts segments in."""
 
-    def __init__(self, memory: NDArray[np.uint8], lanes: int) -> None:
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
         start = address_of(memory)
-        self.put = [start + lane * _LINE_BYTES for lane in range(lanes)]
-        self.taken = [start + (lanes + lane) * _LINE_BYTES for lane in range(lanes)]
+        self.put = [start + lane * _LINE_BYTES for lane in range(LANES)]
+        self.taken = [start + (LANES + lane) * _LINE_BYTES for lane in range(LANES)]
         self._slots = memory[_HEAD_BYTES:]
 
     def slot(self, lane: int, number: int, nbytes: int) -> NDArray[np.uint8]:
@@ -50,22 +50,22 @@ class Mailbox:
 
     Args:
         gpu: what pins the memory, for all GPUs of this process.
-        memories: of this rank, its left-hand and its right-hand neighbour, `region_bytes` each, zero at first.
-        lanes: how many.
+        memories: of this rank, its left-hand and its right-hand neighbour, REGION_BYTES each, zero at first.
     """
 
     name = "pinned, shared"
+    lanes = LANES
     largest = SLOT_BYTES
     least = 1024 * 1024
     opens = False
 
-    def __init__(self, gpu: Gpu, memories: Sequence[NDArray[np.uint8]], lanes: int) -> None:
+    def __init__(self, gpu: Gpu, memories: Sequence[NDArray[np.uint8]]) -> None:
         self._gpu = gpu
         self._memories = list({address_of(memory): memory for memory in memories}.values())
         for memory in self._memories:
             gpu.pin(memory)
-        self._own, self._left, self._right = (Region(memory, lanes) for memory in memories)
-        self._sent, self._received = [0] * lanes, [0] * lanes
+        self._own, self._left, self._right = (Region(memory) for memory in memories)
+        self._sent, self._received = [0] * LANES, [0] * LANES
         self._looks: list[tuple[int, int, Flag]] = []
 
     def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
@@ -120,25 +120,25 @@ class Relay:
         comm: private.
         left: rank that this one receives from.
         right: rank that this one sends to.
-        lanes: how many.
     """
 
     name = "pinned, messages"
+    lanes = LANES
     largest = 1024 * 1024
     least = 256 * 1024
     opens = False
 
-    def __init__(self, gpu: Gpu, comm: MPI.Intracomm, left: int, right: int, lanes: int) -> None:
+    def __init__(self, gpu: Gpu, comm: MPI.Intracomm, left: int, right: int) -> None:
         self._gpu, self._comm = gpu, comm
         self._left, self._right = left, right
         self._requests = Requests()
         self.poll = self._requests.poll
         # Whole pages of its own: to pin a part of a page pins what else lies there.
-        self._memory = np.frombuffer(mmap.mmap(-1, 2 * lanes * SLOTS * self.largest), np.uint8)
+        self._memory = np.frombuffer(mmap.mmap(-1, 2 * LANES * SLOTS * self.largest), np.uint8)
         gpu.pin(self._memory)
-        slots = self._memory.reshape(2, lanes, SLOTS, self.largest)
+        slots = self._memory.reshape(2, LANES, SLOTS, self.largest)
         self._out, self._in = slots[0], slots[1]
-        self._sent, self._received = [0] * lanes, [0] * lanes
+        self._sent, self._received = [0] * LANES, [0] * LANES
 
     def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
         """See `Transport`."""

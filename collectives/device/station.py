@@ -7,7 +7,6 @@ from psgd.collectives.device import staged
 from psgd.collectives.device.aware import cuda_aware
 from psgd.collectives.device.cuda import Cuda
 from psgd.collectives.device.direct import Direct
-from psgd.collectives.device.ring import LANES
 from psgd.collectives.device.transport import Transport
 from psgd.collectives.node import share_memory
 
@@ -31,7 +30,7 @@ class Station:
         aware, why = cuda_aware(comm)
         memories = None
         if not aware and engine.one_node and engine.node is not None:
-            memories, _ = share_memory(comm, list(range(comm.size)), staged.region_bytes(LANES))
+            memories, _ = share_memory(comm, list(range(comm.size)), staged.REGION_BYTES)
         if not aware and comm.rank == 0:
             _say_once(f"psgd: GPU arrays go through pinned host memory: {why}")
         return cls(engine, aware, memories)
@@ -51,9 +50,9 @@ class Station:
                 self._transport = Direct(comm, left, right)
             elif self._memories is not None:
                 near = [self._memories[rank] for rank in (comm.rank, left, right)]
-                self._transport = staged.Mailbox(gpu, near, LANES)
+                self._transport = staged.Mailbox(gpu, near)
             else:
-                self._transport = staged.Relay(gpu, comm, left, right, LANES)
+                self._transport = staged.Relay(gpu, comm, left, right)
         return self._transport
 
     def close(self) -> None:

@@ -42,12 +42,14 @@ class Transport(Protocol):
 
     Attributes:
         name: as `Communicator.last` says it.
+        lanes: segments under way at most: as few as fill the way, since each step of one costs the host time.
         largest: bytes of a segment at most.
-        least: bytes of a segment below which more of them do not pay: one costs time whatever its length.
+        least: bytes of a segment at least, where there are several.
         opens: other processes open the memory that is sent.
     """
 
     name: str
+    lanes: int
     largest: int
     least: int
     opens: bool
