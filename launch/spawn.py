@@ -42,7 +42,12 @@ def split(mpiexec_args: str) -> list[str]:
 
 
 def run(
-    program: Sequence[str], ranks: int, mpiexec_args: str = "", verbose: bool = False, forward: Sequence[int] = ()
+    program: Sequence[str],
+    ranks: int,
+    mpiexec_args: str = "",
+    verbose: bool = False,
+    forward: Sequence[int] = (),
+    bind: bool = True,
 ) -> int:
     """Runs `program` on `ranks` ranks and waits for the job's end. Blocks.
 
@@ -55,6 +60,7 @@ def run(
         mpiexec_args: further arguments for mpiexec, as in a shell.
         verbose: print the command to stderr.
         forward: signals to hand on to the ranks.
+        bind: each rank to a core, where there are enough. Not for GPUs: CUDA's and MPI's threads would share it.
 
     Returns:
         The exit code for this process: the one that the run reported; mpiexec's where it failed; 1 where
@@ -83,7 +89,7 @@ def run(
             cores,
             os.geteuid() == 0,
             local=local,
-            bind=whole,
+            bind=bind and whole,
             exports=[] if local else [n for n in _OURS if n in env],
             extra=extra,
             slurm="SLURM_JOB_ID" in os.environ,

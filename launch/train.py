@@ -50,7 +50,9 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     forward = [signal.SIGUSR1, signals.known(chosen.save_signal)]
-    return spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, [s for s in forward if s is not None])
+    numbers = [s for s in forward if s is not None]
+    bind = "cuda" not in (chosen.device, chosen.server_device)
+    return spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
 
 
 def sizes(config: TrainConfig) -> tuple[int, int]:

@@ -4,9 +4,10 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import spawn
+from psgd.launch import options, spawn, train
 
 
 def test_a_script_named_psgd_is_run_again(tmp_path, monkeypatch):
@@ -55,3 +56,14 @@ def test_descendants_are_found_in_sessions_of_their_own():
     while any(os.path.exists(f"/proc/{pid}/exe") for pid in below) and time.monotonic() < limit:
         time.sleep(0.02)
     assert spawn.descendants(child.pid) == []
+
+
+@pytest.mark.parametrize(("device", "bound"), [("cpu", True), ("cuda", False)])
+def test_ranks_with_gpus_are_not_bound_to_a_core(device, bound, monkeypatch):
+    """Threads of CUDA and of MPI would share that core with them."""
+    seen = []
+    monkeypatch.setattr(spawn, "run", lambda *arguments, **named: seen.append((arguments, named)) or 0)
+    monkeypatch.setattr(options, "check_here", lambda config: None)
+    assert CliRunner().invoke(train.train, ["--device", device], standalone_mode=False).return_value == 0
+    (arguments, named) = seen[0]
+    assert (arguments[5] if len(arguments) > 5 else named["bind"]) is bound

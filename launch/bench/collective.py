@@ -156,7 +156,8 @@ def _run(
         with guard(comm):
             from psgd.launch.bench import pushpull_ranks
 
-            pushpull_ranks.pin(comm)
+            if options.device == "cpu":  # CUDA and NCCL have threads of their own
+                pushpull_ranks.pin(comm)
             try:
                 if tune:
                     from psgd.launch.bench import tune as tuner
@@ -173,7 +174,8 @@ def _run(
 
     count = RANKS if ranks is None else ranks
     fixed = ranks is not None
-    return job.run(options.collective, count, rank, fixed=fixed, what="--ranks", mpiexec_args=mpiexec_args)
+    bind = options.device == "cpu"
+    return job.run(options.collective, count, rank, fixed=fixed, what="--ranks", mpiexec_args=mpiexec_args, bind=bind)
 
 
 def _measure(comm: Any, options: Options, sizes: list[int], target: Path | None, as_json: bool) -> None:

@@ -14,6 +14,7 @@ def run(
     fixed: bool = True,
     what: str = "servers + workers",
     mpiexec_args: str = "",
+    bind: bool = True,
 ) -> int:
     """Runs `body(first)` on each rank of this job; where there is none, starts `count` ranks of this command.
 
@@ -26,6 +27,7 @@ def run(
         fixed: a job of another number of ranks is refused.
         what: gave the number, for that message.
         mpiexec_args: more arguments for mpiexec, as in a shell.
+        bind: each rank to a core, where there are enough.
 
     Returns:
         The exit code: the one of rank 0 where that reports to a launcher of psgd.
@@ -35,7 +37,7 @@ def run(
     """
     place = ranks.place()
     if place is None:
-        return spawn.run(spawn.again(), count, mpiexec_args)
+        return spawn.run(spawn.again(), count, mpiexec_args, bind=bind)
     rank, size = place
     if fixed and size is not None:
         check(name, count, size, what)
