@@ -288,6 +288,10 @@ def _check_strategy(config: TrainConfig) -> None:
             )
     elif config.servers == 0 and (config.workers or 1) != 1:
         raise UsageError(f"--servers 0: expected --workers 1 with it, got {config.workers}")
+    if config.placement != "auto" and (config.strategy in SERVERLESS or config.servers == 0):
+        raise UsageError(f"--placement {config.placement}: no servers are there to be placed, leave it away")
+    if config.data_device != "auto" and config.device != "cuda":
+        raise UsageError(f"--data-device {config.data_device}: expected --device cuda with it")
     _check_compression(config)
     if config.target_accuracy and (config.record or config.replay):
         raise UsageError(
