@@ -123,8 +123,8 @@ class Cuda:
 
 @functools.cache
 def _kind(dtype: np.dtype[Any]) -> str:
-    """NumPy takes longer to say it than a GPU to start a kernel."""
-    return dtype.name
+    """Kept: NumPy takes longer to say it than a GPU to start a kernel."""
+    return str(dtype.name)
 
 
 def opens(memory: NDArray[Any]) -> bool:
