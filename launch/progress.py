@@ -28,7 +28,7 @@ class Progress:
         self._shown = shown
         self._bar = bar if bar is not None or not shown or lines is not None else terminal.find()
         self._lines = lines if lines is not None else sys.stderr
-        self._total = self._epochs = self._epoch = self._width = 0
+        self._total = self._epochs = self._epoch = self._width = self._done = 0
         self._accuracy: float | None = None
         self._began = self._next = 0.0
         self._pending: tuple[int, float] | None = None  # epoch, loss
@@ -41,14 +41,16 @@ class Progress:
             self._write(self._bar or self._lines, f"{start}{text.ljust(self._width)}\n")
             self._width = 0
 
-    def start(self, total_samples: int, epochs: int) -> None:
+    def start(self, total_samples: int, epochs: int, done: int = 0) -> None:
         """Begins a run.
 
         Args:
             total_samples: samples of all epochs together.
             epochs: how many epochs.
+            done: samples before this run, which goes on from a checkpoint.
         """
         self._total, self._epochs = max(total_samples, 1), epochs
+        self._done, self._epoch = done, done * epochs // self._total
         self._began = self._next = 0.0
 
     def update(self, samples: int, epoch: int, loss: float, accuracy: float | None = None) -> None:
@@ -89,7 +91,7 @@ class Progress:
         done = min(samples / self._total, 1.0)
         cells = int(done * _BAR)
         seconds = now - self._began
-        speed = f"  {samples / seconds:,.0f} samples/s" if seconds > 0 else ""
+        speed = f"  {(samples - self._done) / seconds:,.0f} samples/s" if seconds > 0 else ""
         accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.4f}"
         text = (
             f"epoch {min(epoch + 1, self._epochs)}/{self._epochs} [{'#' * cells}{'-' * (_BAR - cells)}] "

@@ -36,7 +36,7 @@ _SAME = ("dataset", "model", "hidden", "batch_size", "seed")
 class Progress(Protocol):
     """What shows a run's progress."""
 
-    def start(self, total_samples: int, epochs: int) -> None:
+    def start(self, total_samples: int, epochs: int, done: int = 0) -> None:
         """The run begins."""
 
     def update(self, samples: int, epoch: int, loss: float, accuracy: float | None = None) -> None:
@@ -91,8 +91,6 @@ def run(
         if serves:
             injector.watch(metrics, params)
         trainer = None if serves else _Trainer(config, dataset, statistics, model, params, injector)
-        if on_progress is not None and comm.Get_rank() == 0:
-            on_progress.start(samples * config.epochs, config.epochs)
         connection = connect(
             comm,
             params,
@@ -121,11 +119,13 @@ def run(
             wish=wish,
             **_strategy_options(config, samples),
         )
-        found = connection.resumed_from
-        if comm.Get_rank() == 0 and found is not None and found.manifest.samples >= samples * config.epochs:
-            say(
-                f"nothing left to do: the checkpoint is at epoch {found.manifest.samples // samples} of {config.epochs}"
-            )
+        if comm.Get_rank() == 0:
+            found, total = connection.resumed_from, samples * config.epochs
+            done = 0 if found is None else found.manifest.samples
+            if on_progress is not None:
+                on_progress.start(total, config.epochs, done)
+            if done >= total:
+                say(f"nothing left to do: the checkpoint is at epoch {done // samples} of {config.epochs}")
         # Overflow is told as a loss that is not finite, not as a warning from the depths of each rank.
         with np.errstate(over="ignore", invalid="ignore"):
             with connection as ps:

@@ -128,3 +128,22 @@ def test_a_terminal_that_closed_does_not_end_the_run():
     progress.update(5, 0, 0.25)
     progress.update(10, 1, 0.25)
     progress.close()
+
+
+def test_a_run_that_goes_on_says_nothing_again_and_counts_its_own_samples(monkeypatch):
+    now = [5.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    progress = Progress(lines=out)
+    progress.start(300, 3, 140)
+    progress.update(150, 1, 0.9)
+    progress.update(200, 2, 0.75, 0.5)
+    progress.close()
+    assert lines(out) == ["epoch 2/3  loss 0.7500  accuracy 0.5000"]
+    bar = io.StringIO()
+    progress = Progress(bar=bar)
+    progress.start(300, 3, 140)
+    progress.update(140, 1, 0.9)
+    now[0] += 10
+    progress.update(240, 2, 0.75)
+    assert bar.getvalue().endswith("  10 samples/s")
