@@ -39,20 +39,29 @@ class Alarm:
         self._in = [comm.Recv_init([self._heard[i], MPI.INT64_T], peer, Tag.ALARM) for i, peer in enumerate(peers)]
         self._rung = False
         self._lock = threading.Lock()
+        self._told: set[int] | None = None  # threads that have raised; None while no peer has rung
         if self._in:
             MPI.Prequest.Startall(self._in)
 
     def check(self) -> None:
-        """Raises if a peer has rung. Does not block.
+        """Raises if a peer has rung, once in each thread that looks. Does not block.
+
+        Threads that carry collectives forward look too, those of other communicators as well: whichever hears it
+        first must not keep it from the one that trains.
 
         Raises:
             PeerLostError: names the first cause.
         """
-        with self._lock:  # a thread that carries collectives forward looks too
+        thread = threading.get_ident()
+        with self._lock:
             index, rung = MPI.Request.Testany(self._in)
-        if rung and index != MPI.UNDEFINED:
-            self._cause[0] = self._heard[index, 0]
-            raise PeerLostError(cause_message(int(self._cause[0])))
+            if rung and index != MPI.UNDEFINED:
+                self._cause[0] = self._heard[index, 0]
+                self._told = set()
+            if self._told is None or thread in self._told:
+                return
+            self._told.add(thread)
+        raise PeerLostError(cause_message(int(self._cause[0])))
 
     advance = check  # so that the waits of collectives look too, as one of their BACKGROUND
 

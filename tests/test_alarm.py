@@ -1,6 +1,7 @@
 """However one rank fails, in whatever the others are doing, all ranks end with its cause."""
 
 import os
+import threading
 import time
 
 import numpy as np
@@ -28,6 +29,32 @@ def test_ring_and_check(comm):
         with pytest.raises(PeerLostError, match="worker 1 left"):
             Waiter(True, alarm.check).until(lambda: False)
         alarm.check()  # once is enough
+    comm.Barrier()
+    alarm.close()
+    private.Free()
+
+
+@pytest.mark.ranks(2)
+def test_each_thread_that_looks_hears_it_once(comm):
+    """A thread that carries collectives forward may look first; the one that trains must hear it all the same."""
+    private = comm.Dup()
+    alarm = Alarm(private, [1 - comm.rank], cause=comm.rank)
+    if comm.rank == 1:
+        alarm.ring()
+    else:
+        heard = []
+
+        def look():
+            with pytest.raises(PeerLostError, match="worker 1 left"):
+                Waiter(True, alarm.check).until(lambda: False)
+            alarm.check()
+            heard.append(True)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(20)
+        assert heard
+        look()
     comm.Barrier()
     alarm.close()
     private.Free()
