@@ -3,6 +3,13 @@ import io
 from psgd.launch.progress import Progress
 
 
+class Bar(io.StringIO):
+    """Can be read after it was closed."""
+
+    def close(self):
+        pass
+
+
 def lines(stream):
     return [line.rsplit("  ", 1)[0] for line in stream.getvalue().splitlines()]
 
@@ -63,10 +70,6 @@ def test_a_line_does_not_wait_long(monkeypatch):
 
 
 def test_a_note_within_the_run_has_a_line_of_its_own():
-    class Bar(io.StringIO):
-        def close(self):
-            pass
-
     bar = Bar()
     progress = Progress(bar=bar)
     progress.start(1000, 2)
@@ -90,10 +93,6 @@ def test_close_writes_the_line_that_waits():
 
 
 def test_the_bar_is_one_line_and_draws_ten_times_a_second():
-    class Bar(io.StringIO):
-        def close(self):
-            pass
-
     bar = Bar()
     progress = Progress(bar=bar)
     progress.start(1000, 2)

@@ -4,7 +4,7 @@ Whoever makes something happen is asked for it, all at once and once a round, an
 with the chain that waits for it. So what a round costs does not grow with what is under way.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from psgd.collectives.channel import Test
 
@@ -56,9 +56,7 @@ class Task(Flag):
         self.set()
 
 
-def in_lanes(
-    count: int, width: int, lane: Callable[[int], Iterable[Flag]], polls: Sequence[Callable[[], bool]]
-) -> Steps:
+def in_lanes(count: int, width: int, lane: Callable[[int], Chain], polls: Sequence[Callable[[], bool]]) -> Steps:
     """Runs chains 0 to count - 1, `width` at a time.
 
     Chain k starts once chain k - width is at its end, so whatever belongs to chain k may be kept by k % width.

@@ -143,6 +143,7 @@ def _run(
     from psgd.launch.bench import job
 
     spawn.split(mpiexec_args)
+    bind = options.device == "cpu"  # CUDA and NCCL have threads of their own
 
     def rank(first: bool) -> int:
         from mpi4py import MPI
@@ -156,7 +157,7 @@ def _run(
         with guard(comm):
             from psgd.launch.bench import pushpull_ranks
 
-            if options.device == "cpu":  # CUDA and NCCL have threads of their own
+            if bind:
                 pushpull_ranks.pin(comm)
             try:
                 if tune:
@@ -174,7 +175,6 @@ def _run(
 
     count = RANKS if ranks is None else ranks
     fixed = ranks is not None
-    bind = options.device == "cpu"
     return job.run(options.collective, count, rank, fixed=fixed, what="--ranks", mpiexec_args=mpiexec_args, bind=bind)
 
 

@@ -4,32 +4,38 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.mpi import TOKEN
+
+
+def _others() -> Iterator[Path]:
+    """The folders of all processes but this one."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            yield folder
 
 
 def marked(token: str) -> list[int]:
     """Process ids whose environment carries the token; zombies have none."""
     wanted = f"{TOKEN}={token}".encode()
     found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
+    for folder in _others():
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
     return found
 
 
 def holding(*marks: str) -> list[str]:
     """Processes whose command line has one of the marks, zombies apart."""
     found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                words = (folder / "cmdline").read_bytes().replace(bytes(1), b" ").decode(errors="replace")
-                if any(mark in words for mark in marks):
-                    found.append(f"{folder.name}: {words}")
+    for folder in _others():
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().replace(bytes(1), b" ").decode(errors="replace")
+            if any(mark in words for mark in marks):
+                found.append(f"{folder.name}: {words}")
     return found
 
 
