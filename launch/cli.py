@@ -19,7 +19,7 @@ _COMMANDS = {
     "bench": ("psgd.launch.bench", "bench", "Verify and measure, beside peers in the same run."),
     "doctor": ("psgd.launch.doctor", "doctor", "Show what will work here, and how to mend the rest."),
     "checkpoint": ("psgd.launch.checkpoint", "checkpoint", "Show, verify and export what --checkpoint-dir saved."),
-    "plot": ("psgd.launch.plot", "plot", "Draw pictures from the logs of train."),
+    "plot": ("psgd.launch.plot.command", "plot", "Draw pictures from the logs of train."),
     "slurm": ("psgd.launch.slurm.command", "slurm", "Write batch scripts for SLURM, and submit them."),
 }
 

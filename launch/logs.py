@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from psgd import ending
 from psgd.kernels.errors import AgreedError
 from psgd.launch import terminal
-from psgd.launch.lines import Both, Lines
 from psgd.launch.progress import Progress
+from psgd.launch.text_streams import Both, Lines
+from psgd.runtime import fail_together
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -116,7 +116,7 @@ def _filed(path: Path, rank: int, size: int) -> Iterator[Output]:
             stream.reconfigure(line_buffering=True)
     both = [Both(stream, copy) for stream in real]
     found = Output(rank == 0, both[0], both[1], real[1] if bar is sys.stderr else bar)  # type: ignore[arg-type]
-    ending.tell(kept[1])
+    fail_together.tell(kept[1])
     try:
         with contextlib.closing(found.progress):
             yield found
@@ -132,4 +132,4 @@ def _back(kept: list[int]) -> None:
     sys.stderr.flush()
     for target, descriptor in zip((1, 2), kept, strict=True):
         os.dup2(descriptor, target)
-    ending.tell(None)
+    fail_together.tell(None)

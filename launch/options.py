@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from psgd import signals
-from psgd.checkpoint import export
+from psgd.checkpoint import export, requests
 from psgd.checkpoint.export import FORMATS
 from psgd.config import COMPRESSIBLE, NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
 from psgd.kernels.errors import UsageError
@@ -127,7 +126,7 @@ KINDS: dict[str, Kind] = {
     "resume": Kind(bool, lambda v: True, "true or false", "Go on from the newest complete checkpoint."),
     "save_signal": Kind(
         str,
-        signals.known,
+        requests.known,
         "a signal's name: USR2, TERM, HUP or any other but USR1, INT, KILL, STOP",
         "Signal to save and stop, exit code 85: USR2, TERM, HUP, any but USR1 (saves and goes on), INT, KILL, STOP.",
         ("NAME",),

@@ -1,6 +1,6 @@
 """Is this process already a rank of an MPI job? Told by the environment, without starting MPI."""
 
-from psgd.launched import place
+from psgd.runtime.launcher_env import place
 
 __all__ = ["place", "speaks"]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import FrameType
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import forwarding, mpiexec, outcome, terminal, threads
-from psgd.launch.forwarding import descendants
+from psgd.launch import exit_status, mpiexec, signal_forwarding, terminal, threads
+from psgd.launch.signal_forwarding import descendants
 
 GRACE_S = 3.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_OURS = (*threads.VARIABLES, outcome.VARIABLE, terminal.VARIABLE)
+_OURS = (*threads.VARIABLES, exit_status.VARIABLE, terminal.VARIABLE)
 
 
 def again(argv: Sequence[str] | None = None) -> list[str]:
@@ -81,7 +81,7 @@ def run(
         env[terminal.VARIABLE] = name
     with tempfile.TemporaryDirectory(prefix=".psgd-", dir=None if local else _shared_folder()) as folder:
         result = Path(folder) / "outcome"
-        env[outcome.VARIABLE] = str(result)
+        env[exit_status.VARIABLE] = str(result)
         words = mpiexec.command(
             found.vendor,
             mpiexec.find(found),
@@ -97,9 +97,9 @@ def run(
         words += program
         if verbose:
             print(f"psgd: {shlex.join(words)}", file=sys.stderr, flush=True)
-        told = forwarding.Forwarding(program, ranks, local)
+        told = signal_forwarding.Forwarding(program, ranks, local)
         code, caught = _watch(words, env, told, forward)
-        return 128 + caught if caught else _judge(code, outcome.read(result))
+        return 128 + caught if caught else _judge(code, exit_status.read(result))
 
 
 def _judge(code: int, reported: int | None) -> int:
@@ -117,7 +117,7 @@ def _shared_folder() -> str | None:
 
 
 def _watch(
-    words: Sequence[str], env: dict[str, str], told: forwarding.Forwarding, forward: Sequence[int]
+    words: Sequence[str], env: dict[str, str], told: signal_forwarding.Forwarding, forward: Sequence[int]
 ) -> tuple[int, int]:
     """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0.
 

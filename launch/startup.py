@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psgd.launch import outcome, threads
-from psgd.launched import AloneError, node_name, told_ranks
+from psgd.launch import exit_status, threads
+from psgd.runtime.launcher_env import AloneError, node_name, told_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -79,7 +79,7 @@ def gpus(devices: str = "/dev") -> int:
 
 def leads(comm: "MPI.Intracomm") -> bool:
     """Whether this rank is the first of its node. Collective, blocks."""
-    from psgd.agreement import gather
+    from psgd.runtime.agreement import gather
 
     return comm.Get_rank() in leaders(gather(comm, {"node": node_name()}))
 
@@ -123,7 +123,7 @@ def crowded(everyone: Sequence[Facts]) -> list[str]:
         for cpus in tight:
             who = [rank for rank in members if tuple(everyone[rank]["cpus"]) == cpus]
             found.append(f"{host}: ranks {_brief(who)} are all bound to {_cpus(cpus)}")
-        if tight or outcome.VARIABLE in os.environ:
+        if tight or exit_status.VARIABLE in os.environ:
             continue
         wanted = sum(everyone[rank]["threads"] for rank in members)
         if len(members) > len(all_cpus):
@@ -185,12 +185,12 @@ def announce(comm: "MPI.Intracomm", servers: int, placement: str, verbose: bool,
     Args:
         comm: all ranks of the run.
         servers: how many serve.
-        placement: as `psgd.placement` has it.
+        placement: as `psgd.runtime.placement` has it.
         verbose: show who is where.
         note: says a line; only rank 0's is heard.
     """
-    from psgd.agreement import gather
-    from psgd.placement import choose
+    from psgd.runtime.agreement import gather
+    from psgd.runtime.placement import choose
 
     everyone = gather(comm, facts())
     note(line(everyone, servers))

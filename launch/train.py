@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from psgd import injection, signals
+from psgd.checkpoint import requests
 from psgd.config import SERVERLESS, TrainConfig
 from psgd.kernels.errors import AgreedError, UsageError
-from psgd.launch import options, outcome, ranks, startup, summary
+from psgd.launch import exit_status, options, ranks, startup, summary
+from psgd.runtime import faults
 
 WORKERS = 2
 
@@ -44,12 +45,12 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
             f"--servers {servers} --workers {workers}: expected at most {most} ranks started on one machine of "
             f"{os.cpu_count()} cores; start more with mpirun or srun on several"
         )
-    injection.check(chosen.inject, workers, servers)
+    faults.check(chosen.inject, workers, servers)
     options.check_here(chosen)
     if servers + workers == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
-    forward = [signal.SIGUSR1, signals.known(chosen.save_signal)]
+    forward = [signal.SIGUSR1, requests.known(chosen.save_signal)]
     numbers = [s for s in forward if s is not None]
     bind = "cuda" not in (chosen.device, chosen.server_device)
     return spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
@@ -81,7 +82,7 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
             f"--workers {workers} --servers {servers}: expected {workers + servers} ranks, got {size}; "
             f"start it with -n {workers + servers}, or leave --workers away"
         )
-    injection.check(config.inject, workers, servers)
+    faults.check(config.inject, workers, servers)
     return replace(config, servers=servers, workers=workers)
 
 
@@ -102,13 +103,13 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         as_json: how rank 0 prints the result.
         verbose: rank 0 prints who is where.
     """
-    wish = signals.Wish()
+    wish = requests.Wish()
     if isinstance(config, TrainConfig):
-        wish = signals.Wish(config.checkpoint_minutes)
-        signals.listen(wish, config.save_signal, saves=config.checkpoint_dir is not None)
+        wish = requests.Wish(config.checkpoint_minutes)
+        requests.listen(wish, config.save_signal, saves=config.checkpoint_dir is not None)
     comm = startup.start()
     wish.leads = comm.Get_rank() == 0
-    from psgd.ending import guard
+    from psgd.runtime.fail_together import guard
 
     with guard(comm):
         from psgd.launch import logs
@@ -127,9 +128,9 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
             return _refuse(error, comm.rank)
-        code = signals.REQUEUE if result is not None and result.get("requeue") else 0
+        code = requests.REQUEUE if result is not None and result.get("requeue") else 0
         if comm.rank == 0:
-            outcome.report(code)
+            exit_status.report(code)
     return code
 
 
@@ -140,9 +141,9 @@ def _stopped(path: str) -> str:
 
 def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     """The options, once all ranks have the same and none has found a fault in them. Collective."""
-    from psgd import placement
-    from psgd.agreement import agree
     from psgd.launch import logs
+    from psgd.runtime import placement
+    from psgd.runtime.agreement import agree
 
     complaint = None
     try:
@@ -167,4 +168,4 @@ def _refuse(error: AgreedError, rank: int) -> int:
     if rank != 0:
         return 0
     print(f"psgd: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-    return 0 if outcome.report(2) else 2
+    return 0 if exit_status.report(2) else 2

@@ -44,12 +44,12 @@ _EXPORTS = {
     "DataError": "psgd.kernels.errors",
     "PeerLostError": "psgd.kernels.errors",
     "UsageError": "psgd.kernels.errors",
-    "abort_on_exception": "psgd.ending",
-    "connect": "psgd.joining",
-    "Mesh": "psgd.mesh",
+    "abort_on_exception": "psgd.runtime.fail_together",
+    "connect": "psgd.connector",
+    "Mesh": "psgd.runtime.mesh",
     "Layout": "psgd.nn.layout",
-    "rules": "psgd.rules",
-    "schedules": "psgd.schedules",
+    "rules": "psgd.optim.rules",
+    "schedules": "psgd.optim.schedules",
 }
 
 

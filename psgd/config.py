@@ -55,7 +55,7 @@ class TrainConfig:
         device: what workers compute on: `cpu` or `cuda`.
         server_device: what servers keep their optimizer's state and take steps on, likewise.
         data_device: where the training set lies: `cpu`, `cuda`, or `auto`, on the GPU where it fits.
-        inject: trouble on purpose, as `psgd.injection` reads it; empty is none.
+        inject: trouble on purpose, as `psgd.runtime.faults` reads it; empty is none.
         log: JSON lines file, or None.
         save: file for the final parameters, `.npz` or `.pt`, or None.
         checkpoint_dir: folder for checkpoints, seen by all ranks, or None.
@@ -65,7 +65,7 @@ class TrainConfig:
         resume: go on from the newest complete checkpoint in `checkpoint_dir`.
         save_signal: name of the signal that saves and stops, exit code 85; SIGUSR1 saves and goes on.
         log_dir: folder for a file a rank with all that it prints, or None.
-        placement: which ranks serve: `auto`, `dedicated`, `spread` or `colocated`, as `psgd.placement` says it.
+        placement: which ranks serve: `auto`, `dedicated`, `spread` or `colocated`, as `psgd.runtime.placement` says it.
     """
 
     dataset: str = "digits"

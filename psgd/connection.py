@@ -10,32 +10,32 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd import rules
-from psgd.alarm import Alarm
-from psgd.arguments import whole_number
 from psgd.checkpoint.folder import Checkpoint
-from psgd.client import Client, LocalClient, MpiClient
+from psgd.checkpoint.requests import SAVE_AND_STOP
+from psgd.checkpoint.resume import Plan, say
+from psgd.checkpoint.saver import Saver
 from psgd.collectives.compiled.layout import ALIGN_BYTES
 from psgd.collectives.split import split
 from psgd.collectives.waiting import Waiter
 from psgd.collectives.watch import BACKGROUND
-from psgd.compression import Compression
-from psgd.device_vectors import on_device
-from psgd.gradients import Gradients, allocate, apart
+from psgd.compression.options import Compression
 from psgd.kernels.errors import UsageError
-from psgd.mesh import Mesh
-from psgd.metrics import RunMetrics
-from psgd.peers import Peers
-from psgd.recording import Recorder
-from psgd.resuming import Plan, say
-from psgd.rules import Rule
-from psgd.saving import Saver
-from psgd.schedules import Schedule
-from psgd.server_transport import MpiServerTransport
-from psgd.serving import serve
-from psgd.shard import Shard
-from psgd.signals import SAVE_AND_STOP
-from psgd.worker_transport import MpiWorkerTransport
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim import rules
+from psgd.optim.rules import Rule
+from psgd.optim.schedules import Schedule
+from psgd.runtime.alarm import Alarm
+from psgd.runtime.device_vectors import on_device
+from psgd.runtime.mesh import Mesh
+from psgd.runtime.validation import whole_number
+from psgd.server.gradient_memory import Gradients, allocate, apart
+from psgd.server.record_replay import Recorder
+from psgd.server.serve import serve
+from psgd.server.server_transport import MpiServerTransport
+from psgd.server.shard import Shard
+from psgd.server.worker_transport import MpiWorkerTransport
+from psgd.worker.context import Peers
+from psgd.worker.interface import Client, LocalClient, MpiClient
 
 Vector = NDArray[np.floating]
 
@@ -74,7 +74,7 @@ class Connection:
         self.mesh = mesh
         self._far: Vector | None = None  # the caller's, on a GPU, where the strategy works on the host
         if staged:
-            from psgd.device.staged import host_copy
+            from psgd.worker.staged import host_copy
 
             self._far, params = params, host_copy(params)
         self.leaving = False
@@ -287,7 +287,7 @@ class Connection:
     def _begin(self, grads: Vector, reached: list[bool]) -> None:
         mesh, params, compression = self.mesh, self._params, self._compression
         if compression is not None:
-            from psgd.compressed_worker import join
+            from psgd.server.compressed_worker import join
 
             self._transport, client = join(
                 mesh, params, grads, self._shards, compression, self._clip_norm, self._segment, self._waiter
@@ -303,7 +303,7 @@ class Connection:
         """Starts a worker, or takes up what it had saved."""
         saver = self._saver
         if self._far is not None:
-            from psgd.device.staged import Staged
+            from psgd.worker.staged import Staged
 
             client = Staged(client, self._far)
         self._client, client.on_cut = client, partial(self._save, client)
@@ -331,7 +331,7 @@ class Connection:
                 mesh, shard.params, shard.ranges, grads=views, waiter=self._waiter, follows=follows
             )
         else:
-            from psgd.compressed_server import CompressedServerTransport
+            from psgd.server.compressed_server import CompressedServerTransport
 
             transport = CompressedServerTransport(
                 mesh, shard.params, shard.ranges, compression=self._compression, waiter=self._waiter, follows=follows

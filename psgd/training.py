@@ -8,26 +8,29 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from psgd import exporting, placement, rules, schedules, strategies
-from psgd.agreement import broadcast
-from psgd.computing import Computer, HostComputer
+from psgd import strategies
+from psgd.backend.interface import Computer, HostComputer
+from psgd.checkpoint import final_weights
+from psgd.checkpoint.requests import Wish
+from psgd.checkpoint.resume import say
 from psgd.config import STRATEGY_OPTIONS, TrainConfig
 from psgd.connection import Connection
+from psgd.connector import connect
 from psgd.data import Dataset, load
 from psgd.data.normalization import Statistics, validate
 from psgd.data.sampler import Sampler
-from psgd.injection import Injector
-from psgd.joining import connect
-from psgd.journal import Journal, clean
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
-from psgd.metrics import Event, RunMetrics
+from psgd.metrics.event_log import Journal, clean
+from psgd.metrics.run_metrics import Event, RunMetrics
+from psgd.metrics.wait_log import Waits
 from psgd.nn import models
 from psgd.nn.model import Model
-from psgd.resuming import say
-from psgd.schedules import Schedule
-from psgd.signals import Wish
-from psgd.waits import Waits
+from psgd.optim import rules, schedules
+from psgd.optim.schedules import Schedule
+from psgd.runtime import placement
+from psgd.runtime.agreement import broadcast
+from psgd.runtime.faults import Injector
 
 _SAME = ("dataset", "model", "hidden", "batch_size", "seed")
 """Options that a run shares with one that goes on from its checkpoint, beside those that `psgd.connect` compares."""
@@ -70,7 +73,7 @@ def run(
     serving = placement.agree(comm, servers, config.placement)
     serves = comm.Get_rank() in serving
     if "cuda" in (config.device, config.server_device):
-        from psgd.device import places
+        from psgd.backend import places
 
         places.choose(comm, (config.server_device if serves else config.device) == "cuda")
     dataset, statistics, facts = _open(config, comm, needs_data=not serves)
@@ -141,7 +144,7 @@ def run(
             journal.write("end", **result)
         if config.save is not None and not broadcast(comm, {"leaving": connection.leaving})["leaving"]:
             first = next(rank for rank in range(comm.Get_size()) if rank not in serving)
-            exporting.save(config.save, comm, first, params, model.layout)
+            final_weights.save(config.save, comm, first, params, model.layout)
         return result
 
 
@@ -159,15 +162,15 @@ def _rule(config: TrainConfig, serves: bool) -> rules.Rule:
     rule = rules.create(config.optimizer, config.momentum, config.weight_decay)
     if not serves or config.server_device == "cpu":
         return rule
-    from psgd.device import server
+    from psgd.backend import rules_on_gpu
 
-    return server.on_device(rule)
+    return rules_on_gpu.on_device(rule)
 
 
 def _computer(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> Computer:
     if config.device == "cpu":
         return HostComputer(model, dataset, statistics, config.batch_size)
-    from psgd.device.computer import DeviceComputer
+    from psgd.backend.cuda import DeviceComputer
 
     keep = None if config.data_device == "auto" else config.data_device == "cuda"
     return DeviceComputer(model, dataset, statistics, config.batch_size, keep)

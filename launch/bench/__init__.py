@@ -2,11 +2,11 @@
 
 import click
 
-from psgd.launch.bench.codec import codec
-from psgd.launch.bench.collective import COMMANDS
-from psgd.launch.bench.kernels import kernels
-from psgd.launch.bench.pushpull import pushpull
-from psgd.launch.bench.train import train
+from psgd.launch.bench.codec.command import codec
+from psgd.launch.bench.collective.command import COMMANDS
+from psgd.launch.bench.kernels.command import kernels
+from psgd.launch.bench.pushpull.command import pushpull
+from psgd.launch.bench.train.command import train
 
 
 @click.group(invoke_without_command=True)

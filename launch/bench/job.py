@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import outcome, ranks, spawn
+from psgd.launch import exit_status, ranks, spawn
 
 
 def run(
@@ -42,7 +42,7 @@ def run(
     if fixed and size is not None:
         check(name, count, size, what)
     code = body(rank == 0) or 0
-    if rank == 0 and outcome.report(code):
+    if rank == 0 and exit_status.report(code):
         return 0  # mpiexec would take another code for a crash
     return code
 

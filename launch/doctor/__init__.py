@@ -9,7 +9,7 @@ import click
 
 from psgd.launch import ranks
 from psgd.launch.doctor.check import Check, lines
-from psgd.launched import AloneError
+from psgd.runtime.launcher_env import AloneError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -82,8 +82,8 @@ def _be_rank(wanted: bool | None, as_json: bool) -> int:
     except AloneError as error:
         together = [Check("ranks", error.cause, "wrong", error.mend)]
     if comm is not None:
-        from psgd.ending import guard
         from psgd.launch.doctor import job
+        from psgd.runtime.fail_together import guard
 
         with guard(comm):
             if startup.leads(comm) and not here:

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from mpi4py import MPI
 
-from psgd.agreement import gather
 from psgd.launch import startup
 from psgd.launch.doctor import pairs
 from psgd.launch.doctor.check import Check
 from psgd.launch.doctor.pairs import Pair
+from psgd.runtime.agreement import gather
 
 CLOCK_S = 1.0
 _SAME = ("python", "psgd", "mpi", "mpi4py", "numpy", "numba", "thread level")

@@ -12,8 +12,8 @@ from psgd.config import TrainConfig
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
 from psgd.launch.slurm.devices import settle
-from psgd.launch.slurm.kinds import KINDS
 from psgd.launch.slurm.render import render
+from psgd.launch.slurm.templates import KINDS
 from psgd.launch.slurm.training import names, training
 
 F = TypeVar("F", bound=Callable[..., Any])

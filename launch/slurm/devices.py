@@ -1,7 +1,7 @@
 """GPUs that a job asks for, and `--device` of the training in it: the one does not go without the other."""
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.slurm.kinds import Kind
+from psgd.launch.slurm.templates import Kind
 from psgd.launch.slurm.training import names, value
 
 

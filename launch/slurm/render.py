@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 
 from psgd.config import SERVERLESS
 from psgd.kernels.errors import UsageError
-from psgd.launch.slurm import belonging, shell
+from psgd.launch.slurm import options_by_template, shell
 from psgd.launch.slurm.devices import settle
-from psgd.launch.slurm.kinds import KINDS, Kind
 from psgd.launch.slurm.resources import resources
+from psgd.launch.slurm.templates import KINDS, Kind
 from psgd.launch.slurm.training import names, number, training, trials, value
 
 _RULE = "-" * 104
@@ -73,7 +73,7 @@ def render(
     chosen = KINDS[_known("kind", kind, KINDS)]
     _known("--launcher", launcher, ("srun", "mpirun"))
     _known("--mpi", mpi, ("pmix", "pmi2", "none"))
-    belonging.check(kind, trial, signal_delay_s, max_restarts)
+    options_by_template.check(kind, trial, signal_delay_s, max_restarts)
     if venv is not None and container is not None:
         raise UsageError("--venv, --container: expected one of the two")
     words = training(kind, train)
@@ -82,7 +82,7 @@ def render(
     if twice := named.intersection(_LONG_JOB if kind == "long_job" else _OTHERS):
         raise UsageError(f"{min(twice)}: the script gives it, leave it away")
     gpus = settle(chosen, words, gpus_per_node)
-    belonging.check_trials(tried, gpus)
+    options_by_template.check_trials(tried, gpus)
     size = resources(
         chosen,
         servers=number(words, "--servers", servers),
@@ -97,7 +97,7 @@ def render(
     delay = SIGNAL_DELAY_S if signal_delay_s is None else signal_delay_s
     restarts = MAX_RESTARTS if max_restarts is None else max_restarts
     if kind == "long_job":
-        belonging.check_long_job(delay, restarts, time_min)
+        options_by_template.check_long_job(delay, restarts, time_min)
 
     asked = {
         "account": account,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.slurm.kinds import Kind
+from psgd.launch.slurm.templates import Kind
 
 
 @dataclass(frozen=True)

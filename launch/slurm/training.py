@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.slurm.kinds import KINDS, TRIALS
+from psgd.launch.slurm.templates import KINDS, TRIALS
 
 
 def training(kind: str, train: Sequence[str] | None) -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels.errors import UsageError
-from psgd.keyed import generator
+from psgd.runtime.rng import generator
 
 
 class Sampler:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psgd import keyed
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.kernels.loss import softmax_cross_entropy
@@ -18,6 +17,7 @@ from psgd.nn.layer import Layer, Room, Shape, Weights
 from psgd.nn.layout import Layout
 from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
+from psgd.runtime import rng
 
 OnReady = Callable[[range], None]
 LossOf = Callable[[Array, Array, float], tuple[float, int]]
@@ -106,7 +106,7 @@ class Model:
             if step.weights is not None:
                 fans = step.weights.fan_in, step.weights.fan_out
                 a = bound(step.weights.init or self._init_by_place(index), *fans)
-                views[f"{step.name}.weight"][...] = uniform(keyed.generator(seed, "init", index), a, step.weights.shape)
+                views[f"{step.name}.weight"][...] = uniform(rng.generator(seed, "init", index), a, step.weights.shape)
         return vector
 
     def _init_by_place(self, index: int) -> Init:

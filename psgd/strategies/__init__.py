@@ -1,7 +1,7 @@
 """Strategies: which contributions make a group, with which weight, and when a worker may go on.
 
 Each is one file. A strategy sees headers only, never arrays; it runs on server 0 (one with a fixed order: on every
-server alike). Strategies without a server are in `psgd.peers`.
+server alike). Strategies without a server are in `psgd.worker.context`.
 """
 
 import difflib
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from psgd.kernels.errors import UsageError
-from psgd.order import Action, Cut
-from psgd.wire import Header
+from psgd.server.log import Action, Cut
+from psgd.server.wire import Header
 
 _SERVED = {"sync": "synchronous", "async": "asynchronous", "softsync": "softsync", "ssp": "ssp"}
 _PEERS = {name: name for name in ("allreduce", "averaging", "easgd", "hogwild", "decentralized")}
@@ -39,7 +39,7 @@ class Strategy(Protocol):
 
 
 COMPRESSIBLE = (*_SERVED, "allreduce", "decentralized")
-"""Strategies that send gradients or updates, which can be made small (`psgd.compression`)."""
+"""Strategies that send gradients or updates, which can be made small (`psgd.compression.options`)."""
 
 ON_DEVICE = ("allreduce", "averaging", "easgd")
 """Strategies that work on parameters on a GPU; for the others they are copied to the host and back at each step."""
@@ -69,7 +69,7 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
         **chosen: the strategy's own options.
 
     Returns:
-        A `Strategy`, or for a strategy without servers a function from `psgd.peers.Peers` to a `psgd.client.Client`.
+        A `Strategy`, or for a strategy without servers a function from `psgd.worker.context.Peers` to a `psgd.worker.interface.Client`.
 
     Raises:
         UsageError: no such strategy, or an option that it does not take or that is out of range.
@@ -85,6 +85,6 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
 def _factory(name: str) -> Callable[..., Any]:
     if not isinstance(name, str) or name not in NAMES:
         raise UsageError(f"strategy: expected one of {', '.join(NAMES)}, got {name!r}")
-    module = f"psgd.strategies.{_SERVED[name]}" if name in _SERVED else f"psgd.peers.{_PEERS[name]}"
+    module = f"psgd.strategies.{_SERVED[name]}" if name in _SERVED else f"psgd.worker.context.{_PEERS[name]}"
     factory: Callable[..., Any] = importlib.import_module(module).create
     return factory

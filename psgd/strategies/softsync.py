@@ -4,10 +4,10 @@ n-softsync of Zhang, Gupta, Lian and Liu (2015), with S the updates that a step 
 be in a group twice, so S = N is not sync. What is left of a group when all workers are done makes a last, smaller one.
 """
 
-from psgd.arguments import whole_number
 from psgd.kernels.errors import UsageError
-from psgd.order import Action, Cut, Member
-from psgd.wire import Header
+from psgd.runtime.validation import whole_number
+from psgd.server.log import Action, Cut, Member
+from psgd.server.wire import Header
 
 
 class Softsync:

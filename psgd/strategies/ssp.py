@@ -8,11 +8,11 @@ it is sync.
 
 import math
 
-from psgd.arguments import whole_number
-from psgd.order import Action, Cut, Member
+from psgd.runtime.validation import whole_number
+from psgd.server.log import Action, Cut, Member
+from psgd.server.wire import Header
 from psgd.strategies import Strategy
-from psgd.strategies.synchronous import Synchronous
-from psgd.wire import Header
+from psgd.strategies.sync import Synchronous
 
 
 class BoundedStaleness:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-WHERE = f"{sys.executable} -c 'from psgd.launched import place; print(f\"place={{place()}}.\")'"
+WHERE = f"{sys.executable} -c 'from psgd.runtime.launcher_env import place; print(f\"place={{place()}}.\")'"
 
 
 def places(text):

@@ -28,9 +28,11 @@ from psgd.collectives import tuning
 from psgd.data import sources
 from psgd.data.normalization import validate
 from psgd.kernels.errors import Error
-from psgd.launch import options, plot, plot_log
+from psgd.launch import options
+from psgd.launch.plot import command
+from psgd.launch.plot import log as plot_log
 from psgd.nn.layout import Layout
-from psgd.recording import load
+from psgd.server.record_replay import load
 
 MEMORY = 1 << 30  # on top of what the program has to begin with
 LONGEST_S = 5
@@ -172,7 +174,7 @@ def read_picture(path):
     """What psgd plot makes of a log, timeline and all."""
     run = plot_log.read(path / "run.jsonl")
     if run.workers < 100:  # more is only slow
-        plot.draw([run], path / "run.svg", [run] if run.waits else [])
+        command.draw([run], path / "run.svg", [run] if run.waits else [])
 
 
 def read_checkpoint(path):

@@ -9,8 +9,8 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from harness.oracle import two_nodes
-from psgd import rules
-from psgd.peers import node_memory
+from psgd.optim import rules
+from psgd.worker import shared_parameters
 
 SAMPLES = [3, 5, 2, 7, 4]
 
@@ -46,7 +46,7 @@ class Sequential:
         if self.name == "sgd":
             w -= kind(lr) * g
         elif self.name == "adam":
-            state = (self.first, self.second)  # its arithmetic is tests/test_rules.py's
+            state = (self.first, self.second)  # its arithmetic is tests/psgd/optim/test_rules.py's
             rules.adam(weight_decay=self.decay).update(w, grad, state, lr, scale, self.step)
         else:
             self.first[:] = kind(0.9) * self.first + g
@@ -56,10 +56,10 @@ class Sequential:
 @contextlib.contextmanager
 def nodes_of_two() -> Iterator[None]:
     """Even ranks are one node, odd ranks another."""
-    real = node_memory.ranks_of_node
-    node_memory.ranks_of_node = lambda comm: [rank for rank in range(comm.size) if rank % 2 == comm.rank % 2]
+    real = shared_parameters.ranks_of_node
+    shared_parameters.ranks_of_node = lambda comm: [rank for rank in range(comm.size) if rank % 2 == comm.rank % 2]
     try:
         with two_nodes():
             yield
     finally:
-        node_memory.ranks_of_node = real
+        shared_parameters.ranks_of_node = real

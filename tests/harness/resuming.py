@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import psgd
 from psgd.checkpoint.state import State
-from psgd.metrics import RunMetrics
+from psgd.metrics.run_metrics import RunMetrics
 
 
 def gradient(w: NDArray[Any], worker: int, clock: int) -> NDArray[Any]:

@@ -1,0 +1,236 @@
+"""`psgd bench allreduce`, `reducescatter`, `allgather` and `bcast`: psgd's collectives beside MPI's and Gloo's."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from psgd.kernels.errors import AgreedError, UsageError
+from psgd.launch import ranks as places
+from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, Options, whole_nbytes
+from psgd.launch.bench.collective.table import GLOO, Row, Table, objects
+from psgd.launch.bench.sizes import parse_sizes
+
+RANKS = 2
+SIZES = tuple(4**k for k in range(1, 14))
+DEVICE_SIZES = tuple(4096 * 4**k for k in range(10))
+DTYPES = (
+    *("float32", "float64", "float16", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+)
+OPS = ("sum", "prod", "min", "max", "mean")
+_SHARED = ("inline", "slots", "direct")
+ALGORITHMS = {
+    ALLREDUCE: (*_SHARED, "ring", "recursive_doubling", "rabenseifner", "hierarchical", "native"),
+    REDUCE_SCATTER: (*_SHARED, "ring", "native"),
+    ALLGATHER: (*_SHARED, "ring", "native"),
+    BCAST: (*_SHARED, "binomial", "chain", "native"),
+}
+_WHAT = {
+    ALLREDUCE: "Allreduce: the size is that of each rank's vector.",
+    REDUCE_SCATTER: "Reduce_scatter_block: the size is that of the vector before it is scattered.",
+    ALLGATHER: "Allgather: the size is that of the gathered vector.",
+    BCAST: "Bcast from rank 0.",
+}
+_HELP = """{what}
+
+    Verifies psgd, with private and with registered buffers, the MPI, and Gloo where PyTorch is installed; then times
+    them in turns. Ratios above 1 say that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. Alone, the
+    command starts its own ranks; under mpirun or srun it is one of them.
+    """
+
+
+def _command(collective: str) -> click.Command:
+    """Makes the command of one collective."""
+
+    def run(
+        *,
+        sizes: str | None,
+        ranks: int | None,
+        plot: str | None,
+        as_json: bool,
+        tune: bool,
+        mpiexec_args: str,
+        **flags: Any,
+    ) -> int:
+        options = Options(collective, **{"op": "sum", **flags})
+        usual = DEVICE_SIZES if options.device == "cuda" else SIZES
+        nbytes = list(usual) if sizes is None else parse_sizes(sizes)
+        target = None if plot is None else Path(plot)
+        _check(options, ranks, target, tune)
+        return _run(options, nbytes, ranks, target, as_json, tune, mpiexec_args)
+
+    run.__doc__ = _HELP.format(what=_WHAT[collective])
+    listed = ", ".join(ALGORITHMS[collective])
+    decorators: list[Callable[[Any], Any]] = [
+        click.option("--sizes", help="Bytes, comma-separated; rounded up to whole elements.  [default: 4B to 64MiB]"),
+        click.option("--ranks", type=click.IntRange(1), help=f"Ranks to start.  [default: {RANKS}]"),
+        click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Elements."),
+        click.option(
+            "--algorithm", type=click.Choice(ALGORITHMS[collective]), metavar="NAME", help=f"psgd's: {listed}."
+        ),
+        click.option(
+            "--buffers",
+            type=click.Choice(("private", "registered", "both")),
+            default="both",
+            show_default=True,
+            help="psgd's memory.",
+        ),
+        click.option("--repeats", type=click.IntRange(1), help="Timed rounds of a size; by default about 1 s."),
+        click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each kind of buffers."),
+        click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
+        click.option("--tune", is_flag=True, help="Time all algorithms; later runs choose by the table it writes."),
+        click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell."),
+    ]
+    if collective == ALLREDUCE:
+        where = click.option(
+            "--device",
+            type=click.Choice(("cpu", "cuda")),
+            default="cpu",
+            show_default=True,
+            help="cuda: arrays on GPUs, in place, beside NCCL.",
+        )
+        decorators.append(where)
+    if Options(collective).reduces:
+        reduction = click.option("--op", type=click.Choice(OPS), default=OPS[0], show_default=True, help="Reduction.")
+        decorators.insert(3, reduction)
+    command: Any = run
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    made: click.Command = click.command(collective)(command)
+    return made
+
+
+def _check(options: Options, ranks: int | None, target: Path | None, tune: bool) -> None:
+    """Refuses what cannot be, before MPI starts.
+
+    Raises:
+        UsageError: one line.
+    """
+    if options.op == "mean" and not options.dtype.startswith("float"):
+        raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; take float32")
+    if tune and (options.algorithm or target):
+        raise UsageError("--tune: expected neither --algorithm nor --plot with it: it times all algorithms")
+    if options.device == "cuda":
+        from psgd.launch.bench.collective import on_gpu
+
+        on_gpu.check(options, tune)
+    most = max(64, 16 * (os.cpu_count() or 1))
+    if places.place() is None and (ranks or 0) > most:
+        raise UsageError(f"--ranks {ranks}: expected at most {most} on one machine; start more with mpirun or srun")
+    if target is not None and places.speaks():
+        from psgd.launch.bench.collective import picture
+
+        picture.check(target)
+
+
+def _run(
+    options: Options,
+    sizes: list[int],
+    ranks: int | None,
+    target: Path | None,
+    as_json: bool,
+    tune: bool,
+    mpiexec_args: str,
+) -> int:
+    from psgd.launch import spawn
+    from psgd.launch.bench import job
+
+    spawn.split(mpiexec_args)
+    bind = options.device == "cpu"  # CUDA and NCCL have threads of their own
+
+    def rank(first: bool) -> int:
+        from mpi4py import MPI
+
+        from psgd.runtime.fail_together import guard
+
+        comm = MPI.COMM_WORLD
+        if ranks is not None:
+            job.check(options.collective, ranks, comm.size, "--ranks")
+        asked = dict.fromkeys(whole_nbytes(options, nbytes, comm.size) for nbytes in sizes)
+        with guard(comm):
+            from psgd.launch.bench.pushpull import ranks as pushpull_ranks
+
+            if bind:
+                pushpull_ranks.pin(comm)
+            try:
+                if tune:
+                    from psgd.launch.bench.collective import tune as tuner
+
+                    tuner.run(comm, options, sorted(asked), as_json)
+                else:
+                    _measure(comm, options, list(asked), target if first else None, as_json)
+            except AgreedError as error:
+                if first:
+                    sys.stdout.flush()
+                    click.echo(f"psgd: error: {' '.join(str(error).split())}", err=True)
+                    return 2 if isinstance(error, UsageError) else 1
+        return 0
+
+    count = RANKS if ranks is None else ranks
+    fixed = ranks is not None
+    return job.run(options.collective, count, rank, fixed=fixed, what="--ranks", mpiexec_args=mpiexec_args, bind=bind)
+
+
+def _measure(comm: Any, options: Options, sizes: list[int], target: Path | None, as_json: bool) -> None:
+    """One rank's part; rank 0 prints, and draws where it has a `target`."""
+    from psgd import collectives
+    from psgd.launch.bench.collective import ranks as collective_ranks
+    from psgd.launch.bench.peers.gloo import Gloo
+
+    with contextlib.ExitStack() as stack:
+        shown = _show if comm.rank == 0 else _quiet
+        if options.device == "cuda":
+            from psgd.launch.bench.collective import on_gpu
+
+            rows = list(shown(on_gpu.measure(comm, options, sizes), options, sizes, as_json))
+            _draw(rows, options, target, as_json)
+            return
+        gloo = Gloo.start(comm) if options.peers else None
+        if gloo is not None:
+            stack.callback(gloo.close)
+        ours = stack.enter_context(collectives.Communicator(comm))
+        rows = list(shown(collective_ranks.measure(comm, options, sizes, ours, gloo), options, sizes, as_json))
+    _draw(rows, options, target, as_json)
+
+
+def _draw(rows: list[Row], options: Options, target: Path | None, as_json: bool) -> None:
+    if target is not None:
+        from psgd.launch.bench.collective import picture
+
+        picture.draw(rows, options, target)
+        if not as_json:
+            click.echo(f"wrote {target}")
+
+
+def _quiet(rows: Iterable[Row], options: Options, sizes: list[int], as_json: bool) -> Iterable[Row]:
+    return rows
+
+
+def _show(rows: Iterable[Row], options: Options, sizes: list[int], as_json: bool) -> Iterable[Row]:
+    """Prints each row as it comes, and hands it on."""
+    table = row = None
+    for row in rows:
+        if as_json:
+            for each in objects(row, options):
+                click.echo(json.dumps(each))
+        else:
+            if table is None:
+                table = Table(options, row, sizes)
+                click.echo(table.head())
+            click.echo(table.line(row))
+        sys.stdout.flush()
+        yield row
+    if row is not None and not as_json:
+        click.echo(f"{row.ranks} rank(s), {row.mpi}; medians of the slowest rank; all results verified")
+        if options.peers and options.device == "cpu" and GLOO not in row.seconds:
+            click.echo("Gloo: PyTorch is not installed, or cannot do this")
+
+
+COMMANDS = tuple(_command(collective) for collective in (ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BCAST))

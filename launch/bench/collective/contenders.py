@@ -1,0 +1,134 @@
+"""Those that are measured against each other: the same call on the same values, by psgd, MPI and Gloo."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, Options, Problem
+from psgd.launch.bench.collective.table import GLOO, MPI_IN_PLACE, MPI_NAME, PRIVATE, REGISTERED, REGISTERED_IN_PLACE
+from psgd.launch.bench.peers.gloo import Gloo
+
+VERBS = {
+    ALLREDUCE: "Allreduce",
+    REDUCE_SCATTER: "Reduce_scatter_block",
+    ALLGATHER: "Allgather",
+    BCAST: "Bcast",
+}
+OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to carry out the call.
+
+    Attributes:
+        name: as in tables.
+        call: the collective; blocks.
+        takes: where it reads this rank's values; None where this rank has none to give.
+        memory: the buffer that it writes.
+        result: the part of it that it must write.
+        ours: it is psgd's.
+    """
+
+    name: str
+    call: Callable[[], object]
+    takes: NDArray[Any] | None
+    memory: NDArray[Any]
+    result: NDArray[Any]
+    ours: bool = False
+
+    def fill(self, source: NDArray[Any]) -> None:
+        """Rewrites this rank's values, as whoever computes new ones does."""
+        if self.takes is not None:
+            np.copyto(self.takes, source)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Memory for one problem. `whole` is that of calls in place: the larger of the two."""
+
+    send: NDArray[Any]
+    recv: NDArray[Any]
+    whole: NDArray[Any]
+
+    @classmethod
+    def make(cls, problem: Problem, empty: Callable[..., NDArray[Any]]) -> "Buffers":
+        """Allocates by `empty(shape, dtype)`, which may be collective; a broadcast needs one buffer only."""
+        recv = empty(problem.receives, problem.dtype)
+        send = recv if problem.collective == BCAST else empty(problem.sends, problem.dtype)
+        return cls(send, recv, send if problem.collective == REDUCE_SCATTER else recv)
+
+
+def build(problem: Problem, options: Options, comm: MPI.Intracomm, ours: Any, gloo: Gloo | None) -> list[Contender]:
+    """All contenders of a problem. Collective.
+
+    Args:
+        problem: this rank's.
+        options: which of them.
+        comm: for MPI.
+        ours: a psgd.collectives.Communicator on the same ranks.
+        gloo: Gloo on the same ranks, or None.
+    """
+    chosen = {} if options.algorithm is None else {"algorithm": options.algorithm}
+    op = {"mean": "mean"}.get(options.op, OPS[options.op])
+    result: list[Contender] = []
+    if options.buffers != "private":
+        registered = Buffers.make(problem, ours.empty)
+        result.append(out_of_place(REGISTERED, ours, problem, registered, op, **chosen))
+        if problem.collective != BCAST:
+            result.append(in_place(REGISTERED_IN_PLACE, ours, problem, registered, op, **chosen))
+    private = Buffers.make(problem, np.empty)
+    if options.buffers != "registered":
+        result.insert(0, out_of_place(PRIVATE, ours, problem, private, op, **chosen))
+    if options.peers:
+        result.append(_mean(out_of_place(MPI_NAME, comm, problem, private, OPS[options.op]), options, problem.size))
+        if problem.collective != BCAST:
+            there = in_place(MPI_IN_PLACE, comm, problem, private, OPS[options.op])
+            result.append(_mean(there, options, problem.size))
+        if gloo is not None:
+            takes = private.recv if problem.collective == ALLREDUCE else private.send
+            call = gloo.call(problem, private.send, private.recv)
+            result.append(Contender(GLOO, call, _taken(problem, takes), private.recv, private.recv))
+    return result
+
+
+def out_of_place(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> Contender:
+    """The call from `send` to `recv`, by mpi4py's verb of `comm`."""
+    verb, send, recv = getattr(comm, VERBS[problem.collective]), buffers.send, buffers.recv
+    if problem.collective == BCAST:
+        call = partial(verb, recv, 0, **chosen)
+    elif problem.collective == ALLGATHER:
+        call = partial(verb, send, recv, **chosen)
+    else:
+        call = partial(verb, send, recv, op, **chosen)
+    return Contender(name, call, _taken(problem, send), recv, recv, not isinstance(comm, MPI.Comm))
+
+
+def in_place(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> Contender:
+    """The call in place, by mpi4py's verb of `comm`."""
+    verb, whole = getattr(comm, VERBS[problem.collective]), buffers.whole
+    reduces = (op,) if problem.collective != ALLGATHER else ()
+    call = partial(verb, MPI.IN_PLACE, whole, *reduces, **chosen)
+    return Contender(name, call, whole[problem.own], whole, whole[problem.kept], not isinstance(comm, MPI.Comm))
+
+
+def _taken(problem: Problem, send: NDArray[Any]) -> NDArray[Any] | None:
+    return None if problem.collective == BCAST and problem.rank else send
+
+
+def _mean(contender: Contender, options: Options, size: int) -> Contender:
+    """MPI has no mean: its user divides the sum."""
+    if not options.reduces or options.op != "mean":
+        return contender
+    call, result = contender.call, contender.result
+
+    def mean() -> None:
+        call()
+        np.divide(result, size, out=result)
+
+    return Contender(contender.name, mean, contender.takes, contender.memory, result)

@@ -1,0 +1,128 @@
+"""What `psgd bench allreduce` and its like print: a table for people, JSON for programs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psgd.launch.bench.collective.problem import Options, bus_factor
+from psgd.launch.bench.sizes import format_seconds, format_size
+from psgd.launch.bench.stats import ratio
+
+PRIVATE, REGISTERED, REGISTERED_IN_PLACE = "psgd", "psgd registered", "psgd registered in place"
+MPI_NAME, MPI_IN_PLACE, GLOO = "MPI", "MPI in place", "Gloo"
+STAGED, NCCL, TORCH, BY_HAND, COPIES = "psgd staged", "NCCL", "PyTorch", "MPI and copies", "pinned copies"
+OURS = (PRIVATE, REGISTERED, REGISTERED_IN_PLACE)
+_VARIANTS = (*OURS, STAGED)
+_TIMES = {  # the two lines of the head
+    PRIVATE: ("psgd", "private"),
+    REGISTERED: ("psgd", "register"),
+    REGISTERED_IN_PLACE: ("psgd", "in place"),
+    MPI_NAME: ("MPI", ""),
+    MPI_IN_PLACE: ("MPI", "in place"),
+    GLOO: ("Gloo", ""),
+    STAGED: ("psgd", "staged"),
+    NCCL: ("NCCL", ""),
+    TORCH: ("PyTorch", "NCCL"),
+    BY_HAND: ("MPI and", "copies"),
+    COPIES: ("pinned", "copies"),
+}
+_RATIOS = {
+    (MPI_NAME, PRIVATE): ("MPI/", "priv"),
+    (MPI_NAME, REGISTERED): ("MPI/", "reg"),
+    (MPI_IN_PLACE, REGISTERED_IN_PLACE): ("MPI/", "inpl"),
+    (GLOO, PRIVATE): ("Gloo/", "priv"),
+    (NCCL, PRIVATE): ("NCCL/", "psgd"),
+    (COPIES, STAGED): ("copy/", "stag"),
+}
+_NAMES_WIDTH = 18
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size's result.
+
+    Attributes:
+        nbytes: of the whole vector.
+        ranks: how many.
+        repeats: timed rounds.
+        mpi: vendor and version.
+        seconds: by contender, the median over rounds of the slowest rank's time.
+        used: psgd's algorithm and transport, by contender.
+    """
+
+    nbytes: int
+    ranks: int
+    repeats: int
+    mpi: str
+    seconds: Mapping[str, float]
+    used: Mapping[str, tuple[str, str]]
+
+    def bandwidth(self, collective: str, name: str) -> float:
+        """Bus bandwidth of a contender in GB/s (10^9 bytes)."""
+        return bus_factor(collective, self.ranks) * self.nbytes / self.seconds[name] / 1e9
+
+
+def objects(row: Row, options: Options) -> list[dict[str, Any]]:
+    """A JSON object for each of psgd's variants."""
+    peers = {
+        "mpi": MPI_NAME,
+        "mpi_in_place": MPI_IN_PLACE,
+        "gloo": GLOO,
+        "nccl": NCCL,
+        "torch": TORCH,
+        "copies": COPIES,
+    }
+    return [
+        {
+            "collective": options.collective,
+            "algorithm": row.used[name][0],
+            "transport": row.used[name][1],
+            "ranks": row.ranks,
+            "nbytes": row.nbytes,
+            "dtype": options.dtype,
+            "seconds": row.seconds[name],
+            "busbw_gbs": row.bandwidth(options.collective, name),
+            "device": options.device,
+            "buffers": "private" if name in (PRIVATE, STAGED) else "registered",
+            "against": {key: row.seconds.get(peer) for key, peer in peers.items()},
+            "verified": True,
+            "mpi": row.mpi,
+            "in_place": name == REGISTERED_IN_PLACE or options.device == "cuda",
+        }
+        for name in _VARIANTS
+        if name in row.seconds
+    ]
+
+
+class Table:
+    """Lines of equal columns, those that the first row has. At most 120 characters but for names of odd sizes."""
+
+    def __init__(self, options: Options, first: Row, sizes: Sequence[int]) -> None:
+        self._collective = options.collective
+        self._times = [name for name in _TIMES if name in first.seconds]
+        self._ratios = [pair for pair in _RATIOS if set(pair) <= set(first.seconds)]
+        self._size = max(8, *(len(format_size(nbytes)) for nbytes in sizes))
+
+    def head(self) -> str:
+        """Two lines."""
+        tops = [_TIMES[name] for name in self._times] + [_RATIOS[pair] for pair in self._ratios]
+        first = self._line("", [top for top, _ in tops], "bus", "")
+        return f"{first}\n{self._line('size', [below for _, below in tops], 'GB/s', 'algorithm')}"
+
+    def line(self, row: Row) -> str:
+        """A row. GB/s is psgd's, with private buffers where they were measured."""
+        cells = [format_seconds(row.seconds.get(name)) for name in self._times]
+        for peer, name in self._ratios:
+            faster = ratio(row.seconds.get(peer), row.seconds.get(name))
+            cells.append("-" if faster is None else f"{faster:.2f}" if faster < 100 else f"{faster:.0f}")
+        ours = [name for name in _VARIANTS if name in row.seconds]
+        used = list(dict.fromkeys(row.used[name][0] for name in ours))
+        names = ", ".join(used)
+        names = names if len(names) <= _NAMES_WIDTH else f"{used[0]}, .."
+        bandwidth = f"{row.bandwidth(self._collective, ours[0]):.3g}"
+        return self._line(format_size(row.nbytes), cells, bandwidth, names)
+
+    def _line(self, size: str, cells: Sequence[str], bandwidth: str, names: str) -> str:
+        widths = [8] * len(self._times) + [5] * len(self._ratios)
+        middle = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        return f"{size.rjust(self._size)} {middle} {bandwidth.rjust(8)}  {names}".rstrip()

@@ -1,0 +1,100 @@
+"""`psgd bench pushpull`: push a gradient and pull the parameters, against raw MPI and PyTorch's RPC."""
+
+import contextlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
+from psgd.launch.bench.stats import ratio
+
+COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RPC", "ratio", "GB/s")
+
+
+@click.command()
+@click.option(
+    "--sizes",
+    default="4KiB,64KiB,1MiB,16MiB,64MiB",
+    show_default=True,
+    help="Bytes of the float32 vector, comma-separated.",
+)
+@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that hold it.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that push and pull.")
+@click.option("--repeats", type=click.IntRange(1), help="Timed steps for each size; default 20 to 2000 by size.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_json: bool) -> int:
+    """Median time of push + pull beside raw MPI and PyTorch's RPC, verified first.
+
+    The ratio to raw MPI is psgd's time over MPI's (1 is the floor), with and without one pass of SGD between
+    receive and reply. The ratio to RPC is RPC's time over psgd's: how many times faster psgd is.
+    """
+    from psgd.launch.bench import job
+
+    nbytes = parse_sizes(sizes)
+    count = servers + workers
+
+    def rank(first: bool) -> None:
+        _rank(first=first, sizes=nbytes, servers=servers, count=count, repeats=repeats, as_json=as_json)
+
+    return job.run("pushpull", count, rank)
+
+
+def _rank(*, first: bool, sizes: list[int], servers: int, count: int, repeats: int | None, as_json: bool) -> None:
+    """One rank's part. PyTorch's processes start before MPI does: nothing may fork afterwards."""
+    from psgd.launch.bench import job
+    from psgd.launch.bench.peers import torch_rpc
+
+    peer = torch_rpc.RpcPeer() if first and torch_rpc.installed() else None
+    with peer or contextlib.nullcontext():
+        from mpi4py import MPI
+
+        from psgd.launch.bench.pushpull import ranks
+        from psgd.runtime.fail_together import guard
+
+        comm = MPI.COMM_WORLD
+        job.check("pushpull", count, comm.size)
+        with guard(comm):
+            ranks.pin(comm)
+            rows = ranks.measure(comm, sizes, servers, repeats, peer)
+            if first:
+                _show(rows, as_json, peer is not None)
+            else:
+                for _ in rows:
+                    pass
+
+
+def _show(rows: Iterable[dict[str, Any]], as_json: bool, has_torch: bool) -> None:
+    """Prints each row as it comes."""
+    if not as_json:
+        click.echo(_line(COLUMNS))
+    row: dict[str, Any] = {}
+    for row in rows:
+        click.echo(json.dumps(row) if as_json else _line(_cells(row)))
+    if not as_json:
+        click.echo(f"median push + pull of the slowest rank; {row['mpi']}; parameters verified")
+        if row["torch_rpc_seconds"] is None:
+            click.echo("torch RPC: " + ("its processes failed" if has_torch else "PyTorch is not installed"))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    ours, raw, update, rpc = (
+        row[key] for key in ("seconds", "raw_mpi_seconds", "raw_mpi_update_seconds", "torch_rpc_seconds")
+    )
+    faster = ratio(rpc, ours)
+    return (
+        format_size(row["nbytes"]),
+        format_seconds(ours),
+        format_seconds(raw),
+        f"{ours / raw:.2f}",
+        format_seconds(update),
+        f"{ours / update:.2f}",
+        format_seconds(rpc),
+        "-" if faster is None else f"{faster:.1f}",
+        f"{row['gbs']:.2f}",
+    )
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, (8, 9, 9, 6, 11, 6, 9, 6, 6), strict=True))

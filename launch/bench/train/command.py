@@ -1,0 +1,160 @@
+"""`psgd bench train`: every strategy's speed, accuracy and time to an accuracy, beside PyTorch on the same task."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from psgd.kernels.errors import UsageError
+from psgd.launch import ranks
+from psgd.launch.bench.peers.torch_rpc import installed
+from psgd.launch.bench.train.settings import ON, STRATEGIES
+from psgd.runtime import faults
+
+
+@click.command()
+@click.option("--dataset", default="fashion-mnist", show_default=True, help="As psgd train's.")
+@click.option("--model", default="mlp", show_default=True, metavar="softmax|mlp|cnn", help="Network.")
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the training set.")
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Samples per worker and step."
+)
+@click.option("--lr", type=float, default=0.1, show_default=True, help="Learning rate.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute.")
+@click.option("--strategies", default=",".join(STRATEGIES), show_default=True, help="psgd's, comma-separated.")
+@click.option("--peers", default=None, help="PyTorch's, comma-separated, or none.  [default: all of the device]")
+@click.option(
+    "--device", type=click.Choice(tuple(ON)), default="cpu", show_default=True, help="cuda: a GPU for each worker."
+)
+@click.option("--target-accuracy", type=float, default=0.0, metavar="X", help="Measure the time to it.  [default: off]")
+@click.option("--inject", default="", metavar="SPEC", help="Slow workers: slow and compute of psgd train's.")
+@click.option("--plot", type=Path, metavar="FILE", help="Also draw a picture.")
+@click.option(
+    "--bandwidth",
+    metavar="RATE[,RATE]",
+    help="Instead: whole and small updates across hosts of the checkout's harness, at 1gbit, 100mbit, ... (root).",
+)
+@click.option(
+    "--hidden", type=click.IntRange(1), default=256, show_default=True, help="With --bandwidth: hidden units."
+)
+@click.option("--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: of small updates.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a strategy or peer.")
+def train(
+    *,
+    dataset: str,
+    model: str,
+    epochs: int,
+    seeds: int,
+    batch_size: int,
+    lr: float,
+    workers: int,
+    strategies: str,
+    peers: str | None,
+    device: str,
+    target_accuracy: float,
+    inject: str,
+    plot: Path | None,
+    bandwidth: str | None,
+    hidden: int,
+    density: float,
+    as_json: bool,
+) -> int:
+    """Train with psgd's strategies and with PyTorch, in turn, and compare.
+
+    Strategies run at their documented settings; single is one process. torch is PyTorch in one process, ddp its
+    DistributedDataParallel over Gloo, torch-hogwild its processes on shared memory. On GPUs ddp is over NCCL, and
+    torch-graph is PyTorch in one process with its step captured as a CUDA graph. Timed is the training loop
+    without start-up; evaluations are in it with --target-accuracy only. The ratio is psgd's samples/s over that peer's.
+    """
+    if ranks.place() is not None:
+        raise UsageError("bench train: starts the processes of each run itself; run it without mpirun or srun")
+    names = _chosen("--strategies", strategies, STRATEGIES)
+    theirs = [] if peers == "none" else _chosen("--peers", peers or ",".join(ON[device]), ON[device])
+    if not (math.isfinite(lr) and lr > 0):
+        raise UsageError(f"--lr: expected a finite number above 0, got {lr}")
+    if not 0 <= target_accuracy <= 1:
+        raise UsageError(f"--target-accuracy: expected a number in [0, 1], got {target_accuracy}")
+    faults.check(inject, workers, only_slow=True)
+    _check(dataset, model, plot)
+    if bandwidth is not None:
+        return _over_links(
+            bandwidth.split(","),
+            as_json,
+            dataset,
+            model,
+            hidden,
+            epochs,
+            batch_size,
+            lr,
+            workers,
+            density,
+            target_accuracy,
+        )
+    if theirs and not installed():
+        theirs = []
+        click.echo("psgd: PyTorch is not installed: its peers are left out", err=True)
+
+    from psgd.launch.bench.peers.torch_options import Options
+    from psgd.launch.bench.train import picture, table
+    from psgd.launch.bench.train import runs as train_runs
+
+    options = Options("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0, device)
+    runs = train_runs.run([*names, *theirs], options, seeds, _tell if sys.stderr.isatty() else None)
+    rows = train_runs.summarize(runs, options, target_accuracy)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif rows:
+        click.echo(table.table(rows, target_accuracy))
+    if plot is not None and rows:
+        picture.draw(rows, options, target_accuracy, plot)
+    return 0 if len(rows) == len(names) + len(theirs) else 1
+
+
+def _over_links(rates: Sequence[str], as_json: bool, *task: Any) -> int:
+    from psgd.launch.bench.train import link
+
+    link.harness()
+    if not as_json:
+        click.echo(link.line(link.COLUMNS))
+
+    def tell(row: dict[str, Any]) -> None:
+        click.echo(json.dumps(row) if as_json else link.line(link.cells(row)))
+
+    rows = link.run(link.Task(*task), rates, 0, tell)
+    return 0 if len(rows) == len(rates) * len(link.FORMS) else 1
+
+
+def _chosen(flag: str, text: str, known: Sequence[str]) -> list[str]:
+    chosen = [name.strip() for name in text.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"{flag}: expected some of {','.join(known)}, got {name!r}")
+    return list(dict.fromkeys(chosen))
+
+
+def _check(dataset: str, model: str, plot: Path | None) -> None:
+    """Refuses what no run could do, before any of them starts.
+
+    Raises:
+        UsageError: no such data or model, a model that cannot take the data, or a picture that cannot be drawn.
+    """
+    from psgd.data import load
+    from psgd.nn import models
+
+    data = load(dataset)
+    models.build(model, data.sample_shape, data.classes)
+    if plot is not None:
+        from psgd.launch.bench.collective import picture
+
+        picture.check(plot)
+
+
+def _tell(name: str, seed: int, result: dict[str, Any]) -> None:
+    speed, accuracy = result["samples_per_second"], result["test_accuracy"]
+    click.echo(f"seed {seed} {name}: {speed:,.0f} samples/s, accuracy {accuracy:.4f}", err=True)

@@ -1,0 +1,137 @@
+"""Gradients on a GPU: a step's kernels, captured once as a CUDA graph and then started by one call."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.backend import pinned, samples
+from psgd.backend.losses import Loss, Losses
+from psgd.data import Dataset
+from psgd.data.normalization import Statistics
+from psgd.kernels.array import Array
+from psgd.kernels.device import blas
+from psgd.nn.model import Model, OnReady
+
+_EVALUATED_AT_ONCE = 1000
+
+
+class DeviceComputer:
+    """A worker's model, data and buffers on the current GPU. Implements `psgd.backend.interface.Computer`.
+
+    Args:
+        model: what is trained.
+        dataset: train and test.
+        statistics: of the training set.
+        batch_size: most samples of a step.
+        keep: whether the dataset lies on the GPU; None: if it fits.
+    """
+
+    def __init__(
+        self, model: Model, dataset: Dataset, statistics: Statistics, batch_size: int, keep: bool | None = None
+    ) -> None:
+        self._model = model
+        self._losses = Losses()
+        resident = samples.fits(dataset.train) if keep is None else keep
+        self.resident = resident
+        self._source: samples.Source = (
+            samples.Resident(dataset.train, statistics, batch_size, self._losses.steps)
+            if resident
+            else samples.Streamed(dataset.train, statistics, batch_size)
+        )
+        test = samples.Resident if resident else samples.Streamed
+        self._at_once = max(1, min(_EVALUATED_AT_ONCE, dataset.test.samples))
+        self._test = test(dataset.test, statistics, self._at_once)
+        self._statistics = statistics
+        self._features = int(np.prod(dataset.sample_shape))
+        self._batch_size = batch_size
+        self._graphs: dict[tuple[int, ...], Any] = {}
+        self._captures = os.environ.get("PSGD_CUDA_GRAPHS", "1") != "0"
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._place: tuple[int, int] = (0, 0)
+
+    def prepare(self, params: Array) -> None:
+        """Compiles and loads what a step needs, before the clock starts."""
+        self.bind(params, cupy.zeros_like(params))
+        self._context = self._model.context(self._batch_size)
+        self._test_context = self._model.context(self._at_once)
+        self._x = cupy.empty((self._batch_size, self._features), self._model.dtype)
+        self._test_x = cupy.empty((self._at_once, self._features), self._model.dtype)
+        with self._stream:
+            one = cupy.ones((1, 1), self._model.dtype)
+            blas.matmul(one, one, cupy.empty_like(one))  # memory of its own for the stream that captures
+            self._stream.synchronize()
+        for _ in range(2):
+            self.gradient(np.zeros(min(4, self._batch_size), np.int64))
+        self.gradient(np.zeros(self._batch_size, np.int64))
+        self.evaluate(0, max(1, self._test.samples))
+        pinned.wait()
+
+    def bind(self, params: Array, grads: Array) -> None:
+        """Uses these vectors from now on."""
+        self._model.bind(params, grads)
+        self._place = params.data.ptr, grads.data.ptr
+
+    def gradient(
+        self,
+        indices: NDArray[np.int64],
+        on_ready: OnReady | None = None,
+        touch: Callable[[Array], None] | None = None,
+    ) -> Loss:
+        """Starts the bound gradient over these samples. Blocks only where the host is far ahead.
+
+        Args:
+            indices: of the samples.
+            on_ready: as `Model.backward`; then nothing is captured.
+            touch: called with the batch before it is used; likewise.
+
+        Returns:
+            The mean loss, read when it is asked for.
+        """
+        n = len(indices)
+        key = (n, self._source.choose(indices), *self._place)
+        if on_ready is not None or touch is not None or not self._captures:
+            self._run(n, on_ready, touch)
+        elif key not in self._graphs:
+            self._graphs[key] = None  # the first time things are compiled and loaded, which no graph may do
+            self._run(n)
+        else:
+            graph = self._graphs[key]
+            if graph is None:
+                graph = self._graphs[key] = self._capture(n)
+            graph.launch(cupy.cuda.get_current_stream())
+        self._source.used()
+        return self._losses.newest()
+
+    def _capture(self, n: int) -> Any:
+        with self._stream:
+            self._stream.begin_capture()
+            try:
+                self._run(n)
+            finally:
+                graph = self._stream.end_capture()
+        graph.upload(cupy.cuda.get_current_stream())
+        return graph
+
+    def _run(self, n: int, on_ready: OnReady | None = None, touch: Callable[[Array], None] | None = None) -> None:
+        x, y = self._source.write(n, self._x, self._context.labels)
+        if touch is not None:
+            touch(x)
+        self._model.gradient(self._context, x, y, on_ready, self._losses.start)
+
+    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
+        """Right answers and summed loss on every `parts`-th batch of the test set from `part` on. Waits."""
+        correct, loss = 0, 0.0
+        for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
+            stop = min(start + self._at_once, self._test.samples)
+            x, y = self._test.ordered(start, stop, self._test_x, self._test_context.labels)
+            right, more = self._model.evaluate(self._test_context, x, y)
+            correct, loss = correct + right, loss + more
+        return correct, loss
+
+    def wait(self) -> None:
+        """Blocks until the GPU has done all that was started."""
+        pinned.wait()

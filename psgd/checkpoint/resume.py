@@ -1,0 +1,183 @@
+"""What a run asked for of checkpoints, and the one it goes on from: found by rank 0, agreed by all."""
+
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+from mpi4py import MPI
+
+from psgd.checkpoint import folder
+from psgd.checkpoint.folder import Checkpoint
+from psgd.checkpoint.state import JSON, State
+from psgd.kernels.errors import UsageError
+from psgd.nn.layout import Layout
+from psgd.runtime.agreement import agree, broadcast
+from psgd.runtime.validation import real_number, whole_number
+
+PATIENCE_S = 2.0
+"""For what rank 0 has written to be seen on the other hosts."""
+
+
+@dataclass
+class Plan:
+    """What was asked for; checked, and the same on all ranks after `prepare`.
+
+    Attributes:
+        directory: of the checkpoints; None makes none.
+        every: versions from one to the next; 0 is only when asked.
+        minutes: the same in time.
+        keep: how many of the newest stay, and the best.
+        resume: go on from the newest.
+        layout: of the parameters, where it is known.
+        run: what a run that goes on must have in common, as JSON can say it.
+        key: of this run.
+        found: the checkpoint to go on from, or None.
+        claim: rank 0's hold on the directory.
+    """
+
+    directory: Path | None = None
+    every: int = 0
+    minutes: float = 0.0
+    keep: int = 3
+    resume: bool = False
+    layout: Layout | None = None
+    run: dict[str, JSON] = field(default_factory=dict)
+    key: str = ""
+    found: Checkpoint | None = None
+    claim: folder.Claim | None = None
+
+    def check(self) -> None:
+        """Raises UsageError where an option cannot be."""
+        if whole_number("checkpoint_every", self.every) < 0:
+            raise UsageError(f"checkpoint_every: expected 0 or more steps, got {self.every}")
+        real_number("checkpoint_minutes", self.minutes)
+        if whole_number("checkpoint_keep", self.keep) < 1:
+            raise UsageError(f"checkpoint_keep: expected 1 or more, got {self.keep}")
+
+    def must_agree(self, ours: Mapping[str, JSON], theirs: Mapping[str, JSON]) -> None:
+        """Sets `run`: what psgd compares, and what the program does. Raises UsageError where these share a name."""
+        if taken := sorted(set(ours) & set(theirs)):
+            raise UsageError(f"run: expected names that psgd does not use itself, got {', '.join(taken)}")
+        self.run = {**ours, **theirs}
+
+    def release(self) -> None:
+        """Lets go of the directory."""
+        if self.claim is not None:
+            self.claim.close()
+
+
+def prepare(comm: MPI.Intracomm, plan: Plan) -> None:
+    """Takes the directory and finds what to go on from. Collective, blocks; only rank 0 looks for itself.
+
+    Raises:
+        AgreedUsageError: on all ranks: a directory that cannot be written, that another run has, or that not all see;
+            checkpoints that are there though none is to be resumed; a run with other options.
+    """
+    if plan.directory is None:
+        return
+    try:
+        _prepare(comm, plan, plan.directory)
+    except BaseException:
+        plan.release()
+        raise
+
+
+def _prepare(comm: MPI.Intracomm, plan: Plan, directory: Path) -> None:
+    told: dict[str, Any] = {}
+    complaint = None
+    if comm.Get_rank() == 0:
+        try:
+            told = _find(plan, directory)
+        except (UsageError, OSError) as error:
+            complaint = str(error)
+    agree(comm, "", {}, complaint)
+    told = broadcast(comm, told)
+    plan.key = told["key"]
+    proof = directory / f".{plan.key}"
+    try:
+        _await(proof, comm.Get_rank())
+        if told["path"] is not None:
+            plan.found = folder.open_checkpoint(Path(told["path"]))
+    except (UsageError, OSError) as error:
+        complaint = str(error)
+    try:
+        agree(comm, "", {}, complaint)
+    finally:
+        if comm.Get_rank() == 0:
+            proof.unlink(missing_ok=True)
+
+
+def _find(plan: Plan, directory: Path) -> dict[str, Any]:
+    plan.claim = folder.claim(directory)
+    found = None
+    if plan.resume:
+        there = folder.folders(directory)
+        found = next(folder.complete(directory, lambda line: say(f"warning: {line}")), None)
+        if found is not None:
+            _compare(found, plan)
+            folder.put_aside(there[: there.index(found.path)])
+        elif there:
+            raise UsageError(
+                f"resume: {directory} has {len(there)} checkpoint(s), and none is sound (see the warnings); "
+                "bring back a sound copy, or move them away to start anew"
+            )
+        say(f"resumes from {found.path}" if found else f"no complete checkpoint in {directory}: starts anew")
+    elif there := folder.folders(directory):
+        raise UsageError(
+            f"checkpoints: {directory} has {there[0].name} of another run: resume that one (--resume, "
+            "resume=True), or give this one a folder of its own"
+        )
+    key = secrets.token_hex(4)
+    (directory / f".{key}").touch()
+    return {"key": key, "path": None if found is None else str(found.path)}
+
+
+def _compare(found: Checkpoint, plan: Plan) -> None:
+    was = found.manifest.run
+    for name, value in plan.run.items():
+        if name not in ("workers", "servers") and was.get(name) != value:
+            raise UsageError(
+                f"resume: {found.path} is of a run with {name} {was.get(name)!r}, this one has {value!r}: "
+                "give it the same, or another folder"
+            )
+
+
+def _await(proof: Path, rank: int) -> None:
+    limit = time.monotonic() + PATIENCE_S
+    while not proof.exists():
+        if time.monotonic() > limit:
+            raise UsageError(
+                f"checkpoints: rank {rank} on {MPI.Get_processor_name()} does not see what rank 0 wrote into "
+                f"{proof.parent}: is the directory shared? All ranks must see it"
+            )
+        time.sleep(0.02)
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    print(f"psgd: {text}", file=sys.stderr, flush=True)
+
+
+class States(Sequence[State]):
+    """All states of a checkpoint, servers' first; each is read when it is asked for, and again the next time."""
+
+    def __init__(self, checkpoint: Checkpoint, names: Sequence[str] | None = None) -> None:
+        self._checkpoint = checkpoint
+        manifest = checkpoint.manifest
+        self.names = [*manifest.names("server"), *manifest.names("worker")] if names is None else names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> State: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[State]: ...
+    def __getitem__(self, index: int | slice) -> State | Sequence[State]:
+        if isinstance(index, slice):
+            return States(self._checkpoint, self.names[index])
+        return self._checkpoint.state(self.names[index])

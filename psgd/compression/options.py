@@ -1,0 +1,132 @@
+"""Options of compressed updates, and what the optimizer does before they are encoded.
+
+What a codec keeps for later is late, so an optimizer behind it would act on late gradients. It stands before the codec
+instead, on each worker: weight decay, clipping and momentum on the worker's own gradient (the momentum correction of
+Lin et al. 2018). Behind it there is plain SGD.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.collectives.variables import switch
+from psgd.kernels import accumulate, codecs, descent
+from psgd.kernels.codecs import sparse
+from psgd.kernels.codecs.codec import Codec
+from psgd.kernels.errors import UsageError
+from psgd.optim.rules import Rule
+from psgd.runtime.validation import real_number, whole_number
+
+Vector = NDArray[np.floating]
+NAMES = ("none", *codecs.NAMES)
+DENSITY = 1e-3
+
+
+class Compression(NamedTuple):
+    """How updates are made small.
+
+    Attributes:
+        name: of the codec.
+        density: the share of elements that are sent at a step.
+        warmup: samples of all workers before which updates are sent whole.
+        sync_every: steps from one to the next at which everything left over is sent, whole; 0 is never.
+        factor, weight_decay: of the rule that stands before the codec.
+    """
+
+    name: str
+    density: float
+    warmup: float
+    sync_every: int
+    factor: float
+    weight_decay: float
+
+    def codec(self, n: int, dtype: Any, workers: int | None = None) -> Codec:
+        """A codec for n elements, its invariant checked at each call with PSGD_CHECK=1.
+
+        Args:
+            n: elements.
+            dtype: float32 or float64.
+            workers: how many workers' updates it is to carry, where it is for a server's answers; None for a worker's.
+        """
+        density = min(1.0, (workers or 1) * self.density)
+        options = {"momentum": self.factor if workers is None else 0.0} if self.name == "topk" else {}
+        return codecs.create(self.name, n, dtype, density=density, check=bool(switch("PSGD_CHECK")), **options)
+
+
+def create(compress: str | None, density: float, warmup: float, sync_every: int, rule: Rule) -> Compression | None:
+    """Checks the options.
+
+    Returns:
+        None where nothing is to be made small.
+
+    Raises:
+        UsageError: an option that cannot be, or a rule that cannot stand before a codec.
+    """
+    if compress is not None and (not isinstance(compress, str) or compress not in NAMES):
+        raise UsageError(f"compress: expected one of {', '.join(NAMES)}, got {compress!r}")
+    share = real_number("density", density, above=0.0)
+    if share > 1.0:
+        raise UsageError(f"density: expected a share of the elements above 0 and at most 1, got {density}")
+    first, every = real_number("compress_warmup", warmup), whole_number("compress_sync", sync_every)
+    if every < 0:
+        raise UsageError(f"compress_sync: expected 0 (never) or more steps, got {sync_every}")
+    if compress in (None, "none"):
+        return None
+    if rule.factor is None:
+        raise UsageError(
+            f"rule: with compress={compress} expected sgd or momentum, which can come before encoding, got {rule.name}"
+        )
+    return Compression(str(compress), share, first, every, rule.factor, rule.weight_decay)
+
+
+class BeforeEncoding:
+    """A worker's clipping, weight decay and momentum.
+
+    Args:
+        compression: says how much; a codec that has momentum itself is given it, not this.
+        size: elements.
+        dtype: of the vectors.
+        clip_norm: the largest norm of a step's mean gradient; a worker clips its own to this over the square root of
+            `workers` (Lin et al. 2018, section 3.3). 0 is off.
+        workers: how many there are.
+
+    Attributes:
+        velocity: kept from step to step; empty without momentum.
+    """
+
+    def __init__(self, compression: Compression, size: int, dtype: Any, clip_norm: float, workers: int) -> None:
+        self._factor = 0.0 if compression.name == "topk" else compression.factor
+        self._decay = compression.weight_decay
+        self._clip = clip_norm / math.sqrt(workers)
+        self.velocity: Vector = np.zeros(size if self._factor else 0, dtype)
+        none = np.zeros(0, dtype)
+        descent.direction(none, none, none, none, 1.0, 0.0, 0.0, 1.0)
+        accumulate.sum_of_squares(none)
+        sparse.look(none)
+
+    def __call__(self, out: Vector, grads: Vector, params: Vector, rate: float) -> bool:
+        """`out = rate * (momentum of the clipped gradient with weight decay)`.
+
+        Where that is not finite, or 2^100 and more, though the gradient was, training has diverged: momentum starts
+        again at 0, and `out` is not to be used.
+
+        Args:
+            out: written; not `grads`.
+            grads: finite; not changed.
+            params: what they were computed on.
+            rate: -lr for a change of the parameters, 1 for a gradient.
+
+        Returns:
+            Whether `out` can be encoded.
+        """
+        scale = 1.0
+        if self._clip:
+            norm = math.sqrt(accumulate.sum_of_squares(grads))
+            scale = self._clip / norm if norm > self._clip else 1.0
+        descent.direction(out, grads, params, self.velocity, scale, self._decay, self._factor, rate)
+        if sparse.look(out) >= 0:
+            return True
+        self.velocity.fill(0)
+        return False

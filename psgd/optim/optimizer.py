@@ -1,0 +1,64 @@
+"""The optimizer's steps where the whole vector and its gradient lie on this rank."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint import restore
+from psgd.checkpoint.state import State
+from psgd.kernels import accumulate
+from psgd.worker.context import Peers
+
+Vector = NDArray[np.floating]
+
+
+class Stepper:
+    """Parameters, optimizer state and the number of steps taken.
+
+    Args:
+        peers: their `params` are updated in place.
+
+    Attributes:
+        params: as given.
+        state: the rule's arrays.
+        arrays: the same by name, to be saved.
+        version: steps taken.
+        lr: rate of the newest step.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self.params = peers.params
+        self.version = 0
+        self.lr = peers.schedule(0)
+        self.state = peers.rule.init(peers.params)
+        self.arrays = {f"state{k}": array for k, array in enumerate(self.state)}
+        self._update, self._schedule, self._clip = peers.rule.update, peers.schedule, peers.clip_norm
+        none = self.params[:0]  # compiles now, so that no step waits for it
+        self._update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
+        accumulate.sum_of_squares(none)
+
+    def take(self, grad: Vector, scale: float, position: float) -> None:
+        """Takes a step with the gradient `scale * grad`, shrunk to the largest norm where it is longer.
+
+        Args:
+            grad: not changed.
+            scale: more than 0.
+            position: samples applied before, for the rate.
+        """
+        if self._clip:
+            norm = scale * math.sqrt(accumulate.sum_of_squares(grad))
+            scale = scale * self._clip / norm if norm > self._clip else scale
+        self.lr = self._schedule(position)
+        self.version += 1
+        self._update(self.params, grad, self.state, self.lr, scale, self.version)
+
+    def share(self, others: Sequence[State]) -> list[str]:
+        """With another number of workers: each begins with the mean of what the workers had, told the most steps."""
+        told = [int(each.facts.get("steps") or each.facts.get("version") or 0) for each in others]
+        self.version = max(told, default=0)
+        if not self.arrays or restore.mean(self.arrays, others):
+            return ["the optimizer's state: each worker begins with the mean"] if self.arrays else []
+        self.version = 0
+        return ["the optimizer's state: begins anew"]

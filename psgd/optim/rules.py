@@ -1,0 +1,94 @@
+"""Update rules: each is a pair of functions, `init` for its state and `update` for one step.
+
+State is passed in and out as a tuple of arrays of the shape of the parameters, so that a rule works on any slice of
+the vector: a server's shard, or one segment of it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.kernels import update as kernels
+from psgd.kernels.errors import UsageError
+from psgd.runtime.validation import real_number
+
+Vector = NDArray[np.floating]
+State = tuple[Vector, ...]
+
+
+class Rule(NamedTuple):
+    """An update rule.
+
+    Attributes:
+        name: its name in options.
+        init: `init(params) -> state`, arrays of the length and dtype of `params`.
+        update: `update(params, grad, state, lr, scale, step)`: one step in place on params and state with the
+            gradient `scale * grad`; `step` counts from 1. Allocates nothing.
+        factor: of momentum, 0 for plain SGD, for those who apply it elsewhere (`psgd.compression.options`); None where the rule
+            is something else.
+        weight_decay: likewise.
+    """
+
+    name: str
+    init: Callable[[Vector], State]
+    update: Callable[[Vector, Vector, State, float, float, int], None]
+    factor: float | None = None
+    weight_decay: float = 0.0
+
+
+def sgd(weight_decay: float = 0.0) -> Rule:
+    """Plain stochastic gradient descent: w <- w - lr (g + weight_decay w)."""
+
+    def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
+        kernels.sgd(params, grad, lr, scale, weight_decay)
+
+    return Rule("sgd", lambda params: (), update, 0.0, weight_decay)
+
+
+def momentum(factor: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Rule:
+    """Heavy-ball momentum: v <- factor v + g, w <- w - lr v; or Nesterov's w <- w - lr (g + factor v).
+
+    The form of PyTorch's SGD: the rate multiplies the velocity, so changing it acts at once.
+    """
+
+    def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
+        kernels.momentum(params, grad, state[0], lr, scale, weight_decay, factor, nesterov)
+
+    name, known = ("nesterov", None) if nesterov else ("momentum", factor)
+    return Rule(name, lambda params: (np.zeros_like(params),), update, known, weight_decay)
+
+
+def nesterov(factor: float = 0.9, weight_decay: float = 0.0) -> Rule:
+    """Nesterov momentum; see `momentum`."""
+    return momentum(factor, weight_decay, nesterov=True)
+
+
+def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0) -> Rule:
+    """Adam (Kingma and Ba 2015) with bias correction; weight decay is added to the gradient (L2)."""
+
+    def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
+        kernels.adam(params, grad, state[0], state[1], lr, scale, weight_decay, beta1, beta2, epsilon, step)
+
+    return Rule("adam", lambda params: (np.zeros_like(params), np.zeros_like(params)), update)
+
+
+NAMES = ("sgd", "momentum", "nesterov", "adam")
+
+
+def create(name: str, momentum_factor: float = 0.9, weight_decay: float = 0.0) -> Rule:
+    """The rule of that name.
+
+    Raises:
+        UsageError: no such rule, or a factor or weight decay that cannot be.
+    """
+    decay = real_number("weight_decay", weight_decay)
+    if name == "sgd":
+        return sgd(decay)
+    if name in ("momentum", "nesterov"):
+        factor = real_number("momentum", momentum_factor, below=1.0)
+        return momentum(factor, decay, name == "nesterov")
+    if name == "adam":
+        return adam(weight_decay=decay)
+    raise UsageError(f"optimizer: expected one of {', '.join(NAMES)}, got {name!r}")

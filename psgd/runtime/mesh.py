@@ -1,0 +1,85 @@
+"""Who is who: ranks seen through named sub-communicators instead of bare rank arithmetic."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Literal, cast
+
+from mpi4py import MPI
+
+from psgd.kernels.errors import UsageError
+
+Role = Literal["server", "worker"]
+
+
+class Mesh:
+    """The ranks of a run: some hold the parameters, the others compute gradients.
+
+    A single rank is a worker with no server. All communicators are private duplicates: psgd's messages never meet
+    the caller's. Creating a mesh is collective over `comm`; call `free()` (or leave the `with` block) on all ranks.
+
+    Args:
+        comm: any intracommunicator; it stays the caller's.
+        servers: number of servers; 0 with a single rank, or where workers have none (`peers`).
+        peers: there are no servers whatever the number of ranks.
+        serving: the ranks of `comm` that serve, server 0 first, the same on all ranks (`psgd.runtime.placement`); None is the
+            first ones.
+
+    Attributes:
+        world: private communicator of all ranks: the servers first, then the workers, whatever their ranks in `comm`.
+        server, worker, data: sub-communicators by name, None on ranks outside. `data` joins the ranks that split
+            the samples between them: the workers.
+        role: "server" or "worker".
+        index: this rank's number within its role.
+        servers, workers: how many there are of each.
+
+    Raises:
+        UsageError: the ranks do not suffice (on all ranks alike).
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, servers: int = 1, peers: bool = False, serving: Sequence[int] | None = None
+    ) -> None:
+        size, rank = comm.Get_size(), comm.Get_rank()
+        if not peers and (servers < 0 or servers >= size or (servers == 0 and size > 1)):
+            raise UsageError(
+                f"servers: expected 1 to {size - 1} of {size} ranks to be servers, got {servers}: "
+                "start more ranks, or ask for fewer servers"
+                if size > 1
+                else f"servers: expected 0 on a single rank, got {servers}: start at least {servers + 1} ranks"
+            )
+        self.servers = servers
+        self.workers = size - servers
+        first = list(range(servers)) if serving is None else list(serving)
+        order = first + [other for other in range(size) if other not in set(first)]
+        place = order.index(rank)
+        plain = order == list(range(size))
+        self.world = comm.Dup() if plain else cast(MPI.Intracomm, comm.Split(0, place))
+        self.role: Role = "server" if place < servers else "worker"
+        self.index = place if self.role == "server" else place - servers
+        part = self.world.Split(0 if self.role == "server" else 1, place)
+        self.server = part if self.role == "server" else None
+        self.worker = part if self.role == "worker" else None
+        self.data = self.worker
+        self._owned = [part, self.world]
+
+    def server_rank(self, index: int) -> int:
+        """Rank in `world` of server `index`."""
+        return index
+
+    def worker_rank(self, index: int) -> int:
+        """Rank in `world` of worker `index`."""
+        return self.servers + index
+
+    def free(self) -> None:
+        """Frees the communicators. Collective; a second call does nothing."""
+        while self._owned:
+            self._owned.pop(0).Free()
+
+    def __enter__(self) -> "Mesh":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.free()

@@ -1,0 +1,114 @@
+"""The order: the log of what is applied and who may go on, written by server 0 and followed by all servers.
+
+Version = groups applied. Clock = a worker's logged pushes. An `Action` is what a strategy decides at once: the
+log entries `apply(worker, push, group, weight)` for each member of a group, then `release(worker)` for each worker
+that may go on; `end` closes the log. A group may stay open over several actions: it takes its step with the first that
+does not leave it open. Without members and without an open group an action only releases. `save` is a cut: at this
+point of the log every server, and every worker that waits, has its state saved.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint.requests import SAVE_AND_STOP
+from psgd.kernels.errors import ContractError
+
+
+class Member(NamedTuple):
+    """One contribution in a group: `apply(worker, push, group, weight)`.
+
+    Attributes:
+        worker: the worker's index.
+        push: number of the push, from 1.
+        weight: multiplies the contribution's samples; 1 unless a strategy scales it.
+    """
+
+    worker: int
+    push: int
+    weight: float = 1.0
+
+
+class Action(NamedTuple):
+    """A group to apply as one optimizer step, and the workers released right after it.
+
+    Attributes:
+        group: contributions in the order in which they are summed; may be empty.
+        release: workers that get the parameters as they then are.
+        end: nothing follows; workers get their last parameters.
+        opens: the group stays open for more contributions, and no step is taken yet.
+        save: a checkpoint is made before the release; `SAVE_AND_STOP` asks all to stop after it.
+    """
+
+    group: tuple[Member, ...] = ()
+    release: tuple[int, ...] = ()
+    end: bool = False
+    opens: bool = False
+    save: int = 0
+
+
+class Cut(NamedTuple):
+    """Where in the log a checkpoint was made.
+
+    Attributes:
+        actions: how many came before it, itself included.
+        version: groups applied.
+        clocks: of each worker, its pushes applied.
+        opened: contributions with samples in the group that is open.
+    """
+
+    actions: int
+    version: int
+    clocks: list[int]
+    opened: int
+
+
+def order_words(workers: int) -> int:
+    """Length in int64 words of an encoded action for so many workers: the room to receive one."""
+    return 3 + 4 * workers
+
+
+def encode(action: Action, out: NDArray[np.int64]) -> int:
+    """Writes the action to `out` (int64, `order_words(workers)` long) and returns the words used."""
+    out[0], out[1], out[2] = len(action.group), len(action.release), action.end + 2 * action.opens + 4 * action.save
+    at = 3
+    for member in action.group:
+        out[at], out[at + 1] = member.worker, member.push
+        out[at + 2 : at + 3].view(np.float64)[0] = member.weight
+        at += 3
+    for worker in action.release:
+        out[at] = worker
+        at += 1
+    return at
+
+
+def decode(words: NDArray[np.int64], workers: int) -> Action:
+    """Reads what `encode` wrote.
+
+    Raises:
+        ContractError: lengths or workers that cannot be.
+    """
+    if words.size < 3:
+        raise ContractError(f"order: expected at least 3 words, got {words.size}")
+    members, releases, flags = (int(word) for word in words[:3])
+    if not (0 <= members <= workers and 0 <= releases <= workers and 0 <= flags < 4 * (SAVE_AND_STOP + 1)):
+        raise ContractError(
+            f"order: expected at most {workers} members, got {members}, {releases} releases and flags {flags}"
+        )
+    if words.size < 3 + 3 * members + releases:
+        raise ContractError(f"order: truncated entry of {words.size} words")
+    weights = words.view(np.float64)
+    group = tuple(
+        Member(int(words[at]), int(words[at + 1]), float(weights[at + 2])) for at in range(3, 3 + 3 * members, 3)
+    )
+    release = tuple(int(word) for word in words[3 + 3 * members : 3 + 3 * members + releases])
+    _check_workers([m.worker for m in group], workers)
+    _check_workers(release, workers)
+    return Action(group, release, bool(flags & 1), bool(flags & 2), flags >> 2)
+
+
+def _check_workers(indexes: Sequence[int], workers: int) -> None:
+    if any(not 0 <= index < workers for index in indexes):
+        raise ContractError(f"order: expected workers below {workers}, got {list(indexes)}")

@@ -1,0 +1,234 @@
+"""The order of a run as a file: written while it happens, and enforced when it is to happen again.
+
+JSON lines. The first says what the run was; each other one is an action: the pushes that were applied, whether their
+group stayed open, who was released, and where checkpoints were made. A run that follows the same order on the same
+data ends with the same bits.
+"""
+
+import json
+import math
+import sys
+from collections import Counter, deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
+from psgd.kernels.errors import ContractError, UsageError
+from psgd.server.log import Action, Cut, Member
+from psgd.server.wire import Header, asked
+from psgd.strategies import Strategy
+
+FORMAT = "psgd order 1"
+
+
+class Recorder:
+    """A strategy whose decisions are written down.
+
+    Args:
+        strategy: the one that decides.
+        path: the file, overwritten; where the run is resumed, it goes on at the cut.
+        run: what a run that follows it must have in common, as JSON can say it.
+        resumed: the run is; `restore` comes next.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+
+    def __init__(self, strategy: Strategy, path: Path, run: Mapping[str, Any], resumed: bool = False) -> None:
+        self.fixed_order = strategy.fixed_order
+        self._strategy = strategy
+        try:
+            self._file = path.open("r+" if resumed else "w", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"record: {path} cannot be written: {error.strerror}") from None
+        if not resumed:
+            self._write({"format": FORMAT, "run": dict(run)})
+
+    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        return self._kept(self._strategy.on_push(push, now))
+
+    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        return self._kept(self._strategy.on_done(worker, now))
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. What was written after the cut goes.
+
+        Raises:
+            UsageError: the file has less than the run had done.
+        """
+        self._strategy.restore(cut)
+        for _ in range(1 + cut.actions):
+            if not self._file.readline().endswith("\n"):
+                raise UsageError(f"record: {self._file.name} has not what the run had done at its checkpoint")
+        self._file.seek(self._file.tell())
+        self._file.truncate()
+
+    def close(self) -> None:
+        """Closes the file; it is whole then."""
+        self._file.close()
+
+    def _kept(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        for action in actions:
+            told: dict[str, Any] = {"apply": [list(member) for member in action.group]}
+            if action.opens:
+                told["opens"] = True
+            if action.save:
+                told["save"] = action.save
+            self._write({**told, "release": list(action.release)})
+        if actions and actions[-1].save:
+            self._file.flush()  # so that a resumed run finds all up to its checkpoint
+        return actions
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+
+
+class Replay:
+    """A strategy that decides what a file says, as soon as the pushes for it have come.
+
+    Args:
+        workers: how many there are.
+        actions: what is to happen, in order; empty on servers that only follow. Where they have checkpoints, this run
+            has them too, and nowhere else; whether it stops there, it decides itself.
+    """
+
+    fixed_order = False
+
+    def __init__(self, workers: int, actions: list[Action]) -> None:
+        self._next = deque(actions)
+        self._here: dict[int, int] = {}
+        self._live = set(range(workers))
+        self._asked = SAVE
+
+    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`.
+
+        Raises:
+            ContractError: this run has a push that the recorded one did not have.
+        """
+        self._asked = max(self._asked, asked(push))
+        self._here[push.worker] = push.push
+        actions = self._due()
+        if not self._next and self._here:
+            raise ContractError(f"replay: push {push.push} of worker {push.worker} is not in the file")
+        return actions
+
+    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`.
+
+        Raises:
+            ContractError: the recorded run had a push that this one does not have.
+        """
+        self._live.discard(worker)
+        actions = self._due()
+        for member in self._next[0].group if self._next else ():
+            if member.worker not in self._live and member.worker not in self._here:
+                raise ContractError(
+                    f"replay: the file has push {member.push} of worker {member.worker}, which has ended"
+                )
+        return actions
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. What came before the cut has happened.
+
+        Raises:
+            UsageError: the file is of another run.
+        """
+        passed = [self._next.popleft() for _ in range(min(cut.actions, len(self._next)))]
+        if self._next and (len(passed) < cut.actions or not passed[-1].save):
+            raise UsageError(
+                f"replay: action {cut.actions} of the file is no checkpoint, but this run resumes from one"
+            )
+
+    def _due(self) -> tuple[Action, ...]:
+        due = []
+        while self._next and all(self._here.get(member.worker) == member.push for member in self._next[0].group):
+            action = self._next.popleft()
+            if action.save:
+                action, self._asked = action._replace(save=self._asked), SAVE
+            due.append(action)
+            for member in action.group:
+                del self._here[member.worker]
+        return tuple(due)
+
+
+def load(path: Path, run: Mapping[str, Any]) -> list[Action]:
+    """Reads what a `Recorder` wrote.
+
+    Args:
+        path: the file.
+        run: what this run is; it must be what the file says.
+
+    Raises:
+        UsageError: it cannot be read, is no such file, or is of another run.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"replay: {path} cannot be read: {error}") from None
+    number = 1
+    try:
+        head = json.loads(lines[0])
+        if head["format"] != FORMAT:
+            raise ValueError(f"expected format {FORMAT!r}, got {head['format']!r}")
+        recorded = head["run"]
+        if not isinstance(recorded, dict):
+            raise ValueError(f"expected a run, got {recorded!r}")
+        actions, course = [], _Course(recorded.get("workers"))
+        for line in lines[1:]:
+            number += 1
+            told = json.loads(line)
+            group = tuple(Member(_whole(w), _whole(p), float(weight)) for w, p, weight in told["apply"])
+            release = tuple(_whole(worker) for worker in told["release"])
+            save = _whole(told.get("save", 0))
+            if save > SAVE_AND_STOP:
+                raise ValueError(f"expected save of at most {SAVE_AND_STOP}, got {save}")
+            actions.append(Action(group, release, opens=told.get("opens") is True, save=save))
+            course.take(actions[-1])
+        course.end()
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+        raise UsageError(f"replay: {path}, line {number}: not an order that was recorded: {error}") from None
+    for key, value in run.items():
+        if recorded.get(key) != value:
+            raise UsageError(
+                f"replay: {path} is of another run: {key} was {recorded.get(key)!r} there and is {value!r} here"
+            )
+    return actions
+
+
+class _Course:
+    """What workers can do: push, wait until released, push again. An order that asks for more would never end."""
+
+    def __init__(self, workers: object) -> None:
+        self._workers = workers if type(workers) is int else sys.maxsize
+        self._applied: Counter[int] = Counter()
+        self._released: Counter[int] = Counter()
+
+    def take(self, action: Action) -> None:
+        """Raises ValueError where the action cannot follow on those before."""
+        for worker, push, weight in action.group:
+            self._applied[worker] += 1
+            if not push == self._applied[worker] <= self._released[worker] + 1:
+                raise ValueError(f"push {push} of worker {worker} cannot have come here")
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"weight {weight} of push {push} of worker {worker}")
+        for worker in action.release:
+            self._released[worker] += 1
+            if self._released[worker] > self._applied[worker]:
+                raise ValueError(f"worker {worker} is released and has not pushed")
+        if max((*self._applied, *action.release), default=-1) >= self._workers:
+            raise ValueError(f"a worker that is none of the {self._workers}")
+
+    def end(self) -> None:
+        """Raises ValueError where somebody would wait for ever."""
+        if waiting := [worker for worker in self._applied if self._applied[worker] > self._released[worker]]:
+            raise ValueError(f"the file ends before worker {waiting[0]} is released: was that run killed?")
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"expected a whole number, got {value!r}")
+    return value

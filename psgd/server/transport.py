@@ -1,0 +1,40 @@
+"""What a server needs from the outside: headers in, segments in, replies out.
+
+The server loop takes any object of this shape, so that a fake drives it in one process and MPI in the real run.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.server.log import Action
+from psgd.server.wire import Header
+
+Vector = NDArray[np.floating]
+
+
+class ServerTransport(Protocol):
+    """A server's side of the wire. All waiting happens here."""
+
+    def next(self) -> Header | Action:
+        """The next header of any worker, or (on servers that follow) the next entry of server 0's log. Blocks."""
+
+    def fetch(self, worker: int, segment: int) -> Vector:
+        """The next segment of the worker's gradient. Blocks. Valid until the next fetch from that worker."""
+
+    def settle(self, segment: int) -> None:
+        """Returns once no earlier reply still reads this segment of the parameters. Blocks."""
+
+    def reply(self, workers: Sequence[int], header: tuple[float, ...]) -> None:
+        """Begins a reply to each worker: the header (its worker field is filled in here). Does not block."""
+
+    def emit(self, workers: Sequence[int], segment: int) -> None:
+        """Sends one segment of the parameters, as it is now, behind the reply's header. Does not block."""
+
+    def publish(self, action: Action) -> None:
+        """Server 0: hands a log entry to the other servers. Does not block."""
+
+    def drain(self) -> None:
+        """Returns once everything that was sent has arrived. Blocks."""

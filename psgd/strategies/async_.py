@@ -1,0 +1,31 @@
+"""async: each push is a group of its own, applied once as it comes; its worker goes on at once.
+
+Downpour SGD (Dean et al. 2012). The gradient was computed on parameters that others have moved since: its staleness
+is the version at which it is applied minus the version pulled.
+"""
+
+from psgd.server.log import Action, Cut, Member
+from psgd.server.wire import Header
+
+
+class Asynchronous:
+    """Applies and releases push by push."""
+
+    fixed_order = False
+
+    def __init__(self, workers: int) -> None:
+        pass
+
+    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        return (Action((Member(push.worker, push.push),), (push.worker,)),)
+
+    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        return ()
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. There is nothing to know."""
+
+
+create = Asynchronous

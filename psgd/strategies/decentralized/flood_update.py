@@ -1,0 +1,107 @@
+"""What a worker's step changes, as bytes for others, and others' bytes as what they change here."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint.state import State
+from psgd.compression.options import BeforeEncoding, Compression
+from psgd.compression.residuals import left_over, share_left_over
+from psgd.kernels.codecs import sparse
+from psgd.kernels.errors import UsageError
+from psgd.worker.context import Peers
+
+Vector = NDArray[np.floating]
+Bytes = NDArray[np.uint8]
+
+
+class Updates:
+    """One worker's: u = -lr v, with v its gradient through clipping, weight decay and momentum, all before encoding.
+
+    lr is the whole rate, as with async: each update is a step of its own. Where updates are sent whole, so is all that
+    the codec had left.
+
+    Args:
+        peers: what to work with; a rule other than sgd or momentum is a UsageError.
+
+    Attributes:
+        codec: whose residual is what this worker has left to say; None where all updates are sent whole.
+        room: bytes of the longest one.
+        lr: rate of the newest.
+        samples: behind all that have been added here.
+        made: how many this worker has made.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        if peers.rule.factor is None:
+            raise UsageError(
+                f"rule: strategy decentralized applies momentum before an update is sent, expected sgd or momentum, "
+                f"got {peers.rule.name}"
+            )
+        self.params, self._schedule, self._factor = peers.params, peers.schedule, peers.reduction_factor
+        size, dtype, given = self.params.size, self.params.dtype, peers.compression
+        self.codec = None if given is None else given.codec(size, dtype)
+        chosen = given or Compression("none", 1.0, 0.0, 0, peers.rule.factor, peers.rule.weight_decay)
+        self._warmup, self._sync_every = chosen.warmup, chosen.sync_every
+        self._before = BeforeEncoding(chosen, size, dtype, peers.clip_norm, workers=1)
+        self._update: Vector = np.zeros(size, dtype)
+        self.room = 0 if self.codec is None else self.codec.max_nbytes()
+        if self.codec is None or self._warmup or self._sync_every:
+            self.room = max(self.room, self._update.nbytes)
+        self.lr = peers.schedule(0)
+        self.samples = self.made = 0
+        if self.codec is not None:
+            self.codec.warm_up()
+
+    def arrays(self) -> dict[str, Vector]:
+        """What is to be saved, as views."""
+        return left_over(self.codec, self._before)
+
+    def share(self, others: Sequence[State], first: bool) -> list[str]:
+        """Takes up what another number of workers had: see `share_left_over`."""
+        return share_left_over(self.codec, self._before, others, first, 1.0)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the next one is to be sent whole."""
+        every = self._sync_every
+        return self.codec is None or self.samples < self._warmup or bool(every and (self.made + 1) % every == 0)
+
+    def make(self, grads: Vector, payload: Bytes, whole: bool) -> int:
+        """Writes one.
+
+        Args:
+            grads: mean gradient at the parameters as they are; not changed.
+            payload: `room` bytes.
+            whole: do not encode.
+
+        Returns:
+            Its bytes; 0 where it is not finite. Of a gradient that is not nothing remains, neither in the momentum nor
+            in the residual; momentum that is not starts again at 0.
+        """
+        if sparse.look(grads) < 0:
+            return 0
+        self.lr = self._schedule(self.samples)
+        if not self._before(self._update, grads, self.params, -self.lr * self._factor):
+            return 0
+        self.made += 1
+        if self.codec is not None and not whole:
+            return self.codec.encode(self._update, payload)
+        sent = payload[: self._update.nbytes].view(self._update.dtype)
+        if self.codec is not None:
+            self.codec.send_whole(self._update)
+        sent[:] = self._update
+        return self._update.nbytes
+
+    def add(self, payload: Bytes, whole: bool, samples: int) -> None:
+        """Adds one, its own or another's, to the parameters.
+
+        Raises:
+            CodecError: it is damaged.
+        """
+        if whole or self.codec is None:
+            np.add(self.params, payload.view(self.params.dtype), out=self.params)
+        else:
+            self.codec.decode_add(payload, self.params)
+        self.samples += samples

@@ -1,0 +1,269 @@
+"""Decentralized SGD: each worker applies its updates and everyone else's, as they come (Strom, Interspeech 2015)."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.checkpoint import restore as keeping
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
+from psgd.collectives import Communicator
+from psgd.collectives.waiting import Waiter
+from psgd.strategies.decentralized import distance
+from psgd.strategies.decentralized.flood import (
+    APPLIED,
+    KIND,
+    ORIGIN,
+    SAMPLES,
+    STOP,
+    VALUE,
+    VALUE2,
+    Flood,
+    Kind,
+    Message,
+)
+from psgd.strategies.decentralized.flood_update import Updates
+from psgd.worker import status_rounds
+from psgd.worker.checkpoint_barrier import Meeting
+from psgd.worker.checkpoint_points import Cuts
+from psgd.worker.context import Peers
+from psgd.worker.liveness import Watch
+
+Vector = NDArray[np.floating]
+
+WHOLE_AHEAD = 4
+"""The window where updates are sent whole, which take much memory."""
+
+
+class FloodWorker(Cuts):
+    """A worker. Implements `psgd.worker.interface.Client`.
+
+    A step takes the worker's own update, sends it, and adds all that has come meanwhile; the sender adds what others
+    will add, not what it meant. No two workers need to have the same parameters at any moment, but each adds every
+    update once, and each worker's in their order. An update that is not finite is left out by all.
+
+    A worker that is `window` updates ahead of what some other is known to have applied waits in `step`, and applies
+    what comes. So at most `window` messages of each worker are under way or in memory anywhere.
+
+    At the end all have added all updates, and differ by rounding only; all leave with worker 0's bits. What residuals
+    hold then is not sent. A stop reaches the others with worker 0's next message.
+
+    At a cut all have added all updates that were made before it; each saves its own parameters.
+
+    Attributes:
+        version: updates in `params`, of all workers.
+        waited_s: seconds in `step`.
+        applied: int64 updates of each worker that were applied here, those that were left out too.
+        updates: the codec, and what is made of gradients.
+        disagreement: largest difference of an element between a worker and worker 0 before all took worker 0's, known
+            after `finish`.
+    """
+
+    def __init__(self, peers: Peers, links: list[list[int]], window: int) -> None:
+        super().__init__()
+        self.params = peers.params
+        self.grads: Vector = np.zeros_like(peers.params)
+        self.version = 0
+        self.waited_s = self.disagreement = 0.0
+        self.stop = False
+        self.bytes_sent = self.bytes_received = 0
+        self.updates = Updates(peers)
+        self._metrics, self._window = peers.metrics, window
+        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        self._rank, size = workers.rank, workers.size
+        self._together = Communicator(workers)
+        self._watch = Watch(workers, peers.alarm, "decentralized")
+        self._waiter = Waiter.for_node(workers, self._watch.check)
+        self._meeting = Meeting(workers, self, self._watch, self._waiter, words=1)
+        self._comm = workers.Dup()
+        self._flood = Flood(self._comm, links, self.updates.room, self._deliver)
+        self.applied = np.zeros(size, np.int64)
+        self._told = np.zeros(size, np.int64)  # of them, what others know
+        self._lag = np.zeros(size, np.int64)
+        self._owes = False  # a whole update has come that its origin should soon know of
+        self._theirs = [0] * size  # updates of this worker that each has applied
+        self._theirs[self._rank] = 1 << 62
+        self._done = self._mine = 0
+        self._resumed = False
+        self._limit = window
+        self._began = 0.0
+
+    def start(self) -> None:
+        """See `Client`."""
+        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
+        if not self._resumed:
+            self._together.Bcast(self.params, 0)
+        self._flood.open()
+        self._together.Barrier()
+        self._metrics.restart()
+        self._began = time.perf_counter()
+
+    def overlap(self, samples: int) -> None:
+        """See `Client`."""
+
+    def step(self, samples: int, loss: float) -> None:
+        """See `Client`. Waits only where this worker is `window` updates ahead."""
+        began = time.perf_counter()
+        self.saving = False
+        self._watch.check()
+        with self._watch.guard():
+            whole = samples > 0 and self._push(samples, loss)
+            self._limit = min(self._window, WHOLE_AHEAD) if whole else self._window
+            self._waiter.soon(self._may_go_on)
+        if wanted := self._meeting.wanted(self._mine):
+            self._meeting.call(range(self.applied.size))
+        if wanted or self._meeting.called():
+            self._cut()
+        if self._rank == 0:
+            self.stop = self._metrics.stop
+        self.stop = self.stop or self.leaving
+        self.waited_s += time.perf_counter() - began
+
+    def _may_go_on(self) -> bool:
+        self._take()
+        return self._mine - min(self._theirs) < self._limit
+
+    def _cut(self) -> None:
+        """Waits until all have come, and has applied what they have made; they do too before anybody goes on."""
+        made = self._meeting.come(self._mine, self._taken, words=(self._mine,))[:, 0]
+
+        def all_applied() -> bool:
+            self._take()
+            return bool((self.applied == made).all())
+
+        with self._watch.guard():
+            self._waiter.soon(all_applied)
+        self._meeting.part()
+
+    def _taken(self) -> bool:
+        self._take()
+        return True
+
+    def state(self) -> State:
+        """See `Client`."""
+        facts = {"version": self.version, "samples": self.updates.samples, "made": self.updates.made}
+        tensors = {"params": self.params, "applied": self.applied} | self.updates.arrays()
+        return State(tensors, facts | self.facts())
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """See `Client`. With another number of workers the first one says what all had left to say."""
+        saved, updates = keeping.saved(state, others), self.updates
+        self._resumed = True
+        self.version = keeping.common(saved, "version")
+        updates.samples = keeping.common(saved, "samples")
+        updates.made = max(int(each.facts.get("made", 0)) for each in saved)
+        self.resume(saved)
+        if state is None:
+            self.params[:] = vectors.weights(saved)
+            return ["the workers' own parameters: all begin with the mean", *updates.share(saved, self._rank == 0)]
+        keeping.put_back({"params": self.params, "applied": self.applied} | updates.arrays(), state)
+        self._told[:] = self.applied
+        self._mine = int(self.applied[self._rank])
+        self._theirs = [self._mine if k != self._rank else mine for k, mine in enumerate(self._theirs)]
+        return []
+
+    def _push(self, samples: int, loss: float) -> bool:
+        """Makes an update, sends it and takes it; returns whether it was whole."""
+        updates, message = self.updates, self._flood.compose()
+        whole = updates.whole
+        length = updates.make(self.grads, message.payload, whole)
+        self._mine += 1
+        self._tell(message, Kind.WHOLE if whole else Kind.UPDATE, samples, loss, length=length)
+        self._apply(message)
+        return whole
+
+    def _tell(
+        self, message: Message, kind: int, samples: int = 0, value: float = 0.0, value2: float = 0.0, length: int = 0
+    ) -> None:
+        """Sends a message, with what this worker has applied."""
+        words, stop = message.words, self._rank == 0 and self._metrics.stop
+        words[SAMPLES], words[STOP] = samples, stop
+        message.values[VALUE], message.values[VALUE2] = value, value2
+        words[APPLIED:] = self._told[:] = self.applied
+        self._owes = False
+        self._flood.send(message, kind, length)
+
+    def _take(self) -> None:
+        """Applies what has come, and says so where its origins may wait to hear it."""
+        self._flood.poll()
+        np.subtract(self.applied, self._told, out=self._lag)
+        self._lag[self._rank] = 0
+        if self._owes or 2 * int(self._lag.max()) >= self._window:
+            self._tell(self._flood.compose(), Kind.APPLIED)
+
+    def _deliver(self, message: Message) -> None:
+        """Another worker's message, new."""
+        words = message.words
+        origin, kind = int(words[ORIGIN]), int(words[KIND])
+        self._theirs[origin] = int(words[APPLIED + self._rank])
+        self.stop = self.stop or (origin == 0 and bool(words[STOP]))
+        if kind in (Kind.UPDATE, Kind.WHOLE):
+            self._owes = self._owes or kind == Kind.WHOLE
+            self._apply(message)
+        elif kind == Kind.DONE:
+            self._done += 1
+        if self._rank == 0 and kind == Kind.DONE:
+            self._metrics.ended(origin, *message.values[VALUE:APPLIED].tolist())
+        elif self._rank == 0 and kind == Kind.REPORT:
+            status_rounds.report(self._metrics, *message.values[VALUE:APPLIED].tolist())
+
+    def _apply(self, message: Message) -> None:
+        """Adds an update, its own or another's."""
+        origin, samples, length = int(message.words[ORIGIN]), int(message.words[SAMPLES]), message.length
+        if length:
+            self.updates.add(message.payload[:length], int(message.words[KIND]) == Kind.WHOLE, samples)
+            self.version += 1
+        if self._rank == 0:
+            if length:
+                np.subtract(self.applied, message.words[APPLIED:], out=self._lag)
+                stale = int(np.maximum(self._lag, 0, out=self._lag).sum())
+                self._metrics.count(origin, 1, samples, samples * float(message.values[VALUE]), stale)
+                self._metrics.progress(self.updates.samples, self.version, self.updates.lr)
+            else:
+                self._metrics.dropped[origin] += 1
+        self.applied[origin] += 1
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """See `Client`."""
+        if self._rank == 0:
+            status_rounds.report(self._metrics, accuracy, loss)
+        else:
+            self._tell(self._flood.compose(), Kind.REPORT, 0, accuracy, loss)
+
+    def finish(self) -> None:
+        """See `Client`."""
+        computed = time.perf_counter() - self._began - self.waited_s
+        with self._watch.guard():
+            self._tell(self._flood.compose(), Kind.DONE, 0, self.waited_s, computed)
+            self._done += 1
+            self._waiter.until(self._all_here)
+            if self._rank == 0:
+                self._metrics.ended(0, self.waited_s, computed)
+            self._flood.leave()
+            self._waiter.soon(self._all_left)
+        self.bytes_sent, self.bytes_received = self._flood.bytes_sent, self._flood.bytes_received
+        self._flood.close()
+        self._take_one()
+        self._watch.close()
+        self._comm.Free()
+        self._together.free()
+
+    def _all_here(self) -> bool:
+        self._take()
+        if self._meeting.called():
+            self._cut()
+            self.on_cut()
+        return self._done == self.applied.size
+
+    def _all_left(self) -> bool:
+        self._flood.poll()
+        return self._flood.ended
+
+    def _take_one(self) -> None:
+        """Gives all worker 0's parameters, and measures how far they were from them."""
+        own = self.params.copy()
+        self._together.Bcast(self.params, 0)
+        self.disagreement = distance.largest(self._together, own, self.params)

@@ -1,0 +1,248 @@
+"""Gossip averaging: workers train on parameters of their own, and average them two by two while they go on.
+
+AD-PSGD (Lian, Zhang, Zhang and Liu, ICML 2018). Workers of even rank are active, those of odd rank passive. An active
+one i sends its x_i to a passive one j; j, in its next step, answers with its own x_j and moves to the mean; when the
+answer has come, i moves by as much the other way:
+
+    x_j <- x_j + (x_i - x_j)/2        x_i <- x_i + (x_j - x_i)/2
+
+On the right both x are as they were sent: i may have taken steps since, and keeps them. So each exchange keeps the sum
+of all parameters (to rounding). Nobody waits; and as the active ask the passive only, they cannot wait in a circle.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd import collectives
+from psgd.checkpoint import restore as keeping
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
+from psgd.collectives import traffic
+from psgd.collectives.waiting import Waiter
+from psgd.kernels.errors import UsageError
+from psgd.optim.optimizer import Stepper
+from psgd.runtime.agreement import gather
+from psgd.runtime.rng import generator
+from psgd.strategies.decentralized import distance
+from psgd.strategies.decentralized.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, WORDS, Exchanges
+from psgd.worker import status_rounds
+from psgd.worker.checkpoint_barrier import Meeting
+from psgd.worker.checkpoint_points import Cuts
+from psgd.worker.context import Peers
+from psgd.worker.liveness import Watch
+
+Vector = NDArray[np.floating]
+
+
+class Gossip(Cuts):
+    """A worker. Implements `psgd.worker.interface.Client`.
+
+    In its step a worker takes its own, with any rule, then looks: an active one takes the answer to its last exchange
+    and begins another, with a random one, drawn the same in all runs; a passive one answers all that have asked. Rate,
+    version and stop go by what it knows of the others, which comes with their parameters.
+
+    At the end all exchanges are finished, and all leave with the mean of all, the same bits. At a cut all are finished
+    too; each saves its own parameters.
+
+    Attributes:
+        params: this worker's own, the caller's vector.
+        version: steps of all workers that this one knows of.
+        waited_s: seconds in `step`.
+        exchanges: with others, and what is known of them.
+        disagreement: largest difference of an element between a worker and the mean at the end; known after `finish`.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        if peers.compression is not None:
+            raise UsageError("compress: peers=pairs averages whole parameters, expected none: or take other peers")
+        super().__init__()
+        self.params = peers.params
+        self.grads: Vector = np.zeros_like(peers.params)
+        self.version = 0
+        self.waited_s = self.disagreement = 0.0
+        self.stop = False
+        self.bytes_sent = self.bytes_received = 0
+        self._metrics, self._factor = peers.metrics, peers.reduction_factor
+        self._stepper = Stepper(peers)
+        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        self._workers, self._rank = workers, workers.rank
+        self._together = collectives.Communicator(workers)
+        self._watch = Watch(workers, peers.alarm, "decentralized")
+        self._waiter = Waiter.for_node(workers, self._watch.check)
+        self._meeting = Meeting(workers, self, self._watch, self._waiter, words=WORDS)
+        self._resumed = False
+        self._comm = workers.Dup()
+        self.exchanges = Exchanges(self._comm, self.params)
+        self._random = generator(0, "decentralized", "pairs", self._rank)
+        self._shown = np.zeros_like(self.exchanges.lines)
+        self._reports: list[tuple[float, float]] = []
+        self._began = 0.0
+
+    def start(self) -> None:
+        """See `Client`."""
+        # Compiles now what the end needs.
+        self._together.Allreduce(MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN)
+        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)
+        if not self._resumed:
+            self._together.Bcast(self.params, 0)
+        self._together.Barrier()
+        self._metrics.restart()
+        self._began = time.perf_counter()
+
+    def overlap(self, samples: int) -> None:
+        """See `Client`."""
+
+    def step(self, samples: int, loss: float) -> None:
+        """See `Client`. Waits for nobody."""
+        began = time.perf_counter()
+        self.saving = False
+        self._watch.check()
+        exchanges, lines = self.exchanges, self.exchanges.lines
+        line = lines[self._rank]
+        if samples:
+            self._stepper.take(self.grads, self._factor, float(lines[:, SAMPLES].sum()))
+            line[PUSHES] += 1
+            line[SAMPLES] += samples
+            line[LOSS] += samples * loss
+        if self._rank == 0:
+            line[STOP] = self._metrics.stop
+        with self._watch.guard():
+            exchanges.look()
+            if exchanges.active and exchanges.idle:
+                exchanges.ask(exchanges.passive[self._random.integers(len(exchanges.passive))])
+        if wanted := self._meeting.wanted(self._stepper.version):
+            self._meeting.call(range(self._workers.size))
+        if wanted or self._meeting.called():
+            self._cut()
+        self.version, self.stop = int(lines[:, PUSHES].sum()), bool(lines[0, STOP]) or self.leaving
+        if self._rank == 0:
+            self._show()
+        self.waited_s += time.perf_counter() - began
+
+    def _cut(self) -> None:
+        """Waits until all have come, and no exchange is under way; all know each other's lines then."""
+        if self.exchanges.active:
+            with self._watch.guard():
+                self._waiter.soon(self._idle)
+        line = self.exchanges.lines[self._rank].tolist()
+        self.exchanges.lines[:] = self._meeting.come(self._stepper.version, self._idle, words=line)
+        self.version = int(self.exchanges.lines[:, PUSHES].sum())
+        if self._rank == 0:
+            self._show()
+        self._meeting.part()
+
+    def state(self) -> State:
+        """See `Client`."""
+        lines = self.exchanges.lines
+        facts: dict[str, Any] = {"version": int(lines[:, PUSHES].sum()), "samples": int(lines[:, SAMPLES].sum())}
+        facts |= {"steps": self._stepper.version, "random": _position(self._random)}
+        tensors = {"params": self.params, "lines": lines} | self._stepper.arrays
+        return State(tensors, facts | self.facts())
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """See `Client`. With another number of workers worker 0 stands for what all have done."""
+        saved, lines = keeping.saved(state, others), self.exchanges.lines
+        self._resumed = True
+        self.resume(saved)
+        if state is None:
+            self.params[:] = vectors.weights(saved)
+            lines[0, PUSHES], lines[0, SAMPLES] = keeping.common(saved, "version"), keeping.common(saved, "samples")
+            kept = ["the workers' own parameters: all begin with the mean", *self._stepper.share(saved)]
+        else:
+            keeping.put_back({"params": self.params, "lines": lines} | self._stepper.arrays, state)
+            self._stepper.version = int(keeping.fact(state, "steps"))
+            _set_position(self._random, keeping.fact(state, "random"))
+            kept = []
+        lines[:, STOP] = 0
+        self._shown[:] = lines
+        self.version = int(lines[:, PUSHES].sum())
+        return kept
+
+    def _show(self) -> None:
+        """Worker 0 counts what is new."""
+        lines = self.exchanges.lines
+        for worker, (pushes, samples, loss, _) in enumerate((lines - self._shown).tolist()):
+            if pushes:
+                self._metrics.count(worker, int(pushes), int(samples), loss)
+        self._shown[:] = lines
+        self._metrics.progress(int(lines[:, SAMPLES].sum()), self.version, self._stepper.lr)
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """See `Client`. Worker 0's counts at once, others' at the end."""
+        if self._rank == 0:
+            status_rounds.report(self._metrics, accuracy, loss)
+        else:
+            self._reports.append((accuracy, loss))
+
+    def finish(self) -> None:
+        """See `Client`."""
+        exchanges = self.exchanges
+        mine = {
+            "line": exchanges.lines[self._rank].tolist(),
+            "seconds": (self.waited_s, time.perf_counter() - self._began - self.waited_s),
+            "reports": self._reports,
+        }
+        with self._watch.guard():
+            if exchanges.active:
+                self._waiter.soon(self._idle)
+                for partner in exchanges.passive if self._rank == 0 and self.stop else []:
+                    exchanges.ask(partner)  # its last one may have begun before the stop; all others ask one of these
+                    self._waiter.soon(self._idle)
+            all_here = self._comm.Ibarrier()  # the active come with no exchange under way, so then there is none at all
+            self._waiter.until(lambda: self._answered() and all_here.Test())
+            told = gather(self._workers, mine)
+        exchanges.lines[:] = [each["line"] for each in told]
+        self.version = int(exchanges.lines[:, PUSHES].sum())
+        if self._rank == 0:
+            self._show()
+            for worker, each in enumerate(told):
+                self._metrics.ended(worker, *each["seconds"])
+                for accuracy, loss in each["reports"]:
+                    status_rounds.report(self._metrics, accuracy, loss)
+        exchanges.close()
+        self._watch.close()
+        self._take_mean()
+        self._comm.Free()
+        self._together.free()
+
+    def _answered(self) -> bool:
+        """The same while it waits for the end, in which it may be cut."""
+        if self._meeting.called():
+            self._cut()
+            self.on_cut()
+        return self._idle()
+
+    def _idle(self) -> bool:
+        self.exchanges.look()
+        return self.exchanges.idle
+
+    def _take_mean(self) -> None:
+        """Gives all the mean of all, and measures how far they were from it."""
+        own = self.params.copy()
+        self._together.Allreduce(MPI.IN_PLACE, self.params, collectives.MEAN)
+        nbytes = traffic.allreduce(self._workers.size, own.nbytes)
+        self.bytes_sent, self.bytes_received = (
+            self.exchanges.bytes_sent + nbytes,
+            self.exchanges.bytes_received + nbytes,
+        )
+        self.disagreement = distance.largest(self._together, own, self.params)
+
+
+def _position(random: np.random.Generator) -> list[int]:
+    """Where a generator of `psgd.runtime.rng` stands."""
+    state: Any = random.bit_generator.state
+    words = (*state["state"]["counter"], *state["buffer"], state["buffer_pos"], state["has_uint32"], state["uinteger"])
+    return [int(word) for word in words]
+
+
+def _set_position(random: np.random.Generator, words: Sequence[int]) -> None:
+    """Puts one of the same key there."""
+    state: Any = random.bit_generator.state
+    state["state"]["counter"][:], state["buffer"][:] = words[:4], words[4:8]
+    state["buffer_pos"], state["has_uint32"], state["uinteger"] = words[8:]
+    random.bit_generator.state = state

@@ -1,0 +1,74 @@
+"""EASGD in its first form: workers on GPUs, the centre on the host.
+
+Zhang, Choromanska and LeCun (2015); You, Buluc and Demmel (2017). A worker's steps need the host only where it meets
+the centre.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from psgd.backend import pinned
+from psgd.kernels.array import Array
+from psgd.worker.context import Peers
+
+if TYPE_CHECKING:
+    from psgd.strategies.easgd.easgd import Order
+
+
+class OnHost:
+    """Implements `psgd.strategies.easgd.easgd.Order`; what is not here is that of the order on the host.
+
+    Args:
+        peers: with parameters on a GPU.
+        *more: what an order is made with besides.
+        order: called with both, parameters on the host.
+
+    Attributes:
+        displacement: on the GPU.
+    """
+
+    def __init__(self, peers: Peers, *more: Any, order: Callable[..., "Order"]) -> None:
+        self._params = peers.params
+        self._host = pinned.empty(self._params.shape, self._params.dtype)
+        self._order: Any = order(replace(peers, params=self._host), *more)
+        self._pins = pinned.Pin(self._order.displacement)
+        self.displacement: Array = np.zeros_like(self._params)
+        self._centre: Array = np.empty_like(self._params)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._order, name)
+
+    @property
+    def centre(self) -> Array:
+        """A copy, as the host's order knows the centre now."""
+        pinned.upload(self._centre, self._order.centre)
+        pinned.wait()
+        return self._centre
+
+    def begin(self) -> None:
+        """See `Order`."""
+        pinned.download(self._host, self._params)
+        pinned.wait()
+        self._order.begin()
+        pinned.upload(self._params, self._host)
+        pinned.wait()
+
+    def note(self, samples: int, loss: float) -> None:
+        """See `Order`."""
+        self._order.note(samples, float(loss))
+
+    def pull(self, rate: float, lr: float) -> None:
+        """See `Order`. The displacement goes to the GPU while this process sends or tells."""
+        pinned.download(self._host, self._params)
+        pinned.wait()
+        self._order.pull(rate, lr)
+        pinned.upload(self.displacement, self._order.displacement)
+
+    def finish(self, waited_s: float) -> None:
+        """See `Order`."""
+        pinned.wait()
+        self._order.finish(waited_s)
+        self._pins.release()

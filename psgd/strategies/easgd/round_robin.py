@@ -1,0 +1,240 @@
+"""EASGD's original order: the centre goes round the workers, 0, 1, ..., and whoever has it exchanges with it.
+
+One exchange after the other, P messages of the whole vector for each round: what the synchronous order replaces by an
+all-reduce. A worker that is done hands the centre on unchanged until all are; then the centre goes round once more.
+What worker 0 has to know travels with it.
+
+So does the word that a round is a cut: worker 0 says so, and each worker is cut at its turn, as the others were at
+theirs. Nobody waits. On its way is the centre alone, which the last worker has sent on; it saves it, and with it what
+worker 0 has still to hear.
+"""
+
+import time
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.checkpoint import restore as keeping
+from psgd.checkpoint import vectors
+from psgd.checkpoint.state import State
+from psgd.collectives.requests import close
+from psgd.collectives.tags import Tag
+from psgd.collectives.waiting import Waiter
+from psgd.kernels import elastic
+from psgd.strategies.easgd.tally import Tally
+from psgd.worker import status_rounds
+from psgd.worker.checkpoint_points import Cuts
+from psgd.worker.context import Peers
+from psgd.worker.liveness import Watch
+
+Vector = NDArray[np.floating]
+
+_VERSION, _TOTAL, _STOP, _LAST, _WISH, _SAVE, _CUT, _HEAD = range(8)
+"""Exchanges; samples; worker 0's wish; who found that all are done; a wish for a cut; whether this round is one, and
+what it is called."""
+_PUSHES, _SAMPLES, _LOSS, _STALENESS, _DONE, _WAITED, _COMPUTED, _WORDS = range(8)  # of each worker's last turn
+
+
+class RoundRobin:
+    """A worker's part. Implements `psgd.strategies.easgd.easgd.Order`.
+
+    The next centre is received into a buffer of its own, from the moment that the last one was used, so that the
+    worker before this one need not wait long; `centre` is what this worker sent on last.
+    """
+
+    def __init__(self, peers: Peers, cuts: Cuts, period: int) -> None:
+        self._cuts, self._period = cuts, period
+        self._turns = 0  # of worker 0
+        self._resumed = False
+        self.samples = self.version = 0
+        self.stop = False
+        self.bytes_sent = self.bytes_received = 0
+        self._params, self._metrics = peers.params, peers.metrics
+        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        self._watch = Watch(workers, peers.alarm)
+        self._waiter = Waiter.for_node(workers, self._watch.check)
+        self._comm = comm = workers.Dup()
+        self._rank, self._size = comm.rank, comm.size
+        self._left, self._right = (self._rank - 1) % self._size, (self._rank + 1) % self._size
+        self.displacement: Vector = np.empty_like(self._params)
+        self.centre: Vector = np.empty_like(self._params)
+        self._incoming: Vector = np.empty_like(self._params)
+        self._head_in, self._head = (np.zeros(_HEAD + _WORDS * self._size) for _ in range(2))
+        self._told = self._head[_HEAD:].reshape(self._size, _WORDS)
+        self._receives = [comm.Recv_init(each, self._left, Tag.DATA) for each in (self._head_in, self._incoming)]
+        self._sends = [comm.Send_init(each, self._right, Tag.DATA) for each in (self._head, self.centre)]
+        self._both = [*self._receives, *self._sends]
+        self._close = weakref.finalize(self, close, self._receives, self._sends)
+        self._tally = Tally()
+        self._here = self._rank == 0  # the centre, before its first round
+        self._lr = 0.0
+        self._began = time.perf_counter()
+
+    def begin(self) -> None:
+        """See `Order`."""
+        none = self._params[:0]
+        elastic.forward(none, none, none, none, 0.0)
+        if self._resumed:
+            for array in (self.centre, self._head):
+                self._waiter.soon(self._comm.Ibcast(array, self._size - 1).Test)
+            self._head_in[:] = self._head
+        else:
+            self._waiter.soon(self._comm.Ibcast(self._params, 0).Test)
+            self.centre[:] = self._params
+            self._head_in[_LAST] = -1
+        if self._here:
+            self._incoming[:] = self.centre
+        else:
+            MPI.Prequest.Startall(self._receives)
+        self._metrics.restart()
+        self._began = time.perf_counter()
+
+    def note(self, samples: int, loss: float) -> None:
+        """See `Order`. Lets the next centre come."""
+        self._watch.check()
+        if not self._here:
+            self._watch.passed(self._receives)
+        self._tally.note(samples, loss)
+
+    def pull(self, rate: float, lr: float) -> None:
+        """See `Order`. Waits for the centre and sends it on."""
+        self._lr = lr
+        self._take()
+        elastic.forward(self.displacement, self._params, self._incoming, self.centre, rate)
+        self._tell()
+        self._head[_VERSION] += 1
+        self.version = int(self._head[_VERSION])
+        MPI.Prequest.Startall(self._both)
+
+    def push(self) -> None:
+        """See `Order`. Waits until the next worker has the centre."""
+        self._sent()
+
+    def _take(self) -> None:
+        """Waits for the centre and what is told with it."""
+        if self._here:
+            self._here = False
+        else:
+            self._waiter.soon(self._came)
+            self.bytes_received += self._incoming.nbytes + self._head_in.nbytes
+        self._head[:] = self._head_in
+        if self._rank == 0:
+            self._count()
+        self._cut()
+        self.stop = bool(self._head[_STOP])
+
+    def _cut(self) -> None:
+        """Hears whether this round is a cut. Worker 0 says so; the last one, which only brings the centre, is none."""
+        head, cuts = self._head, self._cuts
+        wish = cuts.told()
+        if wish > head[_SAVE] or self._rank == 0:  # else this very cut fulfils it
+            head[_WISH] = max(head[_WISH], wish)
+        if self._rank > 0:
+            cuts.hear(int(head[_SAVE]), int(head[_CUT]))
+            return
+        self._turns += 1
+        head[_SAVE] = 0
+        if head[_LAST] < 0:
+            cuts.agree(int(head[_WISH]), self._turns * self._period)
+            head[_WISH] = 0
+            head[_SAVE], head[_CUT] = cuts.saving * (1 + cuts.leaving), cuts.cut
+
+    def meet(self, steps: int) -> None:
+        """See `Order`."""
+
+    def state(self) -> State:
+        """See `Order`."""
+        facts = {"version": int(self._head[_VERSION]), "samples": int(self._head[_TOTAL]), "exchange": self.version}
+        facts |= {"known": self.samples}
+        if self._rank + 1 < self._size:
+            return State({}, facts)
+        return State({"centre": self.centre, "head": self._head}, {"weights": "centre"} | facts)
+
+    def restore(self, state: State | None, others: Sequence[State]) -> None:
+        """See `Order`. With another number of workers what worker 0 has still to hear is not told."""
+        saved, head = keeping.saved(state, others), self._head
+        version, samples = keeping.common(saved, "version"), keeping.common(saved, "samples")
+        self.version, self.samples = version, samples
+        if self._rank + 1 == self._size:
+            self.centre[:] = vectors.weights(saved)
+            if state is not None:
+                keeping.put_back({"head": head}, state)
+        head[[_VERSION, _TOTAL, _STOP, _LAST, _WISH, _SAVE]] = version, samples, 0, -1, 0, 0
+        self._told[:, _DONE:] = 0
+        if state is not None:
+            self.version, self.samples = (int(keeping.fact(state, name)) for name in ("exchange", "known"))
+        self._resumed = True
+        self._cuts.resume(saved)
+        self._turns = self._cuts.cut_at // self._period
+
+    def _came(self) -> bool:
+        return self._watch.passed(self._receives)
+
+    def _sent(self) -> None:
+        self._waiter.soon(self._gone)
+        self.bytes_sent += self.centre.nbytes + self._head.nbytes
+
+    def _gone(self) -> bool:
+        return self._watch.passed(self._sends)
+
+    def _tell(self) -> None:
+        """Writes this worker's line."""
+        tally, told, version = self._tally, self._told[self._rank], int(self._head[_VERSION])
+        told[:_DONE] = tally.pushes, tally.samples, tally.loss, version - self.version
+        self._head[_TOTAL] += tally.samples
+        self.samples = int(self._head[_TOTAL])
+        tally.clear()
+        if self._rank == 0:
+            self._count_line(0)
+            self._metrics.progress(self.samples, version, self._lr)
+
+    def _count(self) -> None:
+        """Worker 0 counts what was told since its last turn, and says whether to stop."""
+        self._head[_STOP] = self._metrics.stop
+        for worker in range(1, self._size):
+            self._count_line(worker)
+
+    def _count_line(self, worker: int) -> None:
+        pushes, samples, loss, staleness, *_ = self._told[worker].tolist()
+        self._told[worker, :_DONE] = 0
+        self._metrics.count(worker, int(pushes), int(samples), loss, int(staleness))
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """See `Order`."""
+        status_rounds.report(self._metrics, accuracy, loss)
+
+    def finish(self, waited_s: float) -> None:
+        """See `Order`."""
+        computed = time.perf_counter() - self._began - waited_s
+        while not self._hand_on(waited_s, computed):
+            pass
+        self.version, self.samples = int(self._head[_VERSION]), int(self._head[_TOTAL])
+        if self._rank == 0:
+            self._metrics.progress(self.samples, self.version, self._lr)
+            for worker, told in enumerate(self._told.tolist()):
+                self._metrics.ended(worker, told[_WAITED], told[_COMPUTED])
+        self._close()
+        self._watch.close()
+        self._comm.Free()
+
+    def _hand_on(self, waited_s: float, computed_s: float) -> bool:
+        """Sends the centre on unchanged; whether this was the last time."""
+        self._take()
+        np.copyto(self.centre, self._incoming)
+        last = int(self._head[_LAST])
+        if last < 0:
+            self._tell()
+            self._told[self._rank, _DONE:] = 1, waited_s, computed_s
+            if self._told[:, _DONE].all():
+                self._head[_LAST] = self._rank
+        if self._head[_LAST] < 0:
+            MPI.Prequest.Startall(self._receives)
+        if self._right != last:
+            MPI.Prequest.Startall(self._sends)
+            self._sent()
+        if self._cuts.saving:
+            self._cuts.on_cut()
+        return bool(self._head[_LAST] >= 0)

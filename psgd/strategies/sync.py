@@ -1,0 +1,43 @@
+"""sync: all live workers at clock c make one group; then all go on.
+
+Equal to one process with the batches joined. The order is fixed by clock and rank: contributions are summed in
+worker order, so a run repeats bit for bit. A worker that is done leaves the group; a push of 0 samples keeps its
+place in the clock and adds nothing.
+"""
+
+from psgd.server.log import Action, Cut, Member
+from psgd.server.wire import Header
+
+
+class Synchronous:
+    """Waits for every live worker, then applies and releases them together."""
+
+    fixed_order = True
+
+    def __init__(self, workers: int) -> None:
+        self._live = set(range(workers))
+        self._waiting: dict[int, Member] = {}
+
+    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        self._waiting[push.worker] = Member(push.worker, push.push)
+        return self._complete()
+
+    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+        """See `psgd.strategies.Strategy`."""
+        self._live.discard(worker)
+        return self._complete()
+
+    def restore(self, cut: Cut) -> None:
+        """See `psgd.strategies.Strategy`. Nobody waits between two clocks."""
+
+    def _complete(self) -> tuple[Action, ...]:
+        if not self._waiting or len(self._waiting) < len(self._live):
+            return ()
+        workers = tuple(sorted(self._waiting))
+        group = tuple(self._waiting[worker] for worker in workers)
+        self._waiting.clear()
+        return (Action(group, workers),)
+
+
+create = Synchronous

@@ -1,0 +1,95 @@
+"""Parameters and gradient on a GPU, in front of a strategy that has them on the host: two copies a step."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.backend import pinned
+from psgd.kernels.array import Array
+
+if TYPE_CHECKING:
+    from psgd.worker.interface import Client
+
+
+class Staged:
+    """A worker. Implements `psgd.worker.interface.Client`; what is not here is the host's client's.
+
+    A step copies the gradient to the host, takes the step there, and starts copying the parameters back: the next
+    gradient waits for them on the GPU, not this process. Both host vectors are page-locked where they lie.
+
+    Args:
+        client: on the host, not started.
+        params: the caller's, on the GPU; final when `finish` returns.
+
+    Attributes:
+        params: as given.
+        grads: on the GPU, zero at first.
+        copied_s: seconds spent in waiting for the gradient and its copy.
+    """
+
+    def __init__(self, client: "Client", params: Array) -> None:
+        self._client, self.params = client, params
+        self.grads: Array = np.zeros_like(params)
+        self._pins = pinned.Pin(client.params, client.grads)  # the first may be so already
+        self._evaluated: Array = None
+        self.copied_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    @property
+    def on_cut(self) -> Callable[[], None]:
+        """See `Client`."""
+        return self._client.on_cut
+
+    @on_cut.setter
+    def on_cut(self, call: Callable[[], None]) -> None:
+        self._client.on_cut = call
+
+    @property
+    def evaluated_params(self) -> Array:
+        """What to evaluate: a copy of the host's, where that is not `params`."""
+        chosen = getattr(self._client, "evaluated_params", None)
+        if chosen is None:
+            return self.params
+        if self._evaluated is None:
+            self._evaluated = np.empty_like(self.params)
+        self._evaluated.set(chosen)
+        return self._evaluated
+
+    def start(self) -> None:
+        """See `Client`."""
+        self._client.start()
+        pinned.upload(self.params, self._client.params)
+
+    def overlap(self, samples: int) -> None:
+        """See `Client`."""
+
+    def step(self, samples: int, loss: float) -> None:
+        """See `Client`."""
+        began = time.perf_counter()
+        if samples:
+            pinned.download(self._client.grads, self.grads)
+        pinned.wait()  # for the parameters' copy as well, which are about to change
+        self.copied_s += time.perf_counter() - began
+        self._client.step(samples, float(loss))
+        pinned.upload(self.params, self._client.params)
+
+    def finish(self) -> None:
+        """See `Client`."""
+        pinned.wait()
+        self._client.finish()
+        pinned.upload(self.params, self._client.params)
+        pinned.wait()
+        self._pins.release()
+
+
+def host_copy(params: Array) -> NDArray[Any]:
+    """Its values in page-locked memory."""
+    host = pinned.empty(params.shape, params.dtype)
+    pinned.download(host, params)
+    pinned.wait()
+    return host

@@ -1,0 +1,61 @@
+"""Peers' processes end: by themselves, on time-out with all their children, and with a message."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from psgd.launch.bench.peers import processes
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ends(pid, within_s=10):
+    """SIGKILL is sent before `stop` returns; on a busy machine the process takes its time to vanish."""
+    limit = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < limit:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
+def test_output_and_environment():
+    code = "import os, psgd; print(os.environ['OMP_NUM_THREADS'], psgd.__name__)"
+    assert processes.output([sys.executable, "-c", code], 30) == "1 psgd\n"
+
+
+def test_failure_tells_the_last_lines():
+    with pytest.raises(RuntimeError, match=r"(?s)exit code 3.*broken"):
+        processes.output([sys.executable, "-c", "import sys; print('broken', file=sys.stderr); sys.exit(3)"], 30)
+
+
+def test_time_out_ends_children_too(tmp_path):
+    note = tmp_path / "pid"
+    code = (
+        "import pathlib, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
+        "time.sleep(60)"
+    )
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="no result within 3 s"):
+        processes.output([sys.executable, "-c", code], 3)
+    assert time.monotonic() - start < 15
+    assert ends(int(note.read_text()))
+
+
+def test_stop_twice_and_after_the_end():
+    process = processes.start([sys.executable, "-c", "pass"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process.wait(30)
+    processes.stop(process)
+    processes.stop(process)
+    assert process.returncode == 0
+    assert os.getpgid(0) != process.pid

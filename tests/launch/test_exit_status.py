@@ -1,0 +1,27 @@
+import pytest
+
+from psgd.launch import exit_status
+
+
+def test_report_is_read_back_and_leaves_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "outcome"
+    monkeypatch.setenv(exit_status.VARIABLE, str(path))
+    for code in (2, 0):
+        assert exit_status.report(code)
+        assert exit_status.read(path) == code
+    assert [entry.name for entry in tmp_path.iterdir()] == ["outcome"]
+
+
+def test_without_a_launcher_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.delenv(exit_status.VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert not exit_status.report(0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"exit": true}', '{"exit": "0"}', '{"exit": null}'])
+def test_what_is_no_report_reads_as_none(text, tmp_path):
+    path = tmp_path / "outcome"
+    if text is not None:
+        path.write_text(text)
+    assert exit_status.read(path) is None

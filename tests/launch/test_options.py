@@ -1,0 +1,250 @@
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from psgd import strategies
+from psgd.config import COMPRESSIBLE, NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
+from psgd.kernels.errors import DataError, UsageError
+from psgd.launch import options
+from psgd.optim import rules, schedules
+
+
+def test_each_field_is_an_option_with_a_good_default():
+    assert set(options.KINDS) == set(NAMES)
+    for name, value in asdict(TrainConfig()).items():
+        if value is not None:
+            assert options.KINDS[name].good(value), name
+            assert type(value) is options.KINDS[name].type, name
+
+
+def test_names_are_those_of_the_library():
+    assert options.KINDS["strategy"].names == tuple(strategies.NAMES)
+    assert options.KINDS["optimizer"].names == tuple(rules.NAMES)
+    assert options.KINDS["schedule"].names == tuple(schedules.NAMES)
+
+
+def test_defaults():
+    assert options.build({}) == TrainConfig()
+
+
+def test_flags_are_given_their_types():
+    got = options.build({"epochs": "3", "lr": "1e-2", "seed": "9", "log": "a/b.jsonl", "scale_lr": True})
+    assert got == TrainConfig(epochs=3, lr=0.01, seed=9, log=Path("a/b.jsonl"), scale_lr=True)
+
+
+def test_flags_win_over_the_file(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('batch-size = 64\nlr = 1\nmodel = "cnn"\nscale_lr = true\n')
+    got = options.build({"lr": "0.5", "scale_lr": False, "model": None}, str(file))
+    assert got == TrainConfig(batch_size=64, lr=0.5, model="cnn")
+
+
+WRONG_VALUES = {
+    "dataset": [""],
+    "model": ["MLP", ""],
+    "strategy": ["bsp"],
+    "workers": ["0", "-1", "1.5", "two"],
+    "servers": ["-1"],
+    "epochs": ["0", "1e3"],
+    "batch_size": ["0", "-32"],
+    "lr": ["0", "-0.1", "nan", "inf", "x"],
+    "optimizer": ["adamw"],
+    "momentum": ["1", "-0.1", "nan"],
+    "weight_decay": ["-1", "inf"],
+    "schedule": ["linear"],
+    "warmup_epochs": ["-1", "nan"],
+    "step_epochs": ["0"],
+    "step_factor": ["0", "nan"],
+    "clip_norm": ["-1", "nan"],
+    "reduction": ["max"],
+    "seed": ["-1", str(2**63)],
+    "eval_every": ["-1"],
+    "target_accuracy": ["1.01", "-0.1", "nan"],
+    "softsync": ["0", "x"],
+    "staleness": ["-1", "1.5"],
+    "period": ["0"],
+    "local_from": ["-1", "nan"],
+    "outer_lr": ["0", "inf"],
+    "outer_momentum": ["1", "-0.1"],
+    "easgd_order": ["tree"],
+    "rho": ["0", "nan"],
+    "accumulate": ["0"],
+    "staleness_lr": ["linear"],
+    "hidden": ["0", "1.5"],
+    "peers": ["", "random", "random:x", "random:1", "some"],
+    "window": ["0"],
+    "compress": ["zip"],
+    "density": ["0", "1.01", "nan"],
+    "compress_warmup": ["-1", "inf"],
+    "compress_sync": ["-1", "0.5"],
+    "record": [""],
+    "replay": [""],
+    "log": [""],
+    "save": ["", "weights.txt"],
+    "checkpoint_dir": [""],
+    "checkpoint_every": ["-1", "1.5"],
+    "checkpoint_minutes": ["-1", "nan"],
+    "checkpoint_keep": ["0"],
+    "save_signal": ["", "USR1", "KILL", "12"],
+    "placement": ["first"],
+    "log_dir": [""],
+    "device": ["gpu"],
+    "server_device": ["gpu"],
+    "data_device": ["gpu"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, all_ in WRONG_VALUES.items() for text in all_])
+def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
+    with pytest.raises(UsageError) as caught:
+        options.build({name: text})
+    message = str(caught.value)
+    assert message.startswith(f"--{name.replace('_', '-')}: expected ")
+    assert "got" in message
+
+
+def test_every_option_that_can_be_wrong_is_tested():
+    assert set(WRONG_VALUES) == set(NAMES) - {"scale_lr", "average_momentum", "inject", "resume"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr = '0.1'", "lr in FILE: expected a finite number above 0, got '0.1'"),
+        ("epochs = 2.0", "epochs in FILE: expected a whole number, at least 1, got 2.0"),
+        ("epochs = true", "epochs in FILE: expected a whole number, at least 1, got True"),
+        ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
+        ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
+        ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, got ['mlp']"),
+        ("log = 3", "log in FILE: expected a file's path, got 3"),
+        ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
+        ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
+        ("[train]\nlr = 1", "unknown option 'train'"),
+        ("batch-size = 3\nbatch_size = 3", "'batch_size' is there twice"),
+        ("lr = ", "not TOML"),
+    ],
+)
+def test_a_wrong_file(text, said, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        options.build({}, str(file))
+    assert said.replace("FILE", str(file)) in str(caught.value)
+    assert not isinstance(caught.value, options.UnreadableError)
+
+
+@pytest.mark.parametrize("path", ["missing.toml", ".", "with\0nul"])
+def test_an_unreadable_file_is_told_apart(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(options.UnreadableError, match="cannot be read"):
+        options.build({}, path)
+
+
+def test_binary_is_not_toml(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not TOML"):
+        options.build({}, str(file))
+
+
+@pytest.mark.parametrize(("workers", "fine"), [(None, True), ("1", True), ("2", False)])
+def test_no_server_needs_one_worker(workers, fine):
+    flags = {"servers": "0", "workers": workers}
+    if fine:
+        assert options.build(flags).servers == 0
+    else:
+        with pytest.raises(UsageError, match="--servers 0"):
+            options.build(flags)
+
+
+@pytest.mark.parametrize("name", ["log", "record"])
+def test_what_is_written_must_be_writable_and_is_not_created(tmp_path, name):
+    file = tmp_path / "run.jsonl"
+    options.check_files(TrainConfig(**{name: file}))
+    assert not file.exists()
+    with pytest.raises(UsageError, match="existing folder"):
+        options.check_files(TrainConfig(**{name: tmp_path / "no" / "run.jsonl"}))
+    with pytest.raises(UsageError, match=f"--{name}"):
+        options.check_files(TrainConfig(**{name: tmp_path}))
+
+
+def test_weights_must_be_writable_and_are_not_created(tmp_path):
+    options.check_files(TrainConfig(save=tmp_path / "a.npz"))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "folder.npz").mkdir()
+    for path in (tmp_path / "folder.npz", tmp_path / "no" / "a.npz", tmp_path / "a.txt"):
+        with pytest.raises(UsageError, match=r"--save .*: expected a"):
+            options.check_files(TrainConfig(save=path))
+
+
+def test_checkpoint_options_need_a_folder_and_only_those_given_are_named():
+    with pytest.raises(UsageError) as caught:
+        options.build({"checkpoint_keep": "3", "save_signal": "TERM", "resume": False})
+    assert str(caught.value) == "--checkpoint-keep, --save-signal: expected --checkpoint-dir with them"
+    with pytest.raises(UsageError, match=r"^--resume: expected --checkpoint-dir with it$"):
+        options.build({"resume": True})
+    with pytest.raises(UsageError, match="USR2, TERM, HUP or any other but USR1, INT, KILL, STOP"):
+        options.build({"save_signal": "KILL", "checkpoint_dir": "a"})
+
+
+def test_an_order_to_follow_must_be_there(tmp_path):
+    with pytest.raises(UsageError, match=r"--replay .*none: expected a file that --record wrote"):
+        options.check_files(TrainConfig(replay=tmp_path / "none"))
+
+
+def test_each_strategy_has_the_options_that_it_says():
+    from psgd import strategies
+
+    assert set(options.KINDS["strategy"].names) == set(strategies.NAMES)
+    assert set(SERVERLESS) == {name for name in strategies.NAMES if strategies.serverless(name)}
+    assert set(COMPRESSIBLE) == set(strategies.COMPRESSIBLE)
+    for name in strategies.NAMES:
+        hidden = {"hogwild": {"count_lost"}}.get(name, set())
+        assert set(strategies.options(name)) - hidden == set(STRATEGY_OPTIONS.get(name, ())), name
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"staleness": "3"}, "--staleness: strategy sync does not take it, expected --strategy ssp"),
+        (
+            {"strategy": "ssp", "period": "3"},
+            "--period: strategy ssp does not take it, expected --strategy averaging or",
+        ),
+        ({"strategy": "hogwild", "servers": "1"}, "--servers 1: strategy hogwild has none"),
+        ({"strategy": "hogwild", "placement": "spread"}, "--placement spread: no servers are there to be placed"),
+        ({"servers": "0", "workers": "1", "placement": "spread"}, "--placement spread: no servers"),
+        ({"data_device": "cpu"}, "--data-device cpu: expected --device cuda with it"),
+        ({"strategy": "allreduce", "record": "x"}, "strategy allreduce has no servers to do that"),
+        ({"strategy": "easgd", "staleness_lr": "inverse"}, "strategy easgd has no servers to do that"),
+        ({"replay": "x", "target_accuracy": "0.9"}, "--target-accuracy: when it is reached depends on time"),
+        ({"strategy": "easgd", "compress": "topk"}, "--compress topk: strategy easgd sends parameters, expected sync"),
+        ({"compress": "topk", "optimizer": "adam"}, "--compress topk: expected --optimizer sgd or momentum, got adam"),
+        ({"strategy": "decentralized", "optimizer": "adam"}, "expected --optimizer sgd or momentum, got adam"),
+        ({"compress_warmup": "1"}, "--compress-warmup: expected --compress threshold, onebit or topk with it"),
+        ({"strategy": "decentralized", "peers": "pairs", "compress": "onebit"}, "--peers pairs sends parameters"),
+        ({"strategy": "asinc"}, "did you mean async"),
+    ],
+)
+def test_options_that_do_not_go_together(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
+def test_the_dataset_must_open(tmp_path):
+    options.check_here(TrainConfig())
+    with pytest.raises(DataError):
+        options.check_here(TrainConfig(dataset=str(tmp_path / "none")))
+
+
+def test_a_cnn_needs_images(tmp_path):
+    import numpy as np
+
+    pytest.importorskip("psgd.nn.models")
+    file = tmp_path / "flat.npz"
+    np.savez(file, x=np.ones((12, 5), np.float32), y=np.arange(12) % 2)
+    options.check_here(TrainConfig(dataset=str(file)))
+    with pytest.raises(UsageError, match="cnn"):
+        options.check_here(TrainConfig(dataset=str(file), model="cnn"))

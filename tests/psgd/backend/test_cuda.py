@@ -1,0 +1,61 @@
+"""Gradients and losses on a GPU, as a graph and step by step, against the host's."""
+
+import numpy as np
+import pytest
+from harness.device import cupy
+
+from psgd.backend.interface import HostComputer
+from psgd.data import load
+from psgd.data.normalization import measure
+from psgd.nn.models import build
+
+pytestmark = pytest.mark.gpu
+BATCH = 16
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
+def test_many_steps_are_the_hosts(name, keep):
+    xp = cupy()
+    from psgd.backend.cuda import DeviceComputer
+
+    dataset = load("digits")
+    statistics = measure(dataset.train)
+    model, twin = (build(name, dataset.sample_shape, dataset.classes, hidden=24) for _ in range(2))
+    params = model.init(3)
+    host, device = (
+        HostComputer(model, dataset, statistics, BATCH),
+        DeviceComputer(twin, dataset, statistics, BATCH, keep),
+    )
+    theirs = xp.asarray(params)
+    host.prepare(params)
+    device.prepare(theirs)
+    grads, device_grads = np.zeros_like(params), xp.full_like(theirs, np.nan)
+    host.bind(params, grads)
+    device.bind(theirs, device_grads)
+    rng = np.random.default_rng(0)
+    total, sum_ = 0.0, 0.0
+    for step in range(600):  # more than the ring of indices has slots; no wait between most of them
+        n = BATCH if step % 7 else 5
+        indices = rng.integers(0, dataset.train.samples, n)
+        loss = device.gradient(indices)
+        sum_ += n * loss
+        if step % 50 < 2 or step > 597:
+            total_before = float(sum_)
+            expected = host.gradient(indices)
+            np.testing.assert_allclose(device_grads.get(), grads, rtol=1e-4, atol=1e-5)
+            assert float(loss) == pytest.approx(expected, rel=1e-4)
+            assert float(sum_) == total_before
+        total += n * float(loss) if step % 3 == 0 else 0.0
+    assert np.isfinite(total)
+    seen = []
+    device.gradient(indices, touch=lambda x: (seen.append(x.shape), x.fill(np.nan)))
+    assert seen == [(n, x_size(dataset))]
+    assert np.isnan(device_grads.get()).any()
+    right, loss_sum = device.evaluate(0, 1)
+    assert right == host.evaluate(0, 1)[0]
+    assert loss_sum == pytest.approx(host.evaluate(0, 1)[1], rel=1e-4)
+
+
+def x_size(dataset):
+    return int(np.prod(dataset.sample_shape))

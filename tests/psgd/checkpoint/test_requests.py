@@ -1,0 +1,159 @@
+"""Signals: exactly one checkpoint each, where all agree on; killed and resumed, a run ends as it would have."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from psgd.checkpoint import requests, vectors
+from psgd.checkpoint.folder import folders, open_checkpoint
+from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP, Wish
+from psgd.checkpoint.resume import States
+from psgd.launch.spawn import descendants
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
+    wish = Wish()
+    assert (wish.wanted(), wish.fresh()) == (0, 0)
+    wish.signalled(stop=False)
+    assert (wish.wanted(), wish.fresh(), wish.fresh(), wish.wanted()) == (SAVE, SAVE, 0, SAVE)
+    wish.answered(leaving=False)
+    wish.signalled(stop=False)  # the same one, which has come to this rank later
+    assert wish.wanted() == 0
+    wish.signalled(stop=True)
+    assert wish.fresh() == SAVE_AND_STOP
+    wish.answered(leaving=False)  # of a checkpoint that was under way
+    assert wish.wanted() == SAVE_AND_STOP
+    wish.answered(leaving=True)
+    assert wish.wanted() == 0
+
+
+def test_a_signals_checkpoint_is_told_once():
+    wish, said = Wish(), []
+    wish.tell = said.append
+    wish.signalled(stop=False)
+    assert not wish.owed  # not made yet
+    wish.answered(leaving=False)
+    assert wish.owed
+    wish.told(Path("a"))
+    assert not wish.owed and said == ["saved: a"]
+    wish.ask()
+    wish.answered(leaving=False)
+    assert not wish.owed  # no signal asked for that one
+
+
+def test_without_checkpoints_rank_0_warns_once(capfd, monkeypatch):
+    handlers = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    wish = Wish()
+    requests.listen(wish, "USR2", saves=False)
+    handlers[signal.SIGUSR2](signal.SIGUSR2, None)
+    wish.leads = True
+    for number in (signal.SIGUSR2, signal.SIGUSR1):
+        handlers[number](number, None)
+    assert capfd.readouterr().err == "psgd: warning: SIGUSR2: nothing is saved without --checkpoint-dir\n"
+    assert wish.wanted() == 0
+
+
+def test_minutes(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    wish = Wish(minutes=0.5)
+    now[0] += 29
+    assert wish.wanted() == 0
+    now[0] += 2
+    assert wish.fresh() == SAVE
+    wish.answered(leaving=False)
+    now[0] += 29
+    assert wish.wanted() == 0
+    now[0] += 2
+    assert wish.wanted() == SAVE
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("USR2", signal.SIGUSR2), ("sigterm", signal.SIGTERM), ("USR1", None), ("KILL", None), ("", None)],
+)
+def test_names(name, number):
+    assert requests.known(name) == number
+
+
+class Run:
+    """`psgd train` as a process of its own."""
+
+    def __init__(self, folder, *arguments):
+        self.out, self.err = folder / f"out{time.monotonic_ns()}", folder / "err"
+        words = [sys.executable, "-m", "psgd.launch", "train", "--json", "--epochs", "20", *map(str, arguments)]
+        words += ["--optimizer", "adam", "--lr", "0.003", "--servers", "2", "--checkpoint-dir", str(folder / "c")]
+        with self.out.open("w") as out, self.err.open("a") as err:
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            self.process = subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=err)
+
+    def wait(self):
+        return self.process.wait(60)
+
+    def until(self, true):
+        limit = time.monotonic() + 40
+        while not true():
+            assert time.monotonic() < limit and self.process.poll() is None, self.err.read_text()
+            time.sleep(0.02)
+
+    @property
+    def result(self):
+        return json.loads(self.out.read_text().splitlines()[-1])
+
+
+def test_killed_signalled_and_resumed_is_uncut(tmp_path):
+    """Cases 34, 35 and 38: two servers, two workers; SIGUSR1, SIGKILL, SIGUSR2, each time resumed."""
+    uncut = Run(tmp_path)
+    assert uncut.wait() == 0
+    slow, checkpoints = ("--inject", "compute:0.01"), tmp_path / "c"
+    log = tmp_path / "log"
+
+    run = Run(tmp_path, *slow, "--log", log)
+    run.until(lambda: log.exists() and '"epoch": 2' in log.read_text())
+    run.process.send_signal(signal.SIGUSR1)
+    run.until(lambda: folders(checkpoints))
+    time.sleep(0.3)
+    first = folders(checkpoints)
+    assert len(first) == 1 and run.err.read_text().count(f"\nsaved: {first[0]}\n") == 1
+    ranks = [pid for pid in descendants(run.process.pid) if "psgd.launch" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(ranks[-2], signal.SIGKILL)
+    assert run.wait() not in (0, 85)
+    assert folders(checkpoints) == first
+
+    lines = len(log.read_text().splitlines())
+    run = Run(tmp_path, *slow, "--log", log, "--resume")
+    run.until(lambda: log.read_text().count('"start"') == 2 and '"epoch": 4' in log.read_text())
+    run.process.send_signal(signal.SIGUSR2)
+    assert run.wait() == requests.REQUEUE, run.err.read_text()
+    assert len(log.read_text().splitlines()) > lines
+    newest, oldest = folders(checkpoints)
+    assert [oldest] == first and str(newest) in run.out.read_text()
+    step = int(newest.name[5:])
+    assert f"\nsaved at step {step:,} in {newest} and stopped; go on with --resume\n" in run.err.read_text()
+    assert "nothing left to do" not in run.err.read_text()
+
+    run = Run(tmp_path, "--resume", "--log", log)
+    assert run.wait() == 0, run.err.read_text()
+    assert run.result["checkpoint"] == str(newest)
+    for key in ("test_loss", "train_loss", "test_accuracy", "steps", "samples", "workers_applied", "staleness"):
+        assert run.result[key] == uncut.result[key], key
+
+    run = Run(tmp_path, "--resume", "--epochs", "1", "--save", tmp_path / "w.npz")
+    assert run.wait() == 0, run.err.read_text()
+    assert run.result["test_accuracy"] > 0.5 and "nothing left to do: the checkpoint is at epoch" in run.err.read_text()
+    with np.load(tmp_path / "w.npz") as kept:
+        weights = vectors.weights(list(States(open_checkpoint(newest))))
+        assert all(
+            np.array_equal(kept[n], v) for n, v in open_checkpoint(newest).manifest.layout.views(weights).items()
+        )
+        assert len(kept.files) == 4

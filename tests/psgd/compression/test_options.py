@@ -1,0 +1,74 @@
+"""Options of compressed updates, and the optimizer in front of the codec against PyTorch's formula."""
+
+import numpy as np
+import pytest
+
+from psgd.compression import options
+from psgd.kernels.errors import UsageError
+from psgd.optim import rules
+
+
+def test_none_is_nothing():
+    assert options.create(None, 1e-3, 0, 0, rules.adam()) is None
+    assert options.create("none", 1e-3, 0, 0, rules.nesterov()) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("zip", 1e-3, 0, 0), "compress: expected one of none, threshold, onebit, topk, got 'zip'"),
+        (("threshold", 0, 0, 0), "density: expected a number more than 0, got 0"),
+        (("threshold", 1.5, 0, 0), "density: expected a share of the elements above 0 and at most 1, got 1.5"),
+        (("threshold", 1e-3, -1, 0), "compress_warmup: expected a number 0 or more, got -1"),
+        (("threshold", 1e-3, 0, 2.5), "compress_sync: expected a whole number, got 2.5"),
+    ],
+)
+def test_wrong_options(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        options.create(*arguments, rules.sgd())
+
+
+@pytest.mark.parametrize("rule", [rules.nesterov(), rules.adam(), rules.Rule("mine", lambda p: (), print)])
+def test_rules_that_cannot_come_before_encoding(rule):
+    with pytest.raises(UsageError, match=f"expected sgd or momentum, which can come before encoding, got {rule.name}"):
+        options.create("topk", 1e-3, 0, 0, rule)
+
+
+def test_a_server_sends_what_all_workers_changed():
+    made = options.create("threshold", 1e-2, 0, 0, rules.sgd())
+    assert made.codec(1000, "float32").density == 1e-2
+    assert made.codec(1000, "float32", workers=4).density == 4e-2
+    assert made.codec(1000, "float32", workers=400).density == 1.0
+
+
+def test_topk_has_the_momentum_itself_but_not_on_a_server():
+    made = options.create("topk", 1e-2, 0, 0, rules.momentum(0.75))
+    update, payload = np.linspace(1, 2, 100, dtype=np.float32), np.empty(10_000, np.uint8)
+    worker, server = made.codec(100, "float32"), made.codec(100, "float32", workers=3)
+    for codec in (worker, server):
+        codec.encode(update, payload)
+        codec.encode(update, payload)
+    assert worker.residual[0] == 1 + 1.75
+    assert server.residual[0] == 2
+    assert options.BeforeEncoding(made, 100, np.float32, 0.0, 3).velocity.size == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("factor", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_before_encoding(dtype, factor, decay):
+    """v = m v + (clipped g + decay w), rate v, clipped to clip / sqrt(workers)."""
+    made = options.create("threshold", 1e-2, 0, 0, rules.momentum(factor, decay))
+    before = options.BeforeEncoding(made, 1003, dtype, clip_norm=6.0, workers=4)
+    rng, out, kind = np.random.default_rng(3), np.empty(1003, dtype), dtype
+    velocity = np.zeros(1003, dtype)
+    for step in range(4):
+        grads, params = rng.normal(size=(2, 1003)).astype(dtype) * kind(0.02 if step == 1 else 1.0)
+        kept = grads.copy()
+        before(out, grads, params, -0.25)
+        norm = np.sqrt(np.sum(grads.astype(np.float64) ** 2))
+        scaled = kind(3.0 / norm if norm > 3.0 else 1.0) * grads
+        velocity = kind(factor) * velocity + (scaled + kind(decay) * params)
+        np.testing.assert_allclose(out, kind(-0.25) * velocity, rtol=1e-6)
+        assert np.array_equal(grads, kept)
+    assert (norm > 3.0) and before.velocity.size == (1003 if factor else 0)

@@ -1,0 +1,86 @@
+import os
+
+import pytest
+
+from psgd.runtime.launcher_env import AloneError, node_name, place, told_ranks
+
+TASK = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},  # the shell of salloc
+        TASK,  # a batch script's body
+        {**TASK, "SLURM_STEP_ID": "4294967291"},  # the same, where the batch step is numbered
+        {**TASK, "SLURM_STEP_ID": "batch"},
+        {**TASK, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},  # salloc's interactive step
+        {**TASK, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"},  # srun -n 1 --pty bash within -n 4
+    ],
+)
+def test_shells_and_scripts_are_no_ranks(variables):
+    assert place(variables) is None
+
+
+def test_the_shell_of_srun_pty_is_no_rank(monkeypatch):
+    """Also with -n 4, and where the MPI plugin has set its variables; what runs below it without a terminal is."""
+    step = {**TASK, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PTY_PORT": "4711", "SLURM_TASK_PID": "99"}
+    monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor == 0)
+    monkeypatch.setattr(os, "getpgid", lambda process: {99: 99}[process])
+    monkeypatch.setattr(os, "getpgrp", lambda: 104)  # a job of the shell's
+    assert place(step) is None
+    assert place({**step, "PMIX_RANK": "0"}) is None
+    assert place({**step, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}) == (1, 3)  # mpirun gives terminals
+    monkeypatch.setattr(os, "getpgrp", lambda: 99)  # srun --pty psgd train
+    assert place(step) == (0, 4)
+    monkeypatch.setattr(os, "getpgrp", lambda: 104)
+    monkeypatch.setattr(os, "isatty", lambda descriptor: False)
+    assert place({**step, "SLURM_PROCID": "2"}) == (2, 4)
+
+
+def test_told_ranks(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    assert told_ranks() == 8
+    monkeypatch.setenv("PSGD_ALONE", "1")
+    assert told_ranks() == 0
+    monkeypatch.delenv("PSGD_ALONE")
+    monkeypatch.delenv("PMI_SIZE")
+    assert told_ranks() == 0
+
+
+@pytest.mark.parametrize(("vendor", "mend"), [("Open MPI", "srun --mpi=pmix"), ("MPICH", "srun --mpi=pmi2")])
+def test_the_mend_is_named(vendor, mend):
+    error = AloneError(4, (vendor, (5, 0, 1)))
+    assert mend in error.mend
+    assert error.mend in str(error)
+    assert "says 4 ranks" in error.cause
+    assert f"{vendor} 5.0.1" in error.cause
+
+
+def test_a_node_has_one_name():
+    assert node_name() == node_name()
+    assert os.uname().nodename in node_name()
+
+
+SINGLETON = """
+import numpy as np, psgd
+from mpi4py import MPI
+with psgd.connect(MPI.COMM_WORLD, np.zeros(3)) as ps:
+    ps.step()
+print("trained alone")
+"""
+
+
+@pytest.mark.job
+def test_a_program_of_singletons_is_refused(job):
+    """As under `srun --mpi=none`: each process is MPI's only one, and SLURM tells of four."""
+    task = {**TASK, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
+    result = job(None, SINGLETON, env=task)
+    assert result.returncode != 0
+    assert "trained alone" not in result.stdout
+    assert "the environment says 4 ranks, but each would train alone" in result.stderr
+    meant = job(None, SINGLETON, env={**task, "PSGD_ALONE": "1"})
+    assert (meant.returncode, meant.stdout) == (0, "trained alone\n"), meant.stderr

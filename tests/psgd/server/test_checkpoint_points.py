@@ -1,0 +1,122 @@
+"""Cuts in a simulated log: at each one nothing is under way, nobody is forgotten after it, and the order goes on."""
+
+import random
+
+import pytest
+
+from psgd import strategies
+from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
+from psgd.server.checkpoint_points import Cuts
+from psgd.server.log_position import Tally
+from psgd.server.wire import ASK, FORMAT, Header, Kind
+
+WORKERS = 4
+CASES = [
+    ("sync", {}),
+    ("async", {}),
+    ("softsync", {"softsync": 3}),
+    ("ssp", {"staleness": 1}),
+    ("ssp", {"staleness": 4}),
+]
+
+
+class Log:
+    """What a server would do with a strategy's actions; workers push as `rng` has it."""
+
+    def __init__(self, strategy, clocks=(0,) * WORKERS, version=0):
+        self.strategy, self.tally = strategy, Tally(WORKERS)
+        self.clocks, self.version, self.open = list(clocks), version, False
+        self.pending, self.waiting = {}, set()
+        self.told = dict.fromkeys(range(WORKERS), 0)  # cuts that each worker has heard of
+        self.live = set(range(WORKERS))
+        self.saved = []
+
+    def do(self, actions):
+        for action in actions:
+            self.tally.note(action, self.pending, self.version)
+            samples = [self.pending.pop(member.worker).samples for member in action.group]
+            assert [self.clocks[member.worker] for member in action.group] == [m.push for m in action.group]
+            self.waiting.update(member.worker for member in action.group)
+            if action.opens:
+                self.open = self.open or any(samples)
+            else:
+                self.version += self.open or any(samples)
+                self.open = False
+            if action.save:
+                assert not self.pending and self.waiting >= self.live, "something is under way"
+                assert all(told == self.tally.cuts - 1 for w, told in self.told.items() if w in self.live)
+                facts = self.tally.facts()
+                assert facts["version"] == self.version and facts["clocks"] == self.clocks
+                assert set(self.tally.savers) == self.waiting
+                self.saved.append((action.save, facts))
+            assert set(action.release) <= self.waiting
+            self.waiting -= set(action.release)
+            for worker in action.release:
+                self.told[worker] = self.tally.cuts
+
+    def push(self, worker, ask=0):
+        self.clocks[worker] += 1
+        fields = (
+            FORMAT,
+            0,
+            Kind.PUSH,
+            worker,
+            0,
+            1,
+            self.clocks[worker],
+            0,
+            self.version,
+            (worker + self.clocks[worker]) % 4,
+        )
+        self.pending[worker] = Header(*fields, 7, 0, 0.0, float(ASK * ask))
+        self.do(self.strategy.on_push(self.pending[worker], 0.0))
+
+    def run(self, rng, steps, asks=()):
+        """Until all have made their steps; a strategy that leaves all waiting is a failure."""
+        while self.live:
+            able = sorted(self.live - self.waiting - set(self.pending))
+            assert able, "nobody may go on"
+            worker = rng.choice(able)
+            if self.clocks[worker] >= steps[worker]:
+                self.live.discard(worker)
+                self.do(self.strategy.on_done(worker, 0.0))
+            else:
+                self.push(worker, SAVE if (worker, self.clocks[worker]) in asks else 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_cuts(name, options, seed):
+    rng = random.Random(seed)
+    steps = [rng.randrange(10, 30) for _ in range(WORKERS)]
+    log = Log(Cuts(strategies.create(name, WORKERS, **options), WORKERS, every=7))
+    log.run(rng, steps, asks={(2, 3), (1, 4), (0, 8)})
+    versions = [facts["version"] for _, facts in log.saved]
+    assert versions == sorted(set(versions)) and len(versions) >= log.version // 7 - WORKERS
+    if name == "sync":
+        assert set(range(7, log.version, 7)) <= set(versions)
+
+    # From any cut on, the strategy goes on as one that knows it all: nobody hangs, and clocks go on.
+    _, facts = rng.choice(log.saved)
+    tally, strategy = Tally(WORKERS), Cuts(strategies.create(name, WORKERS, **options), WORKERS, every=7)
+    cut = tally.restore(facts)
+    strategy.restore(cut)
+    again = Log(strategy, facts["clocks"], facts["version"])
+    again.tally, again.open = tally, cut.opened > 0
+    again.run(rng, [max(step, clock) for step, clock in zip(steps, facts["clocks"], strict=True)])
+    assert again.clocks == log.clocks
+
+
+def test_nothing_is_held_back_where_no_cut_is_due():
+    bare, cuts = strategies.create("ssp", WORKERS), Cuts(strategies.create("ssp", WORKERS), WORKERS)
+    for log in (a := Log(bare), b := Log(cuts)):
+        log.run(random.Random(3), [9] * WORKERS)
+    assert a.version == b.version and not b.saved
+
+
+def test_to_stop_wins():
+    log = Log(Cuts(strategies.create("async", WORKERS), WORKERS))
+    for worker in range(WORKERS):
+        log.push(worker, ask=(SAVE, SAVE_AND_STOP, 0, SAVE)[worker])
+    assert [level for level, _ in log.saved] == [SAVE_AND_STOP]
+    assert not log.waiting

@@ -1,0 +1,243 @@
+"""Every strategy with servers, on real ranks: the order that it wrote, applied by a sequential simulation, gives the
+same bits, and so does a second run that follows it. Each strategy's own rule is checked on the order."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+import psgd
+from psgd import strategies
+from psgd.kernels.errors import ContractError, PeerLostError, UsageError
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim import staleness
+from psgd.server.record_replay import FORMAT, load
+
+N = 1031
+LR = 0.05
+CASES = [
+    ("sync", {}),
+    ("async", {}),
+    ("softsync", {"softsync": 1}),
+    ("softsync", {"softsync": 2}),
+    ("softsync", {"softsync": 3}),
+    ("ssp", {"staleness": 0}),
+    ("ssp", {"staleness": 1}),
+    ("ssp", {"staleness": 4}),
+]
+
+
+def gradient(params, worker, push):
+    ramp = np.arange(1, params.size + 1) / params.size
+    return params * ramp + np.sin(ramp * (worker + 1) + push)
+
+
+def samples_of(worker, push):
+    """Different for all, and sometimes none."""
+    return 0 if (worker + push) % 7 == 3 else 1 + (3 * worker + push) % 5
+
+
+def steps_of(worker):
+    return 20 + 3 * worker
+
+
+def run(comm, strategy, servers, naps=True, **options):
+    """One run; returns this worker's final weights (None on a server) and the metrics."""
+    metrics = RunMetrics(comm.size - servers)
+    start = np.cos(np.arange(N)) if comm.rank == servers else np.zeros(N)
+    rng = np.random.default_rng(time.time_ns() + comm.rank)
+    with psgd.connect(comm, start, strategy=strategy, servers=servers, lr=LR, metrics=metrics, **options) as ps:
+        for push in range(1, steps_of(ps.worker) + 1):
+            ps.grads[:] = gradient(ps.params, ps.worker, push)
+            if naps:
+                time.sleep(float(rng.exponential(2e-4)))
+            ps.step(samples_of(ps.worker, push), loss=1.0)
+    return (start if comm.rank >= servers else None), metrics
+
+
+def simulate(actions, workers, scale):
+    """Applies an order to plain arrays, in the order of operations that the docs state."""
+    w = np.cos(np.arange(N))
+    copies = [w.copy() for _ in range(workers)]
+    pulled = [0] * workers
+    version, total, group, taus, opened = 0, 0, [], [], False
+    for action in actions:
+        opened |= action.opens and bool(group or any(samples_of(m.worker, m.push) for m in action.group))
+        for worker, push, weight in action.group:
+            samples = samples_of(worker, push)
+            if samples:
+                taus.append(version - pulled[worker])
+                scaled = weight * scale(taus[-1]) if scale else weight
+                group.append((samples, scaled, gradient(copies[worker], worker, push)))
+                total += samples
+        if group and not action.opens:
+            if len(group) == 1 and not opened:  # else the same mean with other roundings
+                mean = group[0][1] * group[0][2]
+            else:
+                summed = (group[0][0] * group[0][1]) * group[0][2]
+                for samples, weight, g in group[1:]:
+                    summed = summed + (samples * weight) * g
+                mean = (1.0 / total) * summed
+            w = w - LR * (mean + 0.0 * w)
+            version, total, group, opened = version + 1, 0, [], False
+        for worker in action.release:
+            copies[worker], pulled[worker] = w.copy(), version
+    assert not group
+    return w, taus
+
+
+def check_rule(strategy, options, actions, workers):
+    """What the strategy's definition says of the order of pushes and releases."""
+    clocks, live = [0] * workers, [steps_of(worker) for worker in range(workers)]
+    contributions = 0
+    for action in actions:
+        for worker, push, weight in action.group:
+            clocks[worker] += 1
+            assert push == clocks[worker]
+            contributions += samples_of(worker, push) > 0
+            assert weight == (1 / workers if strategy == "ssp" and options["staleness"] else 1)
+        if strategy == "sync" or options == {"staleness": 0}:
+            assert [m.worker for m in action.group] == sorted(action.release)
+        if strategy == "async" or options == {"softsync": 1}:
+            assert len(action.group) <= 1
+        if strategy == "softsync" and not action.opens and action.group:
+            assert contributions % options["softsync"] == 0
+        if strategy == "ssp":
+            slowest = min((clocks[w] for w in range(workers) if clocks[w] < live[w]), default=10**9)
+            for worker in action.release:
+                assert clocks[worker] - slowest <= options["staleness"]
+    assert clocks == live
+
+
+@pytest.mark.ranks(3, 4, 5)
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_a_recorded_run_equals_a_simulation_and_its_replay(comm, tmp_path, servers, case):
+    strategy, options = CASES[case]
+    workers = comm.size - servers
+    if options.get("softsync", 1) > workers:
+        pytest.skip("more contributions than workers")
+    scaled = "inverse" if case % 2 else "none"
+    options = {**options, "staleness_lr": scaled}
+    final, metrics = run(comm, strategy, servers, record=tmp_path / "order", **options)
+    again, _ = run(comm, strategy, servers, naps=False, replay=tmp_path / "order", record=tmp_path / "again", **options)
+    if final is not None:
+        np.testing.assert_array_equal(final, again)
+    comm.Barrier()
+    lines = (tmp_path / "order").read_text().splitlines()
+    actions = load(tmp_path / "order", {})
+    check_rule(strategy, {k: v for k, v in options.items() if k != "staleness_lr"}, actions, workers)
+    w, taus = simulate(actions, workers, staleness.create(scaled))
+    if final is not None:
+        np.testing.assert_array_equal(final, w)
+    if comm.rank == 0:
+        assert (tmp_path / "again").read_text().splitlines() == lines or strategy in ("ssp", "softsync")
+        assert dict(metrics.staleness) == {tau: taus.count(tau) for tau in set(taus)}
+
+
+@pytest.mark.ranks(3)
+def test_softsync_of_one_is_async_bit_for_bit(comm, tmp_path):
+    run(comm, "async", 1, record=tmp_path / "order")
+    comm.Barrier()
+    lines = (tmp_path / "order").read_text()
+    if comm.rank == 0:
+        (tmp_path / "soft").write_text(lines.replace('"strategy": "async"', '"strategy": "softsync"'))
+    comm.Barrier()
+    one, _ = run(comm, "async", 1, naps=False, replay=tmp_path / "order")
+    two, _ = run(comm, "softsync", 1, naps=False, replay=tmp_path / "soft")
+    if one is not None:
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.ranks(3, 4)
+def test_a_bound_of_zero_is_sync_bit_for_bit(comm):
+    one, _ = run(comm, "sync", 1)
+    two, _ = run(comm, "ssp", 1, staleness=0)
+    if one is not None:
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.ranks(3)
+def test_no_bound_is_async_at_a_rate_over_n(comm, tmp_path):
+    """With two workers 1/N is a power of two, so even the bits are those of half the rate."""
+    run(comm, "ssp", 1, staleness=1000, record=tmp_path / "order")
+    comm.Barrier()
+    actions = load(tmp_path / "order", {})
+    w, _ = simulate(
+        [a._replace(group=tuple(m._replace(weight=1.0) for m in a.group)) for a in actions], 2, lambda t: 0.5
+    )
+    final, _ = run(comm, "ssp", 1, naps=False, staleness=1000, replay=tmp_path / "order")
+    if final is not None:
+        np.testing.assert_array_equal(final, w)
+
+
+@pytest.mark.ranks(3)
+def test_a_worker_that_ends_early_or_sleeps_stops_nobody(comm):
+    """Worker 0 ends after one step; with a bound of 1 the other goes on to its end."""
+    with psgd.connect(comm, np.zeros(5), strategy="ssp", staleness=1, servers=1, lr=LR) as ps:
+        for _ in range(1 if ps.worker == 0 else 50):
+            ps.grads[:] = 1
+            ps.step()
+        steps = ps.version
+    if comm.rank == 2:
+        assert steps == 51
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("change", ["short", "long", "other"])
+def test_an_order_that_does_not_fit_is_an_error_and_no_hang(comm, tmp_path, change):
+    run(comm, "async", 1, record=tmp_path / "order")
+    comm.Barrier()
+    lines = (tmp_path / "order").read_text().splitlines()
+    if comm.rank == 0:
+        changed = {"short": lines[:-1], "long": [*lines, '{"apply": [[0, 21, 1.0]], "release": [0]}']}
+        changed["other"] = [lines[0].replace('"workers": 2', '"workers": 3'), *lines[1:]]
+        (tmp_path / "order").write_text("\n".join(changed[change]))
+    comm.Barrier()
+    expected = {"short": "is not in the file", "long": "which has ended", "other": "workers was 3 there and is 2 here"}
+    with pytest.raises((ContractError, PeerLostError, UsageError)) as caught:
+        run(comm, "async", 1, naps=False, replay=tmp_path / "order")
+    if comm.rank == 0 or change == "other":
+        assert expected[change] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"format": "x"}', f'{{"format": "{FORMAT}", "run": {{}}}}\n{{"apply": [[0, -1, 1]]}}']
+)
+def test_what_is_no_order_is_refused(tmp_path, text):
+    (tmp_path / "order").write_text(text)
+    with pytest.raises(UsageError, match=r"replay: .*order, line [12]: not an order"):
+        load(tmp_path / "order", {})
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        ([([[0, 2, 1]], [0])], "push 2 of worker 0 cannot have come"),
+        ([([[0, 1, 1]], []), ([[0, 2, 1]], [0])], "push 2 of worker 0 cannot have come"),
+        ([([[0, 1, 1]], [0, 0])], "worker 0 is released and has not pushed"),
+        ([([], [1])], "worker 1 is released and has not pushed"),
+        ([([[2, 1, 1]], [2])], "none of the 2"),
+        ([([[0, 1, float("nan")]], [0])], "weight nan"),
+        ([([[0, 1, -1]], [0])], "weight -1"),
+        ([([[0, 1, 1]], [0]), ([[1, 1, 1]], [])], "ends before worker 1 is released"),
+    ],
+)
+def test_what_would_never_end_is_refused(tmp_path, actions, said):
+    lines = [{"format": FORMAT, "run": {"workers": 2}}, *({"apply": a, "release": r} for a, r in actions)]
+    (tmp_path / "order").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(UsageError, match=said):
+        load(tmp_path / "order", {"workers": 2})
+
+
+def test_wrong_bounds():
+    for name, options in [
+        ("softsync", {"softsync": 0}),
+        ("softsync", {"softsync": 4}),
+        ("softsync", {"softsync": 1.5}),
+    ]:
+        with pytest.raises(UsageError, match="softsync: expected"):
+            strategies.create(name, 3, **options)
+    with pytest.raises(UsageError, match="staleness: expected"):
+        strategies.create("ssp", 3, staleness=-1)

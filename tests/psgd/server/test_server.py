@@ -1,0 +1,294 @@
+"""The server loop driven in one process by a fake transport: what is applied, in which order, who is answered."""
+
+import time
+from collections import deque
+
+import numpy as np
+import pytest
+
+from psgd import strategies
+from psgd.checkpoint.requests import SAVE
+from psgd.kernels.errors import ContractError
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.wait_log import Waits
+from psgd.optim import rules, schedules
+from psgd.server.checkpoint_points import Cuts
+from psgd.server.log import Action, Member
+from psgd.server.server import Server
+from psgd.server.shard import Shard
+from psgd.server.wire import ASK, FORMAT, Header, Kind
+
+N, SEGMENT = 10, 4
+
+
+class FakeTransport:
+    """Events in a list, gradients in a dictionary; remembers every reply with the parameters it carried."""
+
+    def __init__(self, params, events, grads):
+        self.params, self.events, self.grads = params, deque(events), grads
+        self.replies, self.published = [], []
+        self.drained = False
+
+    def next(self):
+        event = self.events.popleft()
+        if isinstance(event, Header) and event.kind == Kind.PUSH:
+            self.grad = {**getattr(self, "grad", {}), event.worker: self.grads[event.worker, event.push]}
+        return event
+
+    def fetch(self, worker, segment):
+        if (worker, "init") in self.grads and not hasattr(self, "grad"):
+            return self.grads[worker, "init"][segment * SEGMENT :][:SEGMENT]
+        return self.grad[worker][segment * SEGMENT :][:SEGMENT]
+
+    def settle(self, segment):
+        pass
+
+    def reply(self, workers, header):
+        header = Header._make(header)
+        for worker in workers:
+            self.replies.append((worker, Kind(header.kind), header.version, np.full(N, np.nan), header.extra))
+
+    def emit(self, workers, segment):
+        part = slice(segment * SEGMENT, min(N, (segment + 1) * SEGMENT))
+        for worker in workers:
+            newest = [reply for reply in self.replies if reply[0] == worker][-1]
+            newest[3][part] = self.params[part]
+
+    def publish(self, action):
+        self.published.append(action)
+
+    def drain(self):
+        self.drained = True
+
+
+def header(kind, worker, push=0, version=0, samples=0, value=0.0):
+    return Header(FORMAT, 0, kind, worker, 0, 3, push, max(0, push - 1), version, samples, 0, 0, value, 0.0)
+
+
+START = np.arange(N, dtype=np.float64)
+HELLO = [header(Kind.INIT, 0), header(Kind.PULL, 1)]
+BYE = [header(Kind.DONE, 1), header(Kind.DONE, 0)]
+
+
+def grads(pushes, workers=2):
+    made = {(w, p): np.random.default_rng([w, p]).normal(size=N) for w in range(workers) for p in range(1, pushes + 1)}
+    return {**made, (0, "init"): START}
+
+
+def serve(strategy, events, made, workers=2, index=0, servers=1, metrics=None, **options):
+    params = np.zeros(N)
+    transport = FakeTransport(params, events, made)
+    shard = Shard(params, rules.sgd(), schedules.constant(0.5), segment=SEGMENT)
+    server = Server(
+        transport,
+        shard,
+        strategies.create(strategy, workers, **options),
+        workers=workers,
+        index=index,
+        servers=servers,
+        metrics=metrics,
+    )
+    server.run()
+    return transport, server
+
+
+@pytest.mark.parametrize("first", [[0, 1], [1, 0]])
+def test_nobody_is_answered_before_the_parameters_are_there(first):
+    hello = [HELLO[w] for w in first]
+    transport, _ = serve("sync", hello + BYE, grads(0))
+    for worker in (0, 1):
+        mine = [reply for reply in transport.replies if reply[0] == worker]
+        assert [reply[1] for reply in mine] == [Kind.REPLY, Kind.END]
+        for reply in mine:
+            np.testing.assert_array_equal(reply[3], START)
+    assert transport.drained
+
+
+def test_sync_equals_the_closed_form():
+    made = grads(2)
+    pushes = [
+        header(Kind.PUSH, 1, 1, 0, 30),
+        header(Kind.PUSH, 0, 1, 0, 10),
+        header(Kind.PUSH, 0, 2, 1, 10),
+        header(Kind.PUSH, 1, 2, 1, 30),
+    ]
+    transport, server = serve("sync", HELLO + pushes + BYE, made)
+    expected = START.copy()
+    for p in (1, 2):
+        expected -= 0.5 * ((10 * made[0, p] + 30 * made[1, p]) * (1 / 40))
+    np.testing.assert_allclose(transport.params, expected, rtol=1e-15)
+    assert server.shard.version == 2
+    assert [(r[0], r[2]) for r in transport.replies[2:6]] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+
+
+def test_async_applies_each_push_once_in_arrival_order_and_counts_staleness():
+    made = grads(2)
+    pushes = [
+        header(Kind.PUSH, 1, 1, 0, 8),
+        header(Kind.PUSH, 0, 1, 0, 8),
+        header(Kind.PUSH, 0, 2, 2, 8),
+        header(Kind.PUSH, 1, 2, 1, 8),
+    ]
+    metrics = RunMetrics(2)
+    transport, _ = serve("async", HELLO + pushes + BYE, made, metrics=metrics)
+    expected = START.copy()
+    answers = []
+    for key in ((1, 1), (0, 1), (0, 2), (1, 2)):
+        expected = expected - 0.5 * made[key]
+        answers.append(expected)
+    for reply, answer in zip(transport.replies[2:6], answers, strict=True):
+        np.testing.assert_array_equal(reply[3], answer)
+    assert dict(metrics.staleness) == {0: 2, 1: 1, 2: 1}
+    assert metrics.pushes == [2, 2]
+
+
+def test_a_push_of_no_samples_keeps_pace_and_moves_nothing():
+    made = grads(1)
+    pushes = [header(Kind.PUSH, 0, 1, 0, 10), header(Kind.PUSH, 1, 1, 0, 0)]
+    metrics = RunMetrics(2)
+    transport, server = serve("sync", HELLO + pushes + BYE, made, metrics=metrics)
+    np.testing.assert_array_equal(transport.params, START - 0.5 * made[0, 1])
+    assert server.shard.version == 1
+    assert metrics.pushes == [1, 0]
+
+
+def test_a_worker_that_is_done_holds_nobody_up():
+    made = grads(2)
+    events = [
+        header(Kind.PUSH, 0, 1, 0, 10),
+        header(Kind.DONE, 1),
+        header(Kind.PUSH, 0, 2, 1, 10),
+        header(Kind.DONE, 0),
+    ]
+    transport, server = serve("sync", HELLO + events, made)
+    np.testing.assert_allclose(transport.params, START - 0.5 * made[0, 1] - 0.5 * made[0, 2], rtol=1e-15)
+    assert server.shard.version == 2
+    assert [r[1] for r in transport.replies[-2:]] == [Kind.END, Kind.END]
+
+
+def test_server_0_publishes_what_it_decides():
+    made = grads(1)
+    pushes = [header(Kind.PUSH, 1, 1, 0, 8), header(Kind.PUSH, 0, 1, 0, 8)]
+    transport, _ = serve("async", HELLO + pushes + BYE, made, servers=2)
+    assert transport.published == [
+        Action((Member(1, 1),), (1,)),
+        Action((Member(0, 1),), (0,)),
+        Action(release=(0, 1), end=True),
+    ]
+    sync, _ = serve("sync", HELLO + pushes + BYE, made, servers=2)
+    assert sync.published == []
+
+
+def test_other_servers_follow_the_log_not_their_own_arrivals():
+    made = grads(1)
+    events = [
+        header(Kind.PUSH, 0, 1, 0, 8),
+        Action((Member(1, 1),), (1,)),
+        Action((Member(0, 1),), (0,)),
+        header(Kind.PUSH, 1, 1, 0, 8),
+        header(Kind.DONE, 0),
+        Action(release=(0, 1), end=True),
+        header(Kind.DONE, 1),
+    ]
+    transport, _ = serve("async", HELLO + events, made, index=1, servers=2)
+    assert [(r[0], r[2]) for r in transport.replies[2:4]] == [(1, 1), (0, 2)]
+    np.testing.assert_array_equal(transport.params, (START - 0.5 * made[1, 1]) - 0.5 * made[0, 1])
+
+
+def test_a_push_that_the_log_does_not_have_is_refused():
+    events = [header(Kind.PUSH, 0, 2, 0, 8), Action((Member(0, 1),), (0,))]
+    with pytest.raises(ContractError, match="the log has push 1 of worker 0, which sent push 2"):
+        serve("async", HELLO + events, grads(2), index=1, servers=2)
+
+
+def test_init_after_the_start_is_refused():
+    with pytest.raises(ContractError, match="worker 0 sent kind 1 after the start"):
+        serve("sync", [*HELLO, header(Kind.INIT, 0)], grads(0))
+
+
+def test_a_target_stops_all_workers_at_the_same_step():
+    metrics = RunMetrics(2, target_accuracy=0.9)
+    events = [
+        header(Kind.REPORT, 0, value=0.8),
+        header(Kind.PUSH, 0, 1, 0, 8),
+        header(Kind.PUSH, 1, 1, 0, 8),
+        header(Kind.REPORT, 0, value=0.95),
+        header(Kind.PUSH, 1, 2, 1, 8),
+        header(Kind.PUSH, 0, 2, 1, 8),
+    ]
+    transport, _ = serve("sync", HELLO + events + BYE, grads(2), metrics=metrics)
+    assert [r[4] for r in transport.replies[2:6]] == [0, 0, 1, 1]
+    assert metrics.seconds_to_target is not None
+
+
+class SlowTransport(FakeTransport):
+    """Lets some time pass before each event."""
+
+    def next(self):
+        time.sleep(0.002)
+        return super().next()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "order", "expected"),
+    [  # a worker's number is its push, + its end
+        ("sync", {}, "1 0 1 0+ 1 1+", [(1, 0), (1, 0)]),
+        ("ssp", {"staleness": 1}, "1 1 0 1 0+ 1+", [(1, 0), (1, 0)]),
+        ("async", {}, "1 1 0 1 0+ 1+", []),
+        ("softsync", {"softsync": 2}, "1 1 0 1 0+ 1+", []),
+    ],
+)
+def test_who_waited_for_whom(strategy, options, order, expected, monkeypatch):
+    """Twice worker 1 cannot go on before worker 0 comes: the first time with a push, then with its end."""
+    monkeypatch.setattr(f"{__name__}.FakeTransport", SlowTransport)
+    metrics = RunMetrics(2, waits=Waits())
+    events, pushes = [], [0, 0]
+    for word in order.split():
+        worker = int(word[0])
+        pushes[worker] += word[1:] != "+"
+        events.append(header(Kind.DONE if word[1:] else Kind.PUSH, worker, pushes[worker], 0, 8))
+    serve(strategy, HELLO + events, grads(3), metrics=metrics, **options)
+    rows = metrics.waits.take().get("rows", [])
+    assert [row[:2] for row in rows] == expected
+    assert metrics.waited == [0, len(expected)] and metrics.pushes == [1, 3]
+    assert all(0.002 <= stop - start < 1 for *_, start, stop in rows)
+    assert metrics.dropped == [0, 0]
+
+
+def test_pushes_of_a_group_that_breaks_are_dropped():
+    metrics = RunMetrics(3)
+    events = [header(Kind.PULL, 2), header(Kind.PUSH, 2, 1, 0, 8), header(Kind.PUSH, 0, 1, 0, 0)]
+    with pytest.raises(IndexError):  # the fake has no more events: the others never come
+        serve("sync", HELLO + events, grads(1, 3), workers=3, metrics=metrics)
+    assert (metrics.dropped, metrics.pushes) == ([0, 0, 1], [0, 0, 0])
+
+
+def test_a_group_that_is_open_at_a_cut_goes_on():
+    """softsync's first contribution is in the sum when the cut comes, and the step is taken by the resumed server."""
+    made, found = grads(2), []
+    asks = header(Kind.PUSH, 0, 1, 0, 10)._replace(value2=float(ASK * SAVE))
+    pushes = [asks, header(Kind.PUSH, 1, 1, 0, 0), header(Kind.PUSH, 1, 2, 0, 30), header(Kind.PUSH, 0, 2, 1, 20)]
+
+    def server(events):
+        params = np.zeros(N)
+        shard = Shard(params, rules.create("adam"), schedules.cosine(0.5, 100), segment=SEGMENT)
+        strategy = Cuts(strategies.create("softsync", 2, softsync=2), 2)
+
+        def save():
+            state = made_server.state()
+            found.append(({name: array.copy() for name, array in state.tensors.items()}, state.facts))
+
+        transport = FakeTransport(params, events, made)
+        made_server = Server(transport, shard, strategy, workers=2, on_cut=save)
+        return made_server
+
+    whole = server(HELLO + pushes + BYE)
+    whole.run()
+    tensors, facts = found[0]
+    assert len(found) == 1 and facts["open"] == 10 and facts["version"] == 0
+    assert facts["log"]["clocks"] == [1, 1] and facts["log"]["opened"] == 1 and facts["savers"] == [0, 1]
+    again = server([header(Kind.PULL, 0, 1), header(Kind.PULL, 1, 1), *pushes[2:], *BYE])
+    again.restore(tensors, facts)
+    again.run()
+    assert whole.shard.version == again.shard.version == 2
+    np.testing.assert_array_equal(again.shard.params, whole.shard.params)

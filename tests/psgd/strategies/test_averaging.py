@@ -1,0 +1,381 @@
+"""`averaging` on real ranks, against a sequential simulation in NumPy and against training on one machine."""
+
+import math
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import psgd
+from psgd.kernels.errors import PeerLostError, UsageError
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim import rules
+
+
+def curved(params, worker, clock):
+    """A gradient that depends on the parameters, the worker and the clock: a wrong order or copy shows."""
+    ramp = np.arange(1, params.size + 1, dtype=params.dtype) / params.dtype.type(params.size)
+    return params * ramp + np.sin(ramp * (worker + 1) + clock).astype(params.dtype)
+
+
+def samples_of(worker, clock):
+    """Unequal, at times none."""
+    return (3 * worker + 5 * clock + 2) % 7
+
+
+def steps_of(worker):
+    return 7 + 3 * worker
+
+
+def rate(samples):
+    return 0.2 / (1.0 + samples / 50.0)
+
+
+class Momentum:
+    """Heavy-ball momentum in the vector's dtype."""
+
+    rule = staticmethod(lambda: rules.momentum(0.9, 0.01))
+
+    def __init__(self, w):
+        self.state = [np.zeros_like(w)]
+
+    def step(self, w, grad, lr, scale, step):
+        kind, (v,) = w.dtype.type, self.state
+        g = kind(scale) * grad + kind(0.01) * w
+        v[:] = kind(0.9) * v + g
+        w -= kind(lr) * v
+
+
+class Adam:
+    """As Kingma and Ba, in the vector's dtype."""
+
+    rule = staticmethod(rules.adam)
+
+    def __init__(self, w):
+        self.state = [np.zeros_like(w), np.zeros_like(w)]
+
+    def step(self, w, grad, lr, scale, step):
+        kind, (m, s) = w.dtype.type, self.state
+        g = kind(scale) * grad + kind(0) * w
+        m[:] = kind(0.9) * m + kind(1 - 0.9) * g
+        s[:] = kind(0.999) * s + kind(1 - 0.999) * g * g
+        root = kind(1 / np.sqrt(1 - 0.999**step))
+        w -= kind(lr / (1 - 0.9**step)) * m / (np.sqrt(s) * root + kind(1e-8))
+
+
+def mean(arrays, counts):
+    """Weighed by samples: those counts over their common divisor, in worker order, and divided once."""
+    kind, common = arrays[0].dtype.type, math.gcd(*counts)
+    summed = np.zeros_like(arrays[0])
+    for array, count in zip(arrays, counts, strict=True):
+        if count:
+            summed = summed + kind(count // common) * array
+    return summed / kind(sum(counts) // common)
+
+
+def by_hand(
+    start,
+    workers,
+    method,
+    period,
+    average_momentum=True,
+    local_from=0,
+    outer_lr=1.0,
+    outer_momentum=0.0,
+    clip=0.0,
+    factor=1.0,
+):
+    """Simulates all workers one after the other; returns parameters, steps of the busiest and samples."""
+    kind = start.dtype.type
+    own = [start.copy() for _ in range(workers)]
+    methods = [method(start) for _ in range(workers)]
+    told = [0] * workers  # the step that each one's rule is told
+    at, known, base, active = [0] * workers, 0, 0, workers
+    old, u = start.copy(), np.zeros_like(start)
+    while True:
+        local = known >= local_from
+        counts, pushes = [0] * workers, [0] * workers
+        ended = 0
+        for k in range(workers):
+            for _ in range(period if local else 1):
+                if at[k] == steps_of(k):
+                    break
+                clock, at[k] = at[k], at[k] + 1
+                if samples := samples_of(k, clock):
+                    grad, scale = curved(own[k], k, clock), factor
+                    if clip:
+                        norm = scale * np.sqrt(np.cumsum(grad.astype(np.float64) ** 2)[-1])
+                        scale = scale * clip / norm if norm > clip else scale
+                    told[k] += 1
+                    methods[k].step(own[k], grad, rate(known + active * counts[k]), scale, told[k])
+                    counts[k] += samples
+                    pushes[k] += 1
+            else:
+                continue
+            ended += 1  # came to its end before the period was full
+        active = workers - ended
+        if sum(counts):
+            average = mean(own, counts)
+            if local and (outer_lr, outer_momentum) != (1.0, 0.0):
+                delta = old - average
+                if outer_momentum:
+                    u = kind(outer_momentum) * u + delta
+                    delta = delta + kind(outer_momentum) * u
+                average = old - kind(outer_lr) * delta
+            old = average
+            own = [average.copy() for _ in range(workers)]
+            base += max(pushes)
+            if average_momentum:
+                states = [mean(each, counts) for each in zip(*(m.state for m in methods), strict=True)]
+                for m in methods:
+                    m.state = [state.copy() for state in states]
+                told = [base] * workers
+            known += sum(counts)
+        if not active:
+            return own[0], base, known
+
+
+def run(comm, start, method, **options):
+    params = start.copy() if comm.rank == 0 else np.full_like(start, np.nan)
+    with psgd.connect(comm, params, strategy="averaging", rule=method.rule(), lr=rate, **options) as ps:
+        np.testing.assert_array_equal(ps.params, start)
+        assert ps.overlap(3) is None
+        for clock in range(steps_of(ps.worker)):
+            samples = samples_of(ps.worker, clock)
+            ps.grads[:] = curved(ps.params, ps.worker, clock) if samples else np.nan
+            ps.step(samples, 1.0)
+    return ps.metrics, params
+
+
+OUTER = {"outer_lr": 0.7, "outer_momentum": 0.9}
+
+
+@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.parametrize("method", ["Momentum", "Adam"])
+@pytest.mark.parametrize(
+    ("n", "options"),
+    [
+        (1, {"period": 1}),
+        (7, {"period": 3}),
+        (100_003, {"period": 4}),
+        (1023, {"period": 3, "average_momentum": False}),
+        (1023, {"period": 5, "local_from": 60}),
+        (1023, {"period": 3, **OUTER}),
+        (1023, {"period": 3, "outer_lr": 0.5}),
+        (1023, {"period": 3, "outer_momentum": 0.5}),
+        (65, {"period": 4, "local_from": 25.5, "average_momentum": False, **OUTER}),
+        (1023, {"period": 100}),
+    ],
+)
+def test_it_equals_a_sequential_simulation_bit_for_bit(comm, n, method, options):
+    kind = {"Momentum": Momentum, "Adam": Adam}[method]
+    start = np.cos(np.arange(n)).astype(np.float32 if n % 2 else np.float64)
+    metrics, params = run(comm, start, kind, **options)
+    expected, steps, samples = by_hand(start, comm.size, kind, **options)
+    np.testing.assert_array_equal(params, expected)
+    if comm.rank == 0:
+        assert (metrics.steps, metrics.samples) == (steps, samples)
+        taken = [sum(samples_of(k, clock) > 0 for clock in range(steps_of(k))) for k in range(comm.size)]
+        assert metrics.pushes == taken and dict(metrics.staleness) == {0: sum(taken)}
+
+
+@pytest.mark.ranks(3)
+def test_float64_clipping_and_the_sum_of_workers(comm):
+    start = np.cos(np.arange(801.0))
+    _, params = run(comm, start, Momentum, period=3, clip_norm=2.0, reduction="sum")
+    np.testing.assert_array_equal(params, by_hand(start, 3, Momentum, period=3, clip=2.0, factor=3.0)[0])
+    assert np.abs(params - by_hand(start, 3, Momentum, period=3, factor=3.0)[0]).max() > 1e-3
+
+
+@pytest.mark.ranks(3)
+def test_over_messages_all_workers_have_the_same_bits(comm):
+    """The order of a sum is another there: each averaging differs by rounding, of which contracting steps keep less."""
+    start = np.cos(np.arange(30_011))
+    os.environ["PSGD_SHARED"] = "0"
+    try:
+        _, params = run(comm, start, Momentum, period=3)
+    finally:
+        del os.environ["PSGD_SHARED"]
+    np.testing.assert_allclose(params, by_hand(start, 3, Momentum, period=3)[0], rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(params, comm.bcast(params))
+
+
+@pytest.mark.ranks(2, 4)
+def test_averaging_every_step_equals_one_machine_on_the_joined_batch(comm):
+    """To the last bit on dyadic numbers: equal shards, powers of two, no optimizer state."""
+    n, batch, steps = 9, 4, 5
+    data = np.random.default_rng(0).integers(-8, 9, (steps, comm.size, batch, n)).astype(np.float64)
+    params = np.zeros(n)
+    with psgd.connect(comm, params, strategy="averaging", period=1, lr=0.5) as ps:
+        for step in range(steps):
+            ps.grads[:] = (params - data[step, comm.rank]).mean(0)
+            ps.step(batch)
+    alone = np.zeros(n)
+    for step in range(steps):
+        alone -= 0.5 * (alone - data[step].reshape(-1, n)).mean(0)
+    np.testing.assert_array_equal(params, alone)
+
+
+@pytest.mark.ranks(3)
+def test_unequal_shards_equal_the_joined_batch_by_their_samples(comm):
+    """To rounding: 20 contracting steps, each of a few ulp of values below 4."""
+    n, sizes = 50, [3, 5, 11]
+    data = np.random.default_rng(0).normal(size=(20, sum(sizes), n))
+    first = sum(sizes[: comm.rank])
+    params = np.zeros(n)
+    with psgd.connect(comm, params, strategy="averaging", period=1, lr=0.3) as ps:
+        for batch in data:
+            ps.grads[:] = (params - batch[first : first + sizes[comm.rank]]).mean(0)
+            ps.step(sizes[comm.rank])
+    alone = np.zeros(n)
+    for batch in data:
+        alone -= 0.3 * (alone - batch).mean(0)
+    np.testing.assert_allclose(params, alone, rtol=0, atol=2e-14)
+
+
+@pytest.mark.ranks(4)
+def test_weights_are_the_samples_since_the_last_averaging(comm):
+    """A closed form: worker k goes k + 1 a step; the second averaging has other samples than the first."""
+    params = np.zeros(3)
+    with psgd.connect(comm, params, strategy="averaging", period=2, lr=1.0) as ps:
+        for samples in (0, 4 * ps.worker, 3 - ps.worker, 2 * (3 - ps.worker)):
+            ps.grads[:] = -(ps.worker + 1.0)
+            ps.step(samples)
+    one = sum(4 * k * (k + 1) for k in range(4)) / sum(4 * k for k in range(4))
+    two = sum(3 * (3 - k) * 2 * (k + 1) for k in range(4)) / sum(3 * (3 - k) for k in range(4))
+    np.testing.assert_allclose(params, one + two, rtol=1e-15)
+
+
+@pytest.mark.ranks(2, 3)
+def test_equal_parameters_are_their_average_and_do_not_drift(comm):
+    start = np.random.default_rng(5).normal(size=1000).astype(np.float32)
+    params = start.copy()
+    with psgd.connect(comm, params, strategy="averaging", period=1, lr=1.0) as ps:
+        for step in range(300):
+            ps.step(3 + step % 5)
+    np.testing.assert_array_max_ulp(params, start, 0 if comm.size == 2 else 1)  # 3 x / 3 may be x's neighbour
+
+
+@pytest.mark.ranks(3)
+def test_nothing_is_communicated_between_averagings(comm):
+    """Workers take their steps one after the other: a step that waited for another worker would hang."""
+    params = np.zeros(1000, np.float32)
+    with psgd.connect(comm, params, strategy="averaging", period=5, lr=0.1) as ps:
+        for _ in range(2):
+            for turn in range(3):
+                if turn == ps.worker:
+                    for _ in range(4):
+                        ps.grads[:] = -1.0 - ps.worker
+                        ps.step(2)
+                comm.Barrier()
+            ps.step(0)
+            assert ps.version in (4, 8)
+    np.testing.assert_allclose(params, 2 * 4 * 0.1 * 2.0, rtol=1e-6)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("options", [{}, OUTER])
+def test_workers_without_any_step(comm, options):
+    params = np.full(4, comm.rank, np.float64)
+    with psgd.connect(comm, params, strategy="averaging", period=3, lr=1.0, **options) as ps:
+        for _ in range(4 * (ps.worker == 1)):
+            ps.grads[:] = -1.0
+            ps.step(2)
+    np.testing.assert_array_equal(params, comm.bcast(params))
+    if not options:
+        np.testing.assert_array_equal(params, 4.0)  # worker 0's start and worker 1's steps
+
+
+@pytest.mark.ranks(2)
+def test_outer_momentum_goes_on_as_nesterov_does(comm):
+    """A closed form for a constant drift of d a period: u_t = d (1 + m + ... + m^(t-1)), x moves by lr (d + m u_t)."""
+    lr, m, d = 0.7, 0.9, -0.25
+    params = np.zeros(3)
+    with psgd.connect(
+        comm, params, strategy="averaging", period=2, lr=0.125, outer_lr=lr, outer_momentum=m, local_from=9
+    ) as ps:
+        for _ in range(3):  # of 4 samples each: until 12 samples are known, plainly and every step
+            ps.grads[:] = 1.0
+            ps.step(2)
+        np.testing.assert_array_equal(params, -0.375)
+        for _ in range(8):
+            ps.grads[:] = 1.0
+            ps.step(2)
+    x = -0.375 + sum(lr * (d + m * d * (1 - m**t) / (1 - m)) for t in range(1, 5))
+    np.testing.assert_allclose(params, x, rtol=1e-13)
+
+
+@pytest.mark.ranks(3)
+def test_worker_0_counts_and_a_stop_reaches_all_at_the_same_step(comm):
+    metrics = RunMetrics(3, samples_per_epoch=10_000, target_accuracy=0.9)
+    params = np.zeros(5, np.float32)
+    steps = 0
+    with psgd.connect(comm, params, strategy="averaging", period=4, metrics=metrics, lr=0.25) as ps:
+        while not ps.stop:
+            steps += 1
+            if ps.worker == 0 and steps == 6:
+                ps.report(0.95, 0.5)
+            ps.step(2 + ps.worker, 1.0 + ps.worker + steps % 2)
+            assert ps.version == steps
+        assert ps.waited_s > 0
+    assert steps == 8
+    if comm.rank == 0:
+        assert metrics.pushes == [8, 8, 8] and dict(metrics.staleness) == {0: 24}
+        assert (metrics.samples, metrics.steps, metrics.lr) == (72, 8, 0.25)
+        assert metrics.loss == pytest.approx((2 * 1.5 + 3 * 2.5 + 4 * 3.5) / 9)
+        assert min(metrics.waited_s) > 0 and min(metrics.computed_s) > 0
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_a_worker_that_raises_ends_the_block_everywhere(comm, shared):
+    os.environ["PSGD_SHARED"] = shared
+    params = np.zeros(50_000, np.float32)
+
+    def loop():
+        with psgd.connect(comm, params, strategy="averaging", period=3) as ps:
+            for step in range(1000):
+                if ps.worker == 1 and step == 4:
+                    raise ZeroDivisionError
+                ps.step()
+
+    try:
+        with pytest.raises(ZeroDivisionError if comm.rank == 1 else PeerLostError):
+            loop()
+    finally:
+        del os.environ["PSGD_SHARED"]
+
+
+@pytest.mark.ranks(2)
+def test_a_step_allocates_nothing_of_the_vectors_size(comm):
+    params = np.zeros(500_000, np.float32)
+    with psgd.connect(
+        comm, params, strategy="averaging", rule="momentum", clip_norm=1.0, period=2, outer_lr=0.7, outer_momentum=0.9
+    ) as ps:
+        ps.step(3)
+        ps.step(3)
+        tracemalloc.start()
+        for _ in range(4):
+            ps.step(3 + ps.worker)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"period": 0}, "period: expected 1 or more"),
+        ({"period": 2.0}, "period: expected a whole number"),
+        ({"average_momentum": 1}, "average_momentum: expected True or False"),
+        ({"local_from": -1}, "local_from: expected"),
+        ({"outer_lr": 0}, "outer_lr: expected a number more than 0"),
+        ({"outer_momentum": 1.0}, "outer_momentum: expected a number 0 or more and less than 1"),
+        ({"perid": 3}, "strategy averaging: expected"),
+    ],
+)
+def test_wrong_options(comm, options, message):
+    with pytest.raises(UsageError, match=message):
+        psgd.connect(comm, np.zeros(4, np.float32), strategy="averaging", **options)

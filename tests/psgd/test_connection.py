@@ -1,0 +1,361 @@
+"""`psgd.connect` on real ranks, against sequential simulations and closed forms."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+import psgd
+from psgd.collectives.split import split
+from psgd.kernels.errors import ContractError, PeerLostError, UsageError
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim import rules
+
+SIZES = [1, 7, 64, 1023, 8193, 100_003]  # below and above what travels inline; fewer elements than servers
+
+
+def curved(params, worker, clock, n):
+    """A gradient that depends on the parameters, the worker and the clock: a wrong order or copy shows."""
+    ramp = np.arange(1, n + 1, dtype=params.dtype) / n
+    return (params * ramp + np.sin(ramp * (worker + 1) + clock)).astype(params.dtype)
+
+
+def sync_by_hand(start, workers, steps, samples, lr, rule):
+    """Sequential simulation with the server's own arithmetic: sums in worker order, in the vector's dtype."""
+    w = start.copy()
+    state = rule.init(w)
+    for clock in range(steps):
+        grads = [curved(w, i, clock, w.size) for i in range(workers)]
+        if workers == 1:
+            rule.update(w, grads[0], state, lr, 1.0, clock + 1)
+            continue
+        total = grads[0] * w.dtype.type(samples[0])
+        for b, g in zip(samples[1:workers], grads[1:], strict=True):
+            total += w.dtype.type(b) * g
+        rule.update(w, total, state, lr, 1.0 / sum(samples[:workers]), clock + 1)
+    return w
+
+
+@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("n", SIZES)
+def test_sync_equals_a_sequential_simulation_bit_for_bit(comm, servers, n):
+    if servers >= comm.size:
+        pytest.skip("needs a worker")
+    samples, steps = [3, 5, 2, 7], 4
+    start = np.cos(np.arange(n)).astype(np.float32)
+    params = start.copy() if comm.rank == servers else np.full(n, np.nan, np.float32)
+    rule = rules.momentum(0.9, 0.01)
+    with psgd.connect(comm, params, strategy="sync", servers=servers, lr=0.1, rule=rule, segment_bytes=65536) as ps:
+        np.testing.assert_array_equal(ps.params, start)
+        for clock in range(steps):
+            ps.grads[:] = curved(ps.params, ps.worker, clock, n)
+            ps.step(samples[ps.worker])
+            assert ps.version == clock + 1
+    expected = sync_by_hand(start, comm.size - servers, steps, samples, 0.1, rule)
+    mine = split(n, servers, 16)[comm.rank] if comm.rank < servers else range(n)
+    np.testing.assert_array_equal(params[mine.start : mine.stop], expected[mine.start : mine.stop])
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("strategy", ["sync", "async"])
+def test_a_single_rank_is_sequential_sgd(comm, strategy):
+    start = np.cos(np.arange(50)).astype(np.float32)
+    params = start.copy()
+    rule = rules.momentum(0.9, 0.01)
+    with psgd.connect(comm, params, strategy=strategy, lr=0.1, rule=rule) as ps:
+        assert (ps.worker, ps.workers, ps.servers) == (0, 1, 0)
+        for clock in range(4):
+            ps.grads[:] = curved(ps.params, 0, clock, 50)
+            ps.step(3)
+    np.testing.assert_array_equal(params, sync_by_hand(start, 1, 4, [3], 0.1, rule))
+
+
+@pytest.mark.ranks(3, 5)
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("n", [1, 100, 8193, 100_003])
+def test_async_applies_every_push_once(comm, servers, n):
+    steps, workers = 20, comm.size - servers
+    params = np.zeros(n, np.float64)
+    with psgd.connect(comm, params, strategy="async", servers=servers, lr=1.0, segment_bytes=65536) as ps:
+        for _ in range(steps + ps.worker):
+            ps.grads[:] = -(2.0 ** (8 * ps.worker))  # the sum's digits in base 256 count each worker's pushes
+            ps.step()
+            assert np.all(ps.params == ps.params[0])  # no torn read, neither within a shard nor between two
+        pushed = steps + ps.worker
+    expected = sum((steps + w) * 2.0 ** (8 * w) for w in range(workers))
+    if comm.rank >= servers:
+        assert pushed == steps + comm.rank - servers
+        np.testing.assert_array_equal(params, expected)
+    if comm.rank == 0:
+        metrics = ps.metrics
+        assert metrics.pushes == [steps + w for w in range(workers)]
+        assert sum(metrics.staleness.values()) == sum(metrics.pushes) == metrics.steps
+
+
+@pytest.mark.ranks(3)
+def test_staleness_is_version_at_apply_minus_version_pulled(comm):
+    """Two workers that take strict turns: each push but the first is applied one version after it was pulled."""
+    params = np.zeros(4, np.float32)
+    turns = comm.Split(0 if comm.rank == 0 else 1)
+    with psgd.connect(comm, params, strategy="async", lr=1.0) as ps:
+        for turn in range(10):
+            if turn % 2 == ps.worker:
+                ps.step()
+            turns.Barrier()
+    turns.Free()
+    if comm.rank == 0:
+        assert dict(ps.metrics.staleness) == {0: 1, 1: 9}
+
+
+@pytest.mark.ranks(5)
+@pytest.mark.parametrize("n", [5, 20_000])
+def test_first_weights_are_the_first_workers_over_jittered_starts(comm, n):
+    for attempt in range(25):
+        params = np.full(n, 1.0 + attempt if comm.rank == 2 else -1.0, np.float32)
+        time.sleep(np.random.default_rng([attempt, comm.rank]).uniform(0, 0.004))
+        with psgd.connect(comm, params, strategy="async", servers=2, lr=1.0) as ps:
+            assert np.all(ps.params == 1.0 + attempt), (ps.worker, ps.params[:3])
+
+
+@pytest.mark.ranks(5)
+def test_workers_with_different_numbers_of_batches(comm):
+    params = np.zeros(9, np.float32)
+    with psgd.connect(comm, params, strategy="sync", lr=1.0) as ps:
+        for _ in range(3 * ps.worker):
+            ps.grads[:] = -1.0
+            ps.step(10)
+    if comm.rank > 0:
+        np.testing.assert_array_equal(params, 9.0)  # the longest worker's steps: each group moves by the mean, 1
+
+
+@pytest.mark.ranks(5)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_clip_norm_is_that_of_the_whole_gradient(comm, servers):
+    n = 40_000
+    params = np.zeros(n, np.float64)
+    with psgd.connect(comm, params, strategy="sync", servers=servers, lr=1.0, clip_norm=3.0) as ps:
+        ps.grads[:] = -np.arange(n)
+        ps.step(5)
+    if comm.rank >= servers:
+        direction = np.arange(n) / np.linalg.norm(np.arange(n))
+        np.testing.assert_allclose(params, 3.0 * direction, rtol=1e-12)
+
+
+@pytest.mark.ranks(4)
+def test_reduction_sum(comm):
+    params = np.zeros(3, np.float32)
+    with psgd.connect(comm, params, strategy="sync", lr=1.0, reduction="sum") as ps:
+        ps.grads[:] = -(ps.worker + 1)
+        ps.step(8)
+    if comm.rank > 0:
+        np.testing.assert_array_equal(params, 6.0)
+
+
+@pytest.mark.ranks(3)
+def test_schedules_run_in_global_progress(comm):
+    """Async with two workers: the rate falls with all samples together, not with a worker's own."""
+    params = np.zeros(1, np.float64)
+    turns = comm.Split(0 if comm.rank == 0 else 1)
+    rate = psgd.optim.schedules.step(1.0, every=40, factor=0.5)
+    with psgd.connect(comm, params, strategy="async", lr=rate) as ps:
+        for turn in range(8):
+            if turn % 2 == ps.worker:
+                ps.grads[:] = -1.0
+                ps.step(10)
+            turns.Barrier()
+    turns.Free()
+    if comm.rank > 0:
+        assert params[0] == 4 * 1.0 + 4 * 0.5
+
+
+@pytest.mark.ranks(3)
+def test_different_sizes_are_one_error_on_all_ranks(comm):
+    params = np.zeros(10 + (comm.rank == 1), np.float32)
+    with pytest.raises(ContractError) as caught:
+        psgd.connect(comm, params)
+    message = str(caught.value)
+    assert message == "psgd.connect: all ranks must pass the same size, got 10 on rank(s) 0, 2; 11 on rank(s) 1"
+    assert len(set(comm.allgather(message))) == 1
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(
+    ("key", "mine", "theirs"),
+    [
+        ("strategy", "sync", "async"),
+        ("clip_norm", 1.0, 2.0),
+        ("servers", 1, 2),
+        ("rule", "sgd", "adam"),
+        ("momentum", 0.9, 0.5),
+        ("weight_decay", 0.0, 0.1),
+    ],
+)
+def test_different_options_are_one_error_on_all_ranks(comm, key, mine, theirs):
+    options = {key: mine if comm.rank < 2 else theirs}
+    with pytest.raises(ContractError, match=f'the same {key}, got "?{mine}"? on rank'):
+        psgd.connect(comm, np.zeros(4, np.float32), **options)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("what", ["list", "int64", "2-D", "strided", "read-only", "big-endian"])
+def test_wrong_arrays_on_one_rank_are_named_on_all(comm, what):
+    wrong = {
+        "list": [0.0] * 4,
+        "int64": np.zeros(4, np.int64),
+        "2-D": np.zeros((2, 2), np.float32),
+        "strided": np.zeros(8, np.float32)[::2],
+        "read-only": np.zeros(4, np.float32),
+        "big-endian": np.zeros(4, ">f4"),
+    }[what]
+    if what == "read-only":
+        wrong.flags.writeable = False
+    with pytest.raises(UsageError, match=r"psgd.connect on rank 1: params: expected"):
+        psgd.connect(comm, wrong if comm.rank == 1 else np.zeros(4, np.float32))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"servers": 2}, "servers: expected 1 to 1 of 2 ranks"),
+        ({"servers": 0}, "servers: expected 1 to 1 of 2 ranks"),
+        ({"strategy": "psync"}, "strategy: expected one of"),
+        ({"rule": "lamb"}, "optimizer: expected one of"),
+        ({"reduction": "max"}, "reduction: expected 'mean' or 'sum'"),
+        ({"staleness": 3}, "strategy sync: expected"),
+        ({"lr": -1.0}, "lr: expected a number more than 0, got -1.0"),
+        ({"lr": True}, "lr: expected a number more than 0"),
+        ({"lr": float("nan")}, "lr: expected a number more than 0"),
+        ({"clip_norm": -1.0}, "clip_norm: expected a number 0 or more"),
+        ({"clip_norm": float("nan")}, "clip_norm: expected a number 0 or more"),
+        ({"weight_decay": "x"}, "weight_decay: expected a number 0 or more"),
+        ({"rule": "momentum", "momentum": float("nan")}, "momentum: expected a number 0 or more and less than 1"),
+        ({"servers": 1.5}, "servers: expected a whole number, got 1.5"),
+        ({"strategy": ["sync"]}, "strategy: expected one of sync, async, softsync"),
+        ({"segment_bytes": -5}, "segment_bytes: expected"),
+        ({"segment_bytes": 1.5}, "segment_bytes: expected"),
+    ],
+)
+def test_wrong_options(comm, options, message):
+    with pytest.raises(UsageError, match=message):
+        psgd.connect(comm, np.zeros(4, np.float32), **options)
+
+
+@pytest.mark.ranks(3)
+def test_metrics_for_other_workers_are_refused_on_all_ranks(comm):
+    with pytest.raises(UsageError, match="on rank 0: metrics: expected RunMetrics for 2 workers, got 7"):
+        psgd.connect(comm, np.zeros(4, np.float32), metrics=RunMetrics(7) if comm.rank == 0 else None)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_different_rates_are_one_error_on_all_ranks(comm, scheduled):
+    lr = 0.1 * (1 + comm.rank // 2)
+    with pytest.raises(ContractError, match=r"the same lr, got .* on rank\(s\) 0, 1; .* on rank\(s\) 2"):
+        psgd.connect(comm, np.zeros(4, np.float32), lr=psgd.optim.schedules.cosine(lr, 1e4) if scheduled else lr)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("samples", [-1, 2.5, "3", None])
+def test_wrong_samples(comm, samples):
+    params = np.zeros(4, np.float32)
+    with psgd.connect(comm, params) as ps:
+        ps.grads[:] = -1
+        with pytest.raises(UsageError, match="step: samples: expected"):
+            ps.step(samples)
+        ps.step(np.int32(2))
+    if comm.rank == comm.size - 1:
+        np.testing.assert_array_equal(params, np.float32(0.1))
+
+
+@pytest.mark.ranks(1, 2)
+def test_outside_the_block(comm):
+    params = np.zeros(4, np.float32)
+    connection = psgd.connect(comm, params)
+    for use in (connection.step, lambda: connection.grads, lambda: connection.worker):
+        with pytest.raises(UsageError, match="inside its `with` block only"):
+            use()
+    with connection as ps:
+        ps.step()
+    with pytest.raises(UsageError, match="inside its `with` block only"):
+        ps.step()
+    assert ps.params is params
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("n", [10, 50_000])
+@pytest.mark.parametrize("strategy", ["sync", "async"])
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_a_worker_that_raises_ends_the_block_everywhere(comm, n, strategy, shared):
+    os.environ["PSGD_SHARED"] = shared
+    params = np.zeros(n, np.float32)
+    expected = ZeroDivisionError if comm.rank == 2 else PeerLostError
+
+    def loop():
+        with psgd.connect(comm, params, strategy=strategy) as ps:
+            for step in range(1000):
+                if ps.worker == 1 and step == 3:
+                    raise ZeroDivisionError
+                ps.step()
+
+    try:
+        with pytest.raises(expected) as caught:
+            loop()
+    finally:
+        del os.environ["PSGD_SHARED"]
+    if comm.rank != 2:
+        assert "worker 1 left psgd.connect with an error" in str(caught.value)
+
+
+@pytest.mark.ranks(3)
+def test_the_callers_communicator_stays_untouched(comm):
+    """psgd's traffic is on a duplicate: a wildcard receive of the caller's never eats it."""
+    from mpi4py import MPI
+
+    got = np.zeros(1)
+    request = comm.Irecv(got, MPI.ANY_SOURCE, MPI.ANY_TAG)
+    params = np.zeros(100, np.float32)
+    with psgd.connect(comm, params, strategy="async") as ps:
+        for _ in range(10):
+            ps.step()
+    comm.Send(np.array([float(comm.rank)]), (comm.rank + 1) % comm.size, 5)
+    request.Wait()
+    assert got[0] == (comm.rank - 1) % comm.size
+
+
+@pytest.mark.ranks(2)
+def test_many_connections_leak_no_communicator(comm):
+    params = np.zeros(4, np.float32)
+    for _ in range(1200):  # MPICH has 2047 communicators, and each connection takes two
+        with psgd.connect(comm, params) as ps:
+            ps.step()
+
+
+@pytest.mark.ranks(3)
+def test_a_server_skips_the_body(comm):
+    params = np.zeros(4, np.float32)
+    reached = []
+    with psgd.connect(comm, params) as ps:
+        reached.append("before")
+        worker = ps.worker
+        reached.append(worker)
+        ps.step()
+    assert reached == (["before"] if comm.rank == 0 else ["before", comm.rank - 1])
+    assert ps.is_server == (comm.rank == 0)
+
+
+@pytest.mark.ranks(2)
+def test_bytes_are_counted_alike_on_both_sides(comm):
+    n, steps = 100_000, 3
+    params = np.zeros(n, np.float32)
+    with psgd.connect(comm, params) as ps:
+        for _ in range(steps):
+            ps.step()
+    counts = comm.allgather((ps.bytes_sent, ps.bytes_received))
+    assert counts[0] == counts[1][::-1]
+    data = n * 4
+    assert counts[1][0] >= (steps + 1) * data  # the start and each push
+    assert counts[1][1] >= (steps + 2) * data  # the start, each pull and the end
+    assert counts[1][0] < (steps + 1) * data + 2000

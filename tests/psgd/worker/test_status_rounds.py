@@ -1,0 +1,107 @@
+"""Rounds of workers without a server: what each learns, what worker 0 counts, and how they end."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from psgd.collectives import Communicator
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.wait_log import Waits
+from psgd.worker.status_rounds import Rounds
+
+
+@pytest.mark.ranks(1, 3, 5)
+def test_everyone_learns_what_each_did_since_the_last_round(comm):
+    metrics = RunMetrics(comm.size)
+    with Communicator(comm) as workers:
+        rounds = Rounds(workers, metrics)
+        params = np.full(7, comm.rank + 5.0)
+        rounds.begin(params)
+        assert np.all(params == 5)
+        mine = [2**comm.rank, 0, 10 * comm.rank, 3]
+        for samples in mine[:2]:
+            rounds.note(samples, math.nan if samples == 0 else 1.0 + comm.rank)
+        everyone = np.arange(comm.size)
+        assert rounds.exchange(mine[2], 2.0) == sum(2**k + 10 * k for k in range(comm.size))
+        np.testing.assert_array_equal(rounds.samples, 2**everyone + 10 * everyone)
+        np.testing.assert_array_equal(rounds.pushes, 1 + (everyone > 0))
+        assert rounds.exchange() == 0 and not rounds.samples.any() and not rounds.pushes.any()
+        assert rounds.exchange(mine[3], 4.0) == 3 * comm.size
+        assert rounds.version == 2 and not rounds.all_done and rounds.active == comm.size
+    if comm.rank == 0:
+        assert metrics.pushes == [2 + (k > 0) for k in range(comm.size)]
+        assert dict(metrics.staleness) == {0: sum(metrics.pushes)}
+        losses = sum(2**k * (1 + k) + 10 * k * 2 + 3 * 4 for k in range(comm.size))
+        assert metrics.loss == pytest.approx(losses / sum(2**k + 10 * k + 3 for k in range(comm.size)))
+    else:
+        assert metrics.pushes == [0] * comm.size
+
+
+@pytest.mark.ranks(3)
+def test_who_is_done_goes_on_and_keeps_its_seconds(comm):
+    """Samples may come with the end; seconds count until a worker's own end, not until the last one's."""
+    metrics = RunMetrics(3)
+    with Communicator(comm) as workers:
+        rounds = Rounds(workers, metrics)
+        rounds.begin(np.zeros(1))
+        rounds.waited_s += 0.5 + comm.rank
+        ended = []
+        for turn in range(4):
+            rounds.exchange(4 if turn == comm.rank else 0, 1.0, done=turn >= comm.rank)
+            assert rounds.samples.tolist() == [4 * (turn == k) for k in range(3)]
+            ended.append((rounds.active, rounds.all_done))
+            time.sleep(0.05)
+        assert ended == [(2, False), (1, False), (0, True), (0, True)]
+        assert rounds.version == 3
+    if comm.rank == 0:
+        assert metrics.waited_s == [0.5, 1.5, 2.5] and metrics.pushes == [1, 1, 1]
+        assert metrics.computed_s[0] + 0.5 < 0.05 and metrics.computed_s[2] - metrics.computed_s[0] < -1.8
+
+
+@pytest.mark.ranks(3)
+def test_evaluations_reach_worker_0_and_its_stop_reaches_all(comm):
+    metrics = RunMetrics(3, target_accuracy=0.8)
+    with Communicator(comm) as workers:
+        rounds = Rounds(workers, metrics)
+        rounds.begin(np.zeros(1))
+        if comm.rank == 2:
+            rounds.report(0.25, 1.0)
+            rounds.report(0.5, 1.25)
+        seen = []
+        for turn in range(4):
+            if turn == 2 and comm.rank == 1:
+                rounds.report(0.875, 0.25)
+            if turn == 1 and comm.rank == 0:
+                assert (metrics.accuracy, metrics.test_loss) == (0.5, 1.25)
+                rounds.report(0.75, 0.5)
+                assert (metrics.accuracy, metrics.test_loss) == (0.75, 0.5)
+            rounds.exchange()
+            seen.append(rounds.stop)
+        assert seen == [False, False, False, True]
+    if comm.rank == 0:
+        assert (metrics.accuracy, metrics.test_loss) == (0.875, 0.25)
+    else:
+        assert metrics.accuracy is None
+
+
+@pytest.mark.ranks(3)
+def test_who_came_last_is_whom_the_others_waited_for(comm):
+    """Each in turn comes 0.2 s late, the last time one that has ended then; who has ended waits no more."""
+    metrics = RunMetrics(3, waits=Waits())
+    with Communicator(comm) as workers:
+        rounds = Rounds(workers, metrics)
+        rounds.begin(np.zeros(1))
+        for turn in range(4):
+            if turn % 3 == comm.rank:
+                time.sleep(0.2)
+            rounds.exchange(1, 1.0, done=turn == 3 and comm.rank < 2)
+        rounds.exchange(done=True)
+    if comm.rank == 0:
+        rows = [row for row in metrics.waits.take()["rows"] if row[3] - row[2] > 0.1]
+        assert [row[:2] for row in rows] == [(1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (1, 2), (2, 0)]
+        starts, stops = [row[2] for row in rows], [row[3] for row in rows]
+        assert starts[0] > -0.05 and all(0.1 < stop - start < 1 for start, stop in zip(starts, stops, strict=True))
+        assert [max(stops[a:b]) < min(starts[b:]) + 0.1 for a, b in ((0, 2), (2, 4), (4, 6))] == [True] * 3
+        assert metrics.waited == [2, 2, 3]
