@@ -25,7 +25,7 @@ class UnreadableError(UsageError):
     """The configuration file cannot be read here; another host of the job may well read it."""
 
 
-class Kind(NamedTuple):
+class OptionKind(NamedTuple):
     """What one option takes: its type, the test of a value, how that test reads in words, and the help."""
 
     type: type
@@ -35,20 +35,20 @@ class Kind(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-def _one_of(names: tuple[str, ...], text: str) -> Kind:
-    return Kind(str, names.__contains__, f"one of {', '.join(names)}", text, names)
+def _one_of(names: tuple[str, ...], text: str) -> OptionKind:
+    return OptionKind(str, names.__contains__, f"one of {', '.join(names)}", text, names)
 
 
-def _whole(low: int, text: str) -> Kind:
-    return Kind(int, lambda value: value >= low, f"a whole number, at least {low}", text)
+def _whole(low: int, text: str) -> OptionKind:
+    return OptionKind(int, lambda value: value >= low, f"a whole number, at least {low}", text)
 
 
-def _above_zero(text: str) -> Kind:
-    return Kind(float, lambda v: v > 0 and math.isfinite(v), "a finite number above 0", text)
+def _above_zero(text: str) -> OptionKind:
+    return OptionKind(float, lambda v: v > 0 and math.isfinite(v), "a finite number above 0", text)
 
 
-def _from_zero(text: str) -> Kind:
-    return Kind(float, lambda v: v >= 0 and math.isfinite(v), "a finite number, at least 0", text)
+def _from_zero(text: str) -> OptionKind:
+    return OptionKind(float, lambda v: v >= 0 and math.isfinite(v), "a finite number, at least 0", text)
 
 
 _INJECT = (
@@ -56,8 +56,8 @@ _INJECT = (
     "stop:RANK@STEP:S, raise:RANK@STEP, nan:RANK@STEP; RANK is a worker's index, or s0 for server 0."
 )
 _SAVE = "Write the final weights here: .npz for NumPy, .pt for PyTorch."
-KINDS: dict[str, Kind] = {
-    "dataset": Kind(str, bool, "a name or a path", "digits, fashion-mnist, or a path: IDX, .npz, .npy."),
+KINDS: dict[str, OptionKind] = {
+    "dataset": OptionKind(str, bool, "a name or a path", "digits, fashion-mnist, or a path: IDX, .npz, .npy."),
     "model": _one_of(("softmax", "mlp", "cnn"), "Network."),
     "hidden": _whole(1, "mlp, cnn: units of the hidden layer."),
     "strategy": _one_of(
@@ -69,31 +69,33 @@ KINDS: dict[str, Kind] = {
     "batch_size": _whole(1, "Samples per worker and step."),
     "lr": _above_zero("Learning rate."),
     "optimizer": _one_of(("sgd", "momentum", "nesterov", "adam"), "Update rule, applied on the servers."),
-    "momentum": Kind(float, lambda v: 0 <= v < 1, "a number in [0, 1)", "Factor of momentum and nesterov."),
+    "momentum": OptionKind(float, lambda v: 0 <= v < 1, "a number in [0, 1)", "Factor of momentum and nesterov."),
     "weight_decay": _from_zero("L2 coefficient."),
     "schedule": _one_of(("constant", "step", "cosine"), "Learning rate over the run's progress."),
     "warmup_epochs": _from_zero("Epochs of linear warm-up from 0."),
     "step_epochs": _above_zero("Epochs between two steps of the step schedule."),
     "step_factor": _above_zero("What each step multiplies the rate by."),
-    "scale_lr": Kind(bool, lambda v: True, "true or false", "Multiply the rate by the number of workers."),
+    "scale_lr": OptionKind(bool, lambda v: True, "true or false", "Multiply the rate by the number of workers."),
     "clip_norm": _from_zero("Largest global gradient norm; 0 is off."),
     "reduction": _one_of(("mean", "sum"), "mean over the samples; sum is that times the workers."),
-    "seed": Kind(int, lambda v: 0 <= v < 2**63, "a whole number from 0 to 2^63 - 1", "Of all randomness."),
+    "seed": OptionKind(int, lambda v: 0 <= v < 2**63, "a whole number from 0 to 2^63 - 1", "Of all randomness."),
     "eval_every": _from_zero("Epochs between evaluations, 0.25 for four an epoch; 0 is only at the end."),
-    "target_accuracy": Kind(float, lambda v: 0 <= v <= 1, "a number in [0, 1]", "Stop there; 0 is off."),
+    "target_accuracy": OptionKind(float, lambda v: 0 <= v <= 1, "a number in [0, 1]", "Stop there; 0 is off."),
     "softsync": _whole(1, "softsync: contributions of a step.  [default: 1]"),
     "staleness": _whole(0, "ssp: steps that a worker may be ahead.  [default: 3]"),
     "period": _whole(1, "averaging, easgd, hogwild: steps between two exchanges.  [default: 8; hogwild 64]"),
-    "average_momentum": Kind(bool, lambda v: True, "true or false", "averaging: average momentum too.  [default: on]"),
+    "average_momentum": OptionKind(
+        bool, lambda v: True, "true or false", "averaging: average momentum too.  [default: on]"
+    ),
     "local_from": _from_zero("averaging: epochs with a period of 1 first.  [default: 0]"),
     "outer_lr": _above_zero("averaging: rate of the outer step.  [default: 1]"),
-    "outer_momentum": Kind(
+    "outer_momentum": OptionKind(
         float, lambda v: 0 <= v < 1, "a number in [0, 1)", "averaging: outer Nesterov.  [default: 0]"
     ),
     "easgd_order": _one_of(("sync", "round-robin", "async", "hogwild"), "easgd: who pulls when.  [default: sync]"),
     "rho": _above_zero("easgd: elastic force.  [default: 0.9 / (lr * workers)]"),
     "accumulate": _whole(1, "allreduce: steps whose gradients make one update.  [default: 1]"),
-    "peers": Kind(
+    "peers": OptionKind(
         str,
         re.compile(r"all|ring|pairs|random:([2-9]|[1-9]\d{1,4})").fullmatch,
         "all, ring, random:D with D of 2 or more, or pairs",
@@ -103,35 +105,37 @@ KINDS: dict[str, Kind] = {
     "compress": _one_of(
         ("none", "threshold", "onebit", "topk"), "Codec of updates.  [default: none; decentralized threshold]"
     ),
-    "density": Kind(
+    "density": OptionKind(
         float, lambda v: 0 < v <= 1, "a number above 0, at most 1", "Share of an update that is sent.  [default: 0.001]"
     ),
     "compress_warmup": _from_zero("Epochs of whole updates before compressed ones."),
     "compress_sync": _whole(0, "Steps after which all that is left over is sent; 0 is never."),
     "staleness_lr": _one_of(("none", "inverse", "exponential"), "Scale of stale gradients' steps."),
-    "record": Kind(Path, lambda v: v.name != "", "a file's path", "Write the order of pushes and releases here."),
-    "replay": Kind(Path, lambda v: v.name != "", "a file's path", "Follow the order in this file."),
+    "record": OptionKind(Path, lambda v: v.name != "", "a file's path", "Write the order of pushes and releases here."),
+    "replay": OptionKind(Path, lambda v: v.name != "", "a file's path", "Follow the order in this file."),
     "device": _one_of(("cpu", "cuda"), "What workers compute on; cuda: a GPU each, by local rank."),
     "server_device": _one_of(("cpu", "cuda"), "Where servers keep state and take steps."),
     "data_device": _one_of(("auto", "cpu", "cuda"), "Where the data lies; auto: on the GPU if it fits."),
-    "inject": Kind(str, lambda v: True, "text", _INJECT, ("SPEC",)),
-    "log": Kind(Path, lambda v: v.name != "", "a file's path", "Write JSON lines to this file."),
-    "save": Kind(Path, lambda v: v.suffix in FORMATS, f"a file's path that ends in {' or '.join(FORMATS)}", _SAVE),
-    "checkpoint_dir": Kind(
+    "inject": OptionKind(str, lambda v: True, "text", _INJECT, ("SPEC",)),
+    "log": OptionKind(Path, lambda v: v.name != "", "a file's path", "Write JSON lines to this file."),
+    "save": OptionKind(
+        Path, lambda v: v.suffix in FORMATS, f"a file's path that ends in {' or '.join(FORMATS)}", _SAVE
+    ),
+    "checkpoint_dir": OptionKind(
         Path, lambda v: v.name != "", "a folder's path", "Checkpoints go here; all ranks see it.", ("DIR",)
     ),
     "checkpoint_every": _whole(0, "Optimizer steps between checkpoints; 0 is at signals only."),
     "checkpoint_minutes": _from_zero("Minutes between checkpoints; 0 is off."),
     "checkpoint_keep": _whole(1, "How many of the newest stay, and the best."),
-    "resume": Kind(bool, lambda v: True, "true or false", "Go on from the newest complete checkpoint."),
-    "save_signal": Kind(
+    "resume": OptionKind(bool, lambda v: True, "true or false", "Go on from the newest complete checkpoint."),
+    "save_signal": OptionKind(
         str,
         requests.known,
         "a signal's name: USR2, TERM, HUP or any other but USR1, INT, KILL, STOP",
         "Signal to save and stop, exit code 85: USR2, TERM, HUP, any but USR1 (saves and goes on), INT, KILL, STOP.",
         ("NAME",),
     ),
-    "log_dir": Kind(
+    "log_dir": OptionKind(
         Path, lambda v: v.name != "", "a folder's path", "Append what each rank prints to a file here.", ("DIR",)
     ),
     "placement": _one_of(

@@ -103,9 +103,9 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         as_json: how rank 0 prints the result.
         verbose: rank 0 prints who is where.
     """
-    wish = requests.Wish()
+    wish = requests.CheckpointRequest()
     if isinstance(config, TrainConfig):
-        wish = requests.Wish(config.checkpoint_minutes)
+        wish = requests.CheckpointRequest(config.checkpoint_minutes)
         requests.listen(wish, config.save_signal, saves=config.checkpoint_dir is not None)
     comm = startup.start()
     wish.leads = comm.Get_rank() == 0

@@ -34,8 +34,10 @@ from psgd.server.serve import serve
 from psgd.server.server_transport import MpiServerTransport
 from psgd.server.shard import Shard
 from psgd.server.worker_transport import MpiWorkerTransport
-from psgd.worker.context import Peers
-from psgd.worker.interface import Client, LocalClient, MpiClient
+from psgd.worker.context import RunContext
+from psgd.worker.interface import Worker
+from psgd.worker.local import LocalWorker
+from psgd.worker.push_pull import PushPullWorker
 
 Vector = NDArray[np.floating]
 
@@ -90,7 +92,7 @@ class Connection:
         behind, clip = (rule, clip_norm) if compression is None else (rules.sgd(), 0.0)
         self._segment = segment
         self._shards = split(params.size, max(1, mesh.servers), max(1, ALIGN_BYTES // params.itemsize))
-        self._client: Client | None = None
+        self._client: Worker | None = None
         self._transport: MpiWorkerTransport | MpiServerTransport | None = None
         self._alarm: Alarm | None = None
         self._waiter = Waiter(crowded=False)
@@ -98,7 +100,7 @@ class Connection:
             Shard, rule=behind, schedule=schedule, segment=segment, clip_norm=clip, reduction_factor=reduction_factor
         )
         self._peers = partial(
-            Peers,
+            RunContext,
             mesh=mesh,
             params=params,
             rule=rule,
@@ -191,7 +193,7 @@ class Connection:
         self._only_on_workers()
         self._saver.wish.ask(stop)
 
-    def _save(self, client: Client) -> None:
+    def _save(self, client: Worker) -> None:
         """This worker stands at a cut, in a step or while it waits for the others at its end."""
         self.leaving = self.leaving or client.leaving
         self._saver.save(client.cut, client.leaving, client.state)
@@ -233,7 +235,7 @@ class Connection:
         """Tells server 0 of an evaluation of `params` (for the log, and to stop at a target)."""
         self._only_on_workers().report(accuracy, loss)
 
-    def _only_on_workers(self) -> Client:
+    def _only_on_workers(self) -> Worker:
         if self._skipping:
             raise _WorkersOnly
         if self._client is None:
@@ -248,7 +250,7 @@ class Connection:
         if mesh.servers == 0:
             shard = self._shard(params, segment=params.size) if on_device(params) else self._shard(params)
             try:
-                self._go(LocalClient(shard, np.zeros_like(params), self.metrics))
+                self._go(LocalWorker(shard, np.zeros_like(params), self.metrics))
             except BaseException:
                 self._client = None
                 self._end(failed=True)
@@ -287,7 +289,7 @@ class Connection:
     def _begin(self, grads: Vector, reached: list[bool]) -> None:
         mesh, params, compression = self.mesh, self._params, self._compression
         if compression is not None:
-            from psgd.server.compressed_worker import join
+            from psgd.worker.compressed_push_pull import join
 
             self._transport, client = join(
                 mesh, params, grads, self._shards, compression, self._clip_norm, self._segment, self._waiter
@@ -297,9 +299,9 @@ class Connection:
         self._transport = transport = MpiWorkerTransport(
             mesh, params, grads, self._shards, reached=reached, segment=self._segment, waiter=self._waiter
         )
-        self._go(MpiClient(transport, params, grads, first=mesh.index == 0))
+        self._go(PushPullWorker(transport, params, grads, first=mesh.index == 0))
 
-    def _go(self, client: Client) -> None:
+    def _go(self, client: Worker) -> None:
         """Starts a worker, or takes up what it had saved."""
         saver = self._saver
         if self._far is not None:
@@ -331,7 +333,7 @@ class Connection:
                 mesh, shard.params, shard.ranges, grads=views, waiter=self._waiter, follows=follows
             )
         else:
-            from psgd.server.compressed_server import CompressedServerTransport
+            from psgd.server.compressed_server_transport import CompressedServerTransport
 
             transport = CompressedServerTransport(
                 mesh, shard.params, shard.ranges, compression=self._compression, waiter=self._waiter, follows=follows

@@ -10,8 +10,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
-from psgd import strategies
-from psgd.checkpoint.requests import Wish
+from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
 from psgd.compression import options as compressions
@@ -28,9 +27,10 @@ from psgd.runtime.agreement import agree
 from psgd.runtime.device_vectors import on_device
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.validation import real_number, whole_number
-from psgd.server.checkpoint_points import Cuts
+from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.record_replay import Recorder, Replay, load
 from psgd.server.wire import INLINE_BYTES
+from psgd.strategies import catalog as strategies
 
 Vector = NDArray[np.floating]
 
@@ -64,7 +64,7 @@ def connect(
     resume: bool = False,
     run: Mapping[str, Any] | None = None,
     layout: Layout | None = None,
-    wish: Wish | None = None,
+    wish: CheckpointRequest | None = None,
     **options: Any,
 ) -> "Connection":
     """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.
@@ -86,20 +86,21 @@ def connect(
             CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md).
         strategy: a name in `psgd.strategies.NAMES`.
         servers: how many ranks serve; None is 1, or 0 on a single rank and for strategies that have none.
-        placement: which ranks serve (`psgd.runtime.placement`): `dedicated`, the first ones; `spread`, one a node in turn;
-            `colocated`, evenly among the workers; `auto`, dedicated on one node and spread on several; or the ranks
-            themselves. Server 0 is always rank 0.
-        lr: the rate, or a schedule of the samples applied so far (`psgd.optim.schedules`).
-        rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.optim.rules.Rule`.
+        placement: which ranks serve: `dedicated`, the first ones; `spread`, one a node in turn; `colocated`, evenly
+            among the workers; `auto`, dedicated on one node and spread on several; or the ranks themselves. Server 0 is
+            always rank 0. See `psgd.runtime.placement`.
+        lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
+        rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
         momentum: factor, for a rule given by name.
         weight_decay: L2 coefficient, for a rule given by name. Both are applied once, on the server.
         clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
-        staleness_lr: "inverse" or "exponential" shrink what is stale (`psgd.optim.staleness`); for strategies with servers.
+        staleness_lr: "inverse" or "exponential" shrink stale gradients (`psgd.optim.staleness`); for strategies with
+            servers.
         compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
             default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
-            encoding, on each worker, and the rule must be sgd or momentum (`psgd.compression.options`, docs/compression.md). No
-            effect on a single rank.
+            encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). No effect on a single
+            rank.
         density: share of the elements that an update sends; None is 0.001.
         compress_warmup: samples of all workers before which updates are sent whole.
         compress_sync: steps from one to the next at which all that was left over is sent; 0 is never.
@@ -256,7 +257,7 @@ def _ordered(
         if replay is not None:
             strategy = Replay(run["workers"], load(Path(replay), common) if leads else [])
         elif plan.directory is not None:
-            strategy = Cuts(strategy, run["workers"], plan.every)
+            strategy = CheckpointPoints(strategy, run["workers"], plan.every)
         if record is not None and leads:
             strategy = Recorder(strategy, Path(record), common, resumed=plan.found is not None)
     except UsageError as error:

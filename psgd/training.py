@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from psgd import strategies
-from psgd.backend.interface import Computer, HostComputer
+from psgd.backend.host import HostBackend
+from psgd.backend.interface import Backend
 from psgd.checkpoint import final_weights
-from psgd.checkpoint.requests import Wish
+from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import say
 from psgd.config import STRATEGY_OPTIONS, TrainConfig
 from psgd.connection import Connection
@@ -21,9 +21,9 @@ from psgd.data.normalization import Statistics, validate
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
-from psgd.metrics.event_log import Journal, clean
+from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import Event, RunMetrics
-from psgd.metrics.wait_log import Waits
+from psgd.metrics.wait_log import WaitLog
 from psgd.nn import models
 from psgd.nn.model import Model
 from psgd.optim import rules, schedules
@@ -31,12 +31,14 @@ from psgd.optim.schedules import Schedule
 from psgd.runtime import placement
 from psgd.runtime.agreement import broadcast
 from psgd.runtime.faults import Injector
+from psgd.runtime.jsonable import clean
+from psgd.strategies import catalog as strategies
 
 _SAME = ("dataset", "model", "hidden", "batch_size", "seed")
 """Options that a run shares with one that goes on from its checkpoint, beside those that `psgd.connect` compares."""
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """What shows a run's progress."""
 
     def start(self, total_samples: int, epochs: int, done: int = 0) -> None:
@@ -50,7 +52,10 @@ class Progress(Protocol):
 
 
 def run(
-    config: TrainConfig, comm: MPI.Intracomm, on_progress: Progress | None = None, wish: Wish | None = None
+    config: TrainConfig,
+    comm: MPI.Intracomm,
+    on_progress: ProgressDisplay | None = None,
+    wish: CheckpointRequest | None = None,
 ) -> dict[str, Any] | None:
     """Trains. Collective over `comm`; blocks until all are done.
 
@@ -79,14 +84,14 @@ def run(
     dataset, statistics, facts = _open(config, comm, needs_data=not serves)
     samples = facts["samples"]
     model = models.build(config.model, tuple(facts["shape"]), facts["classes"], hidden=config.hidden)
-    with Journal(config.log if comm.Get_rank() == 0 else None, append=config.resume) as journal:
+    with EventLog(config.log if comm.Get_rank() == 0 else None, append=config.resume) as journal:
         journal.write("start", **asdict(config) | {"workers": workers, "servers": servers, "samples": samples})
         metrics = RunMetrics(
             workers,
             _teller(journal, on_progress),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy,
-            waits=None if config.log is None else Waits(),
+            waits=None if config.log is None else WaitLog(),
         )
         params = np.empty(model.layout.size, np.float32) if serves else _first_params(config, model)
         place = placement.index(comm.Get_rank(), serving)
@@ -167,13 +172,13 @@ def _rule(config: TrainConfig, serves: bool) -> rules.Rule:
     return rules_on_gpu.on_device(rule)
 
 
-def _computer(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> Computer:
+def _computer(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> Backend:
     if config.device == "cpu":
-        return HostComputer(model, dataset, statistics, config.batch_size)
-    from psgd.backend.cuda import DeviceComputer
+        return HostBackend(model, dataset, statistics, config.batch_size)
+    from psgd.backend.cuda import CudaBackend
 
     keep = None if config.data_device == "auto" else config.data_device == "cuda"
-    return DeviceComputer(model, dataset, statistics, config.batch_size, keep)
+    return CudaBackend(model, dataset, statistics, config.batch_size, keep)
 
 
 def schedule(config: TrainConfig, samples: int, workers: int) -> Schedule:
@@ -295,7 +300,7 @@ class _Trainer:
         return bool(every) and done < self._config.epochs * steps and done // every > (done - 1) // every
 
 
-def _teller(journal: Journal, progress: Progress | None) -> Any:
+def _teller(journal: EventLog, progress: ProgressDisplay | None) -> Any:
     """Passes what the metrics tell on to the log and the display."""
 
     def tell(metrics: RunMetrics, event: Event) -> None:
@@ -325,7 +330,7 @@ def _teller(journal: Journal, progress: Progress | None) -> Any:
     return tell
 
 
-def _write_waits(journal: Journal, metrics: RunMetrics) -> None:
+def _write_waits(journal: EventLog, metrics: RunMetrics) -> None:
     if metrics.waits is not None and (fields := metrics.waits.take()):
         journal.write("waits", **fields)
 

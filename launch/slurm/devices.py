@@ -1,11 +1,11 @@
 """GPUs that a job asks for, and `--device` of the training in it: the one does not go without the other."""
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.slurm.templates import Kind
+from psgd.launch.slurm.templates import Template
 from psgd.launch.slurm.training import names, value
 
 
-def settle(kind: Kind, words: list[str], given: int | None) -> int:
+def settle(kind: Template, words: list[str], given: int | None) -> int:
     """Returns how many GPUs a node has for the job; adds `--device cuda` to the words where only GPUs are given.
 
     Args:

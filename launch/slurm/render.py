@@ -9,7 +9,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.slurm import options_by_template, shell
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.resources import resources
-from psgd.launch.slurm.templates import KINDS, Kind
+from psgd.launch.slurm.templates import KINDS, Template
 from psgd.launch.slurm.training import names, number, training, trials, value
 
 _RULE = "-" * 104
@@ -160,7 +160,7 @@ def _only(kind: str, tried: Sequence[str], restarts: int) -> list[str]:
     return []
 
 
-def _what(chosen: Kind, words: Sequence[str], gpus: int) -> str:
+def _what(chosen: Template, words: Sequence[str], gpus: int) -> str:
     """The comment on top: the kind's, unless it is no longer true of the options."""
     as_made = all(value(words, flag) == text for flag, text in chosen.always)
     if chosen.any_strategy or (as_made and bool(gpus) == bool(chosen.gpus_per_node)):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.slurm.templates import Kind
+from psgd.launch.slurm.templates import Template
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Resources:
 
 
 def resources(
-    kind: Kind, *, servers: int | None, workers: int | None, nodes: int | None, gpus_per_node: int, serverless: bool
+    kind: Template, *, servers: int | None, workers: int | None, nodes: int | None, gpus_per_node: int, serverless: bool
 ) -> Resources:
     """Fills in what is None: workers fill the nodes, one a GPU where there are any, and nodes hold the workers.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Kind:
+class Template:
     """A batch script.
 
     Attributes:
@@ -33,13 +33,13 @@ class Kind:
 _DIGITS = ("--dataset", "digits", "--model", "mlp", "--epochs", "50", "--batch-size", "16", "--lr", "0.1")
 
 KINDS = {
-    "cpu_parameter_server": Kind(
+    "cpu_parameter_server": Template(
         "Trains with a parameter server on CPUs: of the tasks the first --servers serve, the others work.",
         workers=8,
         always=(("--strategy", "sync"),),
         example=_DIGITS,
     ),
-    "gpu_allreduce": Kind(
+    "gpu_allreduce": Template(
         "Trains on the GPUs of several nodes with ring all-reduce: one task a GPU, no server.",
         workers=8,
         per_node=4,
@@ -48,7 +48,7 @@ KINDS = {
         gpus_per_node=4,
         cpus_per_task=4,
     ),
-    "easgd_host_master": Kind(
+    "easgd_host_master": Template(
         "Trains on the GPUs of one node with elastic averaging: each worker has parameters of its own on its GPU,\n"
         "the centre lies in the host's memory, and workers meet it one by one.",
         workers=4,
@@ -58,7 +58,7 @@ KINDS = {
         gpus_per_node=4,
         cpus_per_task=4,
     ),
-    "decentralized_slow_network": Kind(
+    "decentralized_slow_network": Template(
         "Trains over a slow network, 1 Gbit/s say: no server, one worker a node, each with updates for the others\n"
         "that are about a thousand times smaller than its parameters.",
         workers=4,
@@ -67,14 +67,14 @@ KINDS = {
         example=_DIGITS,
         cpus_per_task=4,
     ),
-    "array": Kind(
+    "array": Template(
         "Tries several settings: one job of the array for each line of TRIALS.",
         workers=3,
         always=(("--strategy", "sync"),),
         example=("--dataset", "digits", "--model", "mlp", "--epochs", "50"),
         any_strategy=True,
     ),
-    "long_job": Kind(
+    "long_job": Template(
         "Trains for longer than a job may last: saves and stops before its time limit, goes back into the queue by\n"
         "itself, and goes on where it was. It ends when training is done, after MAX_RESTARTS, or when a turn came\n"
         "no further.",

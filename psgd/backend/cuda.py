@@ -19,8 +19,8 @@ from psgd.nn.model import Model, OnReady
 _EVALUATED_AT_ONCE = 1000
 
 
-class DeviceComputer:
-    """A worker's model, data and buffers on the current GPU. Implements `psgd.backend.interface.Computer`.
+class CudaBackend:
+    """A worker's model, data and buffers on the current GPU. Implements `psgd.backend.interface.Backend`.
 
     Args:
         model: what is trained.
@@ -123,7 +123,7 @@ class DeviceComputer:
         self._model.gradient(self._context, x, y, on_ready, self._losses.start)
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        """Right answers and summed loss on every `parts`-th batch of the test set from `part` on. Waits."""
+        """Right answers and summed loss on every `parts`-th batch of the test set from `part` on. WaitLog."""
         correct, loss = 0, 0.0
         for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
             stop = min(start + self._at_once, self._test.samples)

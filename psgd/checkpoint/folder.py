@@ -13,7 +13,7 @@ from psgd.checkpoint import manifest as manifests
 from psgd.checkpoint import shards
 from psgd.checkpoint.files import sync_folder
 from psgd.checkpoint.manifest import Manifest
-from psgd.checkpoint.shards import Shard
+from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError, Error, UsageError
 
@@ -63,7 +63,7 @@ def ready_path(directory: Path, step: int) -> Path:
     return directory / f"step-{step:09d}"
 
 
-def publish(directory: Path, part: Path, manifest: Manifest, written: Sequence[Shard]) -> Path:
+def publish(directory: Path, part: Path, manifest: Manifest, written: Sequence[ShardFile]) -> Path:
     """Makes a checkpoint of a folder whose shards are all on the disk. One of the same step is replaced.
 
     Raises:

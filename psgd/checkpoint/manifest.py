@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from psgd.checkpoint.files import read_json, write_json
-from psgd.checkpoint.shards import Shard
-from psgd.checkpoint.state import JSON
+from psgd.checkpoint.shards import ShardFile
 from psgd.kernels.errors import CheckpointError, UsageError
 from psgd.nn.layout import Layout
+from psgd.runtime.jsonable import JSON
 
 FILE = "manifest.json"
 FORMAT = "psgd checkpoint 1"
@@ -55,10 +55,10 @@ class Manifest:
     algorithms: dict[str, JSON] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=software)
     layout: Layout | None = None
-    shards: tuple[Shard, ...] = ()
+    shards: tuple[ShardFile, ...] = ()
     facts: dict[str, JSON] = field(default_factory=dict)
 
-    def shard(self, name: str) -> Shard:
+    def shard(self, name: str) -> ShardFile:
         """The shard of that name.
 
         Raises:
@@ -75,7 +75,7 @@ class Manifest:
         return sorted(names, key=lambda name: (name.partition("-")[0], int(name.partition("-")[2] or 0)))
 
 
-def write(folder: Path, manifest: Manifest, shards: Sequence[Shard]) -> None:
+def write(folder: Path, manifest: Manifest, shards: Sequence[ShardFile]) -> None:
     """Writes the manifest with these shards into the folder.
 
     Raises:
@@ -121,7 +121,7 @@ def _checked(fields: dict[str, Any]) -> Manifest:
         raise CheckpointError(f"accuracy: expected a number or null, got {str(accuracy)[:80]!r}")
     if not isinstance(fields["shards"], list) or not fields["shards"]:
         raise CheckpointError("shards: expected a list with one at least")
-    shards = tuple(Shard.of(entry) for entry in fields["shards"])
+    shards = tuple(ShardFile.of(entry) for entry in fields["shards"])
     if len({shard.name for shard in shards}) < len(shards):
         raise CheckpointError("shards: a name is there twice")
     layout = None if fields["layout"] is None else Layout.from_json(json.dumps(fields["layout"]))

@@ -24,7 +24,7 @@ REQUEUE = 85
 """Exit code of a run that was asked to save and stop, and is to be started again."""
 
 
-class Wish:
+class CheckpointRequest:
     """A rank's wish for a checkpoint.
 
     Args:
@@ -94,7 +94,7 @@ def known(name: str) -> signal.Signals | None:
     return found if isinstance(found, signal.Signals) and found not in taken else None
 
 
-def listen(wish: Wish, stop: str, saves: bool = True) -> None:
+def listen(wish: CheckpointRequest, stop: str, saves: bool = True) -> None:
     """From now on SIGUSR1 asks for a checkpoint, and the signal named `stop` for one and the end. For the command.
 
     Until the process ends: a signal that comes as a run is leaving must not kill it. Where the run does not save

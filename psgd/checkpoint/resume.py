@@ -12,10 +12,11 @@ from mpi4py import MPI
 
 from psgd.checkpoint import folder
 from psgd.checkpoint.folder import Checkpoint
-from psgd.checkpoint.state import JSON, State
+from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
 from psgd.nn.layout import Layout
 from psgd.runtime.agreement import agree, broadcast
+from psgd.runtime.jsonable import JSON
 from psgd.runtime.validation import real_number, whole_number
 
 PATIENCE_S = 2.0

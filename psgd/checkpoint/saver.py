@@ -9,13 +9,14 @@ import numpy as np
 
 from psgd.checkpoint import vectors
 from psgd.checkpoint.manifest import Manifest
-from psgd.checkpoint.requests import Wish
+from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States, say
-from psgd.checkpoint.state import JSON, State
+from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
 from psgd.kernels.errors import CheckpointError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.device_vectors import on_host
+from psgd.runtime.jsonable import JSON
 from psgd.runtime.mesh import Mesh
 
 
@@ -61,8 +62,8 @@ class Saver:
         found: the checkpoint that this run goes on from, or None.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, metrics: RunMetrics, wish: Wish | None = None) -> None:
-        self.wish = wish or Wish(plan.minutes)
+    def __init__(self, plan: Plan, mesh: Mesh, metrics: RunMetrics, wish: CheckpointRequest | None = None) -> None:
+        self.wish = wish or CheckpointRequest(plan.minutes)
         self.clock = 0
         self.extra: dict[str, Any] = {}
         self.found = plan.found
@@ -183,7 +184,7 @@ class Saver:
                 self.wish.told(self.path)
 
     def wanted(self) -> int:
-        """What this process wants; see `Wish.wanted`, and `check`."""
+        """What this process wants; see `CheckpointRequest.wanted`, and `check`."""
         self.check()
         return self.wish.wanted()
 

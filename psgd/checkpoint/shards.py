@@ -33,7 +33,7 @@ _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardFile:
     """What a manifest knows of one rank's file.
 
     Attributes:
@@ -57,7 +57,7 @@ class Shard:
             raise CheckpointError(f"shard {self.name}: expected 64 hexadecimal digits, got {self.sha256!r}")
 
     @classmethod
-    def of(cls, fields: Any) -> "Shard":
+    def of(cls, fields: Any) -> "ShardFile":
         """From JSON, checked."""
         try:
             return cls(fields["name"], fields["size"], fields["sha256"])
@@ -67,7 +67,7 @@ class Shard:
             ) from None
 
 
-def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], facts: str) -> Shard:
+def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], facts: str) -> ShardFile:
     """Writes `folder/name.safetensors`, then `folder/name.json`, which says that the first is on the disk.
 
     Args:
@@ -81,13 +81,13 @@ def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], fac
     """
     chunks = _Hashed(_chunks(tensors, facts))
     write_whole(folder / (name + SUFFIX), chunks)
-    shard = Shard(name, chunks.size, chunks.sha256.hexdigest())
+    shard = ShardFile(name, chunks.size, chunks.sha256.hexdigest())
     sync_folder(folder)
     write_json(folder / f"{name}.json", {"format": _FORMAT, **asdict(shard)})  # from here on the folder may be renamed
     return shard
 
 
-def written(folder: Path, name: str) -> Shard | None:
+def written(folder: Path, name: str) -> ShardFile | None:
     """What the JSON file says of a shard; None while it is not there.
 
     Raises:
@@ -97,13 +97,13 @@ def written(folder: Path, name: str) -> Shard | None:
     if not path.exists():
         return None
     fields = read_json(path)
-    shard = Shard.of(fields)
+    shard = ShardFile.of(fields)
     if fields.get("format") != _FORMAT or shard.name != name:
         raise CheckpointError(f"{path}: expected {_FORMAT!r} of {name}, got {fields.get('format')!r} of {shard.name}")
     return shard
 
 
-def verify(folder: Path, shard: Shard) -> None:
+def verify(folder: Path, shard: ShardFile) -> None:
     """Reads a shard's file and compares size and SHA-256.
 
     Raises:
@@ -118,7 +118,7 @@ def verify(folder: Path, shard: Shard) -> None:
         raise CheckpointError(f"{path}: damaged: its SHA-256 is {found.hexdigest()}, the manifest says {shard.sha256}")
 
 
-def read(folder: Path, shard: Shard) -> State:
+def read(folder: Path, shard: ShardFile) -> State:
     """Reads a shard; the SHA-256 is `verify`'s.
 
     Returns:
@@ -145,7 +145,7 @@ def read(folder: Path, shard: Shard) -> State:
     return State(tensors, parse_object(text, str(path)))
 
 
-def _sized(path: Path, shard: Shard) -> IO[bytes]:
+def _sized(path: Path, shard: ShardFile) -> IO[bytes]:
     file = open_plain(path)
     size = file.seek(0, 2)
     file.seek(0)

@@ -5,8 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-JSON = Any
-"""None, bool, int, float, str, or lists and dicts of them."""
+from psgd.runtime.jsonable import JSON
 
 
 @dataclass

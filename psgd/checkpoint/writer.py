@@ -14,7 +14,7 @@ import numpy as np
 
 from psgd.checkpoint import folder, shards
 from psgd.checkpoint.manifest import Manifest
-from psgd.checkpoint.shards import Shard
+from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
 
@@ -157,10 +157,10 @@ class Writer:
                 flush=True,
             )
 
-    def _collect(self, part: Path) -> list[Shard]:
+    def _collect(self, part: Path) -> list[ShardFile]:
         """Waits until all ranks' shards are on the disk."""
         missing = dict.fromkeys(self._everyone or (self._name,))
-        found: dict[str, Shard] = {}
+        found: dict[str, ShardFile] = {}
         last, pause = time.monotonic(), 0.001
         while True:
             for name in [name for name in missing if name not in found]:

@@ -2,14 +2,15 @@
 
 import contextlib
 import json
-import math
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from psgd.runtime.jsonable import clean
 
-class Journal:
+
+class EventLog:
     """Writes JSON lines to a file; without a path it does nothing. A disk that is full costs the log, not the run.
 
     Args:
@@ -37,19 +38,10 @@ class Journal:
                 self._file.close()
             self._file = None
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "EventLog":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def clean(value: Any) -> Any:
-    """The same value for JSON: paths as text, floats that are not finite as None."""
-    if isinstance(value, dict):
-        return {key: clean(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from psgd.checkpoint.state import JSON
-from psgd.metrics.wait_log import Waits
-from psgd.server.wire import Header
+from psgd.metrics.wait_log import WaitLog
+from psgd.runtime.jsonable import JSON
 
 Event = Literal["progress", "epoch", "eval"]
 _NAP_S = 0.1
@@ -52,7 +51,7 @@ class RunMetrics:
         on_event: Callable[["RunMetrics", Event], None] | None = None,
         samples_per_epoch: int = 0,
         target_accuracy: float = 0.0,
-        waits: Waits | None = None,
+        waits: WaitLog | None = None,
     ) -> None:
         self.staleness: Counter[int] = Counter()
         self.pushes = [0] * workers
@@ -101,9 +100,16 @@ class RunMetrics:
     def _mean_loss(self) -> float:
         return self._loss_sum / self._loss_samples if self._loss_samples else float("nan")
 
-    def applied(self, push: Header, version: int) -> None:
-        """A push is being applied to parameters of this version."""
-        self.count(push.worker, 1, push.samples, push.value * push.samples, version - push.version)
+    def applied(self, worker: int, samples: int, loss: float, staleness: int) -> None:
+        """A push is being applied.
+
+        Args:
+            worker: whose.
+            samples: behind its gradient.
+            loss: their mean.
+            staleness: the version that it is applied to minus the version that it was computed on.
+        """
+        self.count(worker, 1, samples, loss * samples, staleness)
 
     def count(self, worker: int, pushes: int, samples: int, loss: float, staleness: int = 0) -> None:
         """Several pushes of a worker were applied.
@@ -149,9 +155,9 @@ class RunMetrics:
                 self._next_event = now + _NAP_S
                 self._tell("progress")
 
-    def report(self, header: Header) -> None:
-        """A worker evaluated the parameters."""
-        self.evaluated(header.value, header.value2, self.elapsed_s())
+    def report(self, accuracy: float, loss: float) -> None:
+        """A worker has just evaluated the parameters."""
+        self.evaluated(accuracy, loss, self.elapsed_s())
 
     def evaluated(self, accuracy: float, loss: float, seconds: float) -> None:
         """The parameters were evaluated `seconds` after the start."""

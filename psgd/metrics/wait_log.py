@@ -9,7 +9,7 @@ LARGEST = 20_000
 """Most rows of a run."""
 
 
-class Waits:
+class WaitLog:
     """Who waited for whom since the last `take`."""
 
     def __init__(self) -> None:

@@ -9,16 +9,20 @@ from numpy.typing import NDArray
 from psgd.checkpoint import restore
 from psgd.checkpoint.state import State
 from psgd.kernels import accumulate
-from psgd.worker.context import Peers
+from psgd.optim.rules import Rule
+from psgd.optim.schedules import Schedule
 
 Vector = NDArray[np.floating]
 
 
-class Stepper:
+class Optimizer:
     """Parameters, optimizer state and the number of steps taken.
 
     Args:
-        peers: their `params` are updated in place.
+        params: 1-D, updated in place; the caller's.
+        rule: the update rule.
+        schedule: the learning rate by samples applied.
+        clip_norm: largest norm of a step's gradient; 0 is off.
 
     Attributes:
         params: as given.
@@ -28,13 +32,13 @@ class Stepper:
         lr: rate of the newest step.
     """
 
-    def __init__(self, peers: Peers) -> None:
-        self.params = peers.params
+    def __init__(self, params: Vector, rule: Rule, schedule: Schedule, clip_norm: float = 0.0) -> None:
+        self.params = params
         self.version = 0
-        self.lr = peers.schedule(0)
-        self.state = peers.rule.init(peers.params)
+        self.lr = schedule(0)
+        self.state = rule.init(params)
         self.arrays = {f"state{k}": array for k, array in enumerate(self.state)}
-        self._update, self._schedule, self._clip = peers.rule.update, peers.schedule, peers.clip_norm
+        self._update, self._schedule, self._clip = rule.update, schedule, clip_norm
         none = self.params[:0]  # compiles now, so that no step waits for it
         self._update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
         accumulate.sum_of_squares(none)

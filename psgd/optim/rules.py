@@ -26,8 +26,8 @@ class Rule(NamedTuple):
         init: `init(params) -> state`, arrays of the length and dtype of `params`.
         update: `update(params, grad, state, lr, scale, step)`: one step in place on params and state with the
             gradient `scale * grad`; `step` counts from 1. Allocates nothing.
-        factor: of momentum, 0 for plain SGD, for those who apply it elsewhere (`psgd.compression.options`); None where the rule
-            is something else.
+        factor: of momentum, 0 for plain SGD, for those who apply it elsewhere (`psgd.compression.options`); None for
+            other rules.
         weight_decay: likewise.
     """
 

@@ -22,19 +22,25 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from psgd.kernels.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from psgd.kernels.array import Array
-    from psgd.metrics.run_metrics import RunMetrics
 
 _FORMS = (
     "slow:WORKER:FACTOR, slow:rotating:FACTOR:SHARE, compute:SECONDS, kill:RANK@STEP, stop:RANK@STEP:SECONDS, "
     "raise:RANK@STEP or nan:RANK@STEP, with commas between"
 )
 _EVENT = re.compile(r"(kill|stop|raise|nan):(s?)(\d{1,9})@(\d{1,18})(?::([^:]+))?")
+
+
+class Counter(Protocol):
+    """What is told of each step that a server takes: `psgd.metrics.run_metrics.RunMetrics`."""
+
+    def progress(self, samples: int, version: int, lr: float) -> None:
+        """A step was taken."""
 
 
 class InjectedError(Error):
@@ -127,7 +133,7 @@ class Injector:
             if event.what == "nan" and event.step == step + 1:
                 x.fill(math.nan)
 
-    def watch(self, metrics: "RunMetrics", params: "Array") -> None:
+    def watch(self, metrics: Counter, params: "Array") -> None:
         """On a server: what is due happens when `metrics` is told of the version; `params` are what becomes NaN."""
         if self._events:
             metrics.progress = self._watched(metrics.progress, params)  # type: ignore[method-assign]

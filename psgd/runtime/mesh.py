@@ -21,8 +21,8 @@ class Mesh:
         comm: any intracommunicator; it stays the caller's.
         servers: number of servers; 0 with a single rank, or where workers have none (`peers`).
         peers: there are no servers whatever the number of ranks.
-        serving: the ranks of `comm` that serve, server 0 first, the same on all ranks (`psgd.runtime.placement`); None is the
-            first ones.
+        serving: the ranks of `comm` that serve, server 0 first, the same on all ranks (`psgd.runtime.placement`); None
+            is the first ones.
 
     Attributes:
         world: private communicator of all ranks: the servers first, then the workers, whatever their ranks in `comm`.

@@ -1,4 +1,4 @@
-"""Cuts: points of the log at which everything that was pushed is applied and all workers wait, for checkpoints.
+"""Checkpoint points: places in the log at which everything that was pushed is applied, and all workers wait.
 
 A cut is due after every so many versions, or when a worker's push asks for one. From then on releases are held back;
 when the last worker that is not done has come, all are released by one action that is marked `save`. With `sync` that
@@ -7,13 +7,13 @@ back then: it has freed the slowest, and nobody can have got further ahead of th
 """
 
 from psgd.checkpoint.requests import SAVE
-from psgd.server.log import Action, Cut
+from psgd.server.log import CheckpointPoint, LogEntry
+from psgd.server.policy import Policy
 from psgd.server.wire import Header, asked
-from psgd.strategies import Strategy
 
 
-class Cuts:
-    """A strategy whose releases are held back where a cut is due. Implements `psgd.strategies.Strategy`.
+class CheckpointPoints:
+    """A strategy whose releases are held back where a cut is due. Implements `psgd.server.policy.Policy`.
 
     Args:
         strategy: the one that decides.
@@ -21,7 +21,7 @@ class Cuts:
         every: versions from one cut to the next; 0 makes cuts only when asked.
     """
 
-    def __init__(self, strategy: Strategy, workers: int, every: int = 0) -> None:
+    def __init__(self, strategy: Policy, workers: int, every: int = 0) -> None:
         self.fixed_order = strategy.fixed_order
         self._strategy = strategy
         self._every = every
@@ -33,19 +33,19 @@ class Cuts:
         self._waiting: set[int] = set()  # pushed and applied, not released
         self._held: set[int] = set()  # of these, those that would have been
 
-    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
-        """See `psgd.strategies.Strategy`."""
+    def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
+        """See `psgd.server.policy.Policy`."""
         self._came[push.worker] = push.samples
         self._asked = max(self._asked, asked(push))
         return self._through(self._strategy.on_push(push, now))
 
-    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
-        """See `psgd.strategies.Strategy`."""
+    def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
+        """See `psgd.server.policy.Policy`."""
         self._live.discard(worker)
         return self._through(self._strategy.on_done(worker, now))
 
-    def restore(self, cut: Cut) -> None:
-        """See `psgd.strategies.Strategy`."""
+    def restore(self, cut: CheckpointPoint) -> None:
+        """See `psgd.server.policy.Policy`."""
         self._strategy.restore(cut)
         self._version, self._open = cut.version, cut.opened > 0
         self._plan()
@@ -54,9 +54,9 @@ class Cuts:
         if self._every:
             self._next = (self._version // self._every + 1) * self._every
 
-    def _through(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    def _through(self, actions: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
         """What becomes of the strategy's actions."""
-        out: tuple[Action, ...] = ()
+        out: tuple[LogEntry, ...] = ()
         for action in actions:
             was_open = self._open
             passed = self._held_back(action)
@@ -65,14 +65,14 @@ class Cuts:
         if not self._due() or self._came or not self._live or len(self._waiting) < len(self._live):
             return out
         assert self._held == self._waiting
-        save = Action((), tuple(sorted(self._held)), opens=self._open, save=self._asked or SAVE)
+        save = LogEntry((), tuple(sorted(self._held)), opens=self._open, save=self._asked or SAVE)
         self._held.clear()
         self._waiting.clear()
         self._asked = 0
         self._plan()
         return (*out, save)
 
-    def _held_back(self, action: Action) -> Action:
+    def _held_back(self, action: LogEntry) -> LogEntry:
         """The action, without its releases where a cut is due after it."""
         samples = 0
         for member in action.group:

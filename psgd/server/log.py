@@ -1,6 +1,6 @@
 """The order: the log of what is applied and who may go on, written by server 0 and followed by all servers.
 
-Version = groups applied. Clock = a worker's logged pushes. An `Action` is what a strategy decides at once: the
+Version = groups applied. Clock = a worker's logged pushes. A `LogEntry` is what a strategy decides at once: the
 log entries `apply(worker, push, group, weight)` for each member of a group, then `release(worker)` for each worker
 that may go on; `end` closes the log. A group may stay open over several actions: it takes its step with the first that
 does not leave it open. Without members and without an open group an action only releases. `save` is a cut: at this
@@ -17,7 +17,7 @@ from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.kernels.errors import ContractError
 
 
-class Member(NamedTuple):
+class Contribution(NamedTuple):
     """One contribution in a group: `apply(worker, push, group, weight)`.
 
     Attributes:
@@ -31,7 +31,7 @@ class Member(NamedTuple):
     weight: float = 1.0
 
 
-class Action(NamedTuple):
+class LogEntry(NamedTuple):
     """A group to apply as one optimizer step, and the workers released right after it.
 
     Attributes:
@@ -42,14 +42,14 @@ class Action(NamedTuple):
         save: a checkpoint is made before the release; `SAVE_AND_STOP` asks all to stop after it.
     """
 
-    group: tuple[Member, ...] = ()
+    group: tuple[Contribution, ...] = ()
     release: tuple[int, ...] = ()
     end: bool = False
     opens: bool = False
     save: int = 0
 
 
-class Cut(NamedTuple):
+class CheckpointPoint(NamedTuple):
     """Where in the log a checkpoint was made.
 
     Attributes:
@@ -70,7 +70,7 @@ def order_words(workers: int) -> int:
     return 3 + 4 * workers
 
 
-def encode(action: Action, out: NDArray[np.int64]) -> int:
+def encode(action: LogEntry, out: NDArray[np.int64]) -> int:
     """Writes the action to `out` (int64, `order_words(workers)` long) and returns the words used."""
     out[0], out[1], out[2] = len(action.group), len(action.release), action.end + 2 * action.opens + 4 * action.save
     at = 3
@@ -84,7 +84,7 @@ def encode(action: Action, out: NDArray[np.int64]) -> int:
     return at
 
 
-def decode(words: NDArray[np.int64], workers: int) -> Action:
+def decode(words: NDArray[np.int64], workers: int) -> LogEntry:
     """Reads what `encode` wrote.
 
     Raises:
@@ -101,12 +101,12 @@ def decode(words: NDArray[np.int64], workers: int) -> Action:
         raise ContractError(f"order: truncated entry of {words.size} words")
     weights = words.view(np.float64)
     group = tuple(
-        Member(int(words[at]), int(words[at + 1]), float(weights[at + 2])) for at in range(3, 3 + 3 * members, 3)
+        Contribution(int(words[at]), int(words[at + 1]), float(weights[at + 2])) for at in range(3, 3 + 3 * members, 3)
     )
     release = tuple(int(word) for word in words[3 + 3 * members : 3 + 3 * members + releases])
     _check_workers([m.worker for m in group], workers)
     _check_workers(release, workers)
-    return Action(group, release, bool(flags & 1), bool(flags & 2), flags >> 2)
+    return LogEntry(group, release, bool(flags & 1), bool(flags & 2), flags >> 2)
 
 
 def _check_workers(indexes: Sequence[int], workers: int) -> None:

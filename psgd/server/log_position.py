@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from psgd.checkpoint.state import JSON
-from psgd.server.log import Action, Cut
+from psgd.runtime.jsonable import JSON
+from psgd.server.log import CheckpointPoint, LogEntry
 from psgd.server.wire import Header
 
 
-class Tally:
+class LogPosition:
     """Counts a server's log.
 
     Args:
@@ -27,7 +27,7 @@ class Tally:
         self._positions = [0] * workers
         self._waiting: set[int] = set()
 
-    def note(self, action: Action, pushes: Mapping[int, Header], version: int) -> None:
+    def note(self, action: LogEntry, pushes: Mapping[int, Header], version: int) -> None:
         """An action is about to be executed.
 
         Args:
@@ -60,8 +60,8 @@ class Tally:
             "positions": list(self._positions),
         }
 
-    def restore(self, facts: Mapping[str, JSON]) -> Cut:
+    def restore(self, facts: Mapping[str, JSON]) -> CheckpointPoint:
         """Goes on from what `facts` gave, with the same number of workers."""
         self._actions, self._opened = facts["actions"], facts["opened"]
         self._clocks, self._positions = list(facts["clocks"]), list(facts["positions"])
-        return Cut(self._actions, facts["version"], self._clocks, self._opened)
+        return CheckpointPoint(self._actions, facts["version"], self._clocks, self._opened)

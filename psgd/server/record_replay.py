@@ -15,9 +15,9 @@ from typing import Any
 
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
 from psgd.kernels.errors import ContractError, UsageError
-from psgd.server.log import Action, Cut, Member
+from psgd.server.log import CheckpointPoint, Contribution, LogEntry
+from psgd.server.policy import Policy
 from psgd.server.wire import Header, asked
-from psgd.strategies import Strategy
 
 FORMAT = "psgd order 1"
 
@@ -35,7 +35,7 @@ class Recorder:
         UsageError: the file cannot be written.
     """
 
-    def __init__(self, strategy: Strategy, path: Path, run: Mapping[str, Any], resumed: bool = False) -> None:
+    def __init__(self, strategy: Policy, path: Path, run: Mapping[str, Any], resumed: bool = False) -> None:
         self.fixed_order = strategy.fixed_order
         self._strategy = strategy
         try:
@@ -45,16 +45,16 @@ class Recorder:
         if not resumed:
             self._write({"format": FORMAT, "run": dict(run)})
 
-    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
-        """See `psgd.strategies.Strategy`."""
+    def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
+        """See `psgd.server.policy.Policy`."""
         return self._kept(self._strategy.on_push(push, now))
 
-    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
-        """See `psgd.strategies.Strategy`."""
+    def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
+        """See `psgd.server.policy.Policy`."""
         return self._kept(self._strategy.on_done(worker, now))
 
-    def restore(self, cut: Cut) -> None:
-        """See `psgd.strategies.Strategy`. What was written after the cut goes.
+    def restore(self, cut: CheckpointPoint) -> None:
+        """See `psgd.server.policy.Policy`. What was written after the cut goes.
 
         Raises:
             UsageError: the file has less than the run had done.
@@ -70,7 +70,7 @@ class Recorder:
         """Closes the file; it is whole then."""
         self._file.close()
 
-    def _kept(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    def _kept(self, actions: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
         for action in actions:
             told: dict[str, Any] = {"apply": [list(member) for member in action.group]}
             if action.opens:
@@ -97,14 +97,14 @@ class Replay:
 
     fixed_order = False
 
-    def __init__(self, workers: int, actions: list[Action]) -> None:
+    def __init__(self, workers: int, actions: list[LogEntry]) -> None:
         self._next = deque(actions)
         self._here: dict[int, int] = {}
         self._live = set(range(workers))
         self._asked = SAVE
 
-    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
-        """See `psgd.strategies.Strategy`.
+    def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
+        """See `psgd.server.policy.Policy`.
 
         Raises:
             ContractError: this run has a push that the recorded one did not have.
@@ -116,8 +116,8 @@ class Replay:
             raise ContractError(f"replay: push {push.push} of worker {push.worker} is not in the file")
         return actions
 
-    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
-        """See `psgd.strategies.Strategy`.
+    def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
+        """See `psgd.server.policy.Policy`.
 
         Raises:
             ContractError: the recorded run had a push that this one does not have.
@@ -131,8 +131,8 @@ class Replay:
                 )
         return actions
 
-    def restore(self, cut: Cut) -> None:
-        """See `psgd.strategies.Strategy`. What came before the cut has happened.
+    def restore(self, cut: CheckpointPoint) -> None:
+        """See `psgd.server.policy.Policy`. What came before the cut has happened.
 
         Raises:
             UsageError: the file is of another run.
@@ -143,7 +143,7 @@ class Replay:
                 f"replay: action {cut.actions} of the file is no checkpoint, but this run resumes from one"
             )
 
-    def _due(self) -> tuple[Action, ...]:
+    def _due(self) -> tuple[LogEntry, ...]:
         due = []
         while self._next and all(self._here.get(member.worker) == member.push for member in self._next[0].group):
             action = self._next.popleft()
@@ -155,7 +155,7 @@ class Replay:
         return tuple(due)
 
 
-def load(path: Path, run: Mapping[str, Any]) -> list[Action]:
+def load(path: Path, run: Mapping[str, Any]) -> list[LogEntry]:
     """Reads what a `Recorder` wrote.
 
     Args:
@@ -181,12 +181,12 @@ def load(path: Path, run: Mapping[str, Any]) -> list[Action]:
         for line in lines[1:]:
             number += 1
             told = json.loads(line)
-            group = tuple(Member(_whole(w), _whole(p), float(weight)) for w, p, weight in told["apply"])
+            group = tuple(Contribution(_whole(w), _whole(p), float(weight)) for w, p, weight in told["apply"])
             release = tuple(_whole(worker) for worker in told["release"])
             save = _whole(told.get("save", 0))
             if save > SAVE_AND_STOP:
                 raise ValueError(f"expected save of at most {SAVE_AND_STOP}, got {save}")
-            actions.append(Action(group, release, opens=told.get("opens") is True, save=save))
+            actions.append(LogEntry(group, release, opens=told.get("opens") is True, save=save))
             course.take(actions[-1])
         course.end()
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
@@ -207,7 +207,7 @@ class _Course:
         self._applied: Counter[int] = Counter()
         self._released: Counter[int] = Counter()
 
-    def take(self, action: Action) -> None:
+    def take(self, action: LogEntry) -> None:
         """Raises ValueError where the action cannot follow on those before."""
         for worker, push, weight in action.group:
             self._applied[worker] += 1

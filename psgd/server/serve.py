@@ -6,10 +6,10 @@ from psgd.checkpoint.saver import Saver
 from psgd.checkpoint.state import State
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
+from psgd.server.policy import Policy
 from psgd.server.server import Server
 from psgd.server.server_transport import MpiServerTransport
 from psgd.server.shard import Shard
-from psgd.strategies import Strategy
 
 
 def serve(
@@ -18,7 +18,7 @@ def serve(
     part: range,
     size: int,
     transport: MpiServerTransport,
-    strategy: Strategy,
+    strategy: Policy,
     metrics: RunMetrics,
     scale: Callable[[int], float] | None,
     saver: Saver,

@@ -9,17 +9,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from psgd.checkpoint.requests import SAVE_AND_STOP
-from psgd.checkpoint.state import JSON, State
+from psgd.checkpoint.state import State
 from psgd.kernels.errors import ContractError
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.server.log import Action, Member
-from psgd.server.log_position import Tally
-from psgd.server.shard import Contribution, Shard, Vector
+from psgd.runtime.jsonable import JSON
+from psgd.server.log import Contribution, LogEntry
+from psgd.server.log_position import LogPosition
+from psgd.server.policy import Policy
+from psgd.server.shard import Shard, Vector, WeightedGradient
 from psgd.server.transport import ServerTransport
-from psgd.server.wire import FORMAT, LEAVE, RELAY, STOP, Header, Kind, left_out
-from psgd.strategies import Strategy
+from psgd.server.wire import FORMAT, LEAVE, RELAY, STOP, Header, MessageKind, left_out
 
-_PUSH, _REPLY = int(Kind.PUSH), int(Kind.REPLY)  # plain numbers: an enum's members cost on the hot path
+_PUSH, _REPLY = int(MessageKind.PUSH), int(MessageKind.REPLY)  # plain numbers: an enum's members cost on the hot path
 
 
 class Server:
@@ -46,7 +47,7 @@ class Server:
         self,
         transport: ServerTransport,
         shard: Shard,
-        strategy: Strategy,
+        strategy: Policy,
         *,
         workers: int,
         index: int = 0,
@@ -69,11 +70,11 @@ class Server:
         self._pending: dict[int, Header] = {}
         self._came = [0.0] * workers  # when each worker's newest push did
         self._done: set[int] = set()
-        self._queue: deque[Action] = deque()
+        self._queue: deque[LogEntry] = deque()
         self._ended = False
         self.leaving = False
         self._on_cut, self._wanted = on_cut, wanted
-        self._tally = Tally(workers)
+        self._tally = LogPosition(workers)
         self._on_start = on_start or self.metrics.restart
 
     def run(self) -> None:
@@ -94,7 +95,7 @@ class Server:
     def _serve(self) -> None:
         while not self._ended:
             event = self.transport.next()
-            if isinstance(event, Action):
+            if isinstance(event, LogEntry):
                 self._queue.append(event)
             else:
                 self._take(event)
@@ -110,14 +111,14 @@ class Server:
         transport, shard = self.transport, self.shard
         while len(waiting) < self._workers:
             header = transport.next()
-            if isinstance(header, Action):
+            if isinstance(header, LogEntry):
                 self._queue.append(header)
                 continue
-            if header.kind == Kind.INIT:
+            if header.kind == MessageKind.INIT:
                 for segment, part in enumerate(shard.ranges):
                     shard.params[part.start : part.stop] = transport.fetch(header.worker, segment)
             waiting.add(header.worker)
-        self._release(tuple(sorted(waiting)), Kind.REPLY)
+        self._release(tuple(sorted(waiting)), MessageKind.REPLY)
         self._on_start()
 
     def _take(self, header: Header) -> None:
@@ -130,19 +131,19 @@ class Server:
             self.metrics.dropped[worker] += left_out(header)
             if self._decides:
                 self._decide(self.strategy.on_push(header, now), worker, now)
-        elif kind == Kind.DONE:
+        elif kind == MessageKind.DONE:
             self._done.add(worker)
             self.metrics.ended(worker, header.value, header.value2)
             if self._decides:
                 self._decide(self.strategy.on_done(worker, now), worker, now)
                 if len(self._done) == self._workers:
-                    self._decide((Action(release=tuple(range(self._workers)), end=True),), worker, now)
-        elif kind == Kind.REPORT:
-            self.metrics.report(header)
+                    self._decide((LogEntry(release=tuple(range(self._workers)), end=True),), worker, now)
+        elif kind == MessageKind.REPORT:
+            self.metrics.report(header.value, header.value2)
         else:
             raise ContractError(f"server {self._index}: worker {worker} sent kind {kind} after the start")
 
-    def _decide(self, actions: tuple[Action, ...], cause: int, now: float) -> None:
+    def _decide(self, actions: tuple[LogEntry, ...], cause: int, now: float) -> None:
         """Does at once what was decided here when worker `cause` came, now: all that it needs has come."""
         for action in actions:
             if self._publishes:
@@ -153,13 +154,13 @@ class Server:
                         self.metrics.held(worker, cause, self._came[worker], now)
             self._execute(action)
 
-    def _ready(self, action: Action) -> bool:
+    def _ready(self, action: LogEntry) -> bool:
         """Whether all that server 0's action needs has come here too."""
         if action.end:
             return len(self._done) == self._workers
         return all(member.worker in self._pending for member in action.group)
 
-    def _execute(self, action: Action) -> None:
+    def _execute(self, action: LogEntry) -> None:
         shard, transport, release = self.shard, self.transport, action.release
         if self._on_cut is not None:
             self._tally.note(action, self._pending, shard.version)
@@ -167,7 +168,7 @@ class Server:
                 self.leaving = action.save == SAVE_AND_STOP
                 self._on_cut()
         if action.end or not (action.group or shard.is_open):
-            self._release(release, Kind.END if action.end else Kind.REPLY)
+            self._release(release, MessageKind.END if action.end else MessageKind.REPLY)
             self._ended = action.end
             return
         group = [self._contribution(member) for member in action.group]
@@ -175,13 +176,13 @@ class Server:
         if action.opens:
             for contribution in group:
                 shard.add(contribution, transport.fetch)
-            self._release(release, Kind.REPLY)
+            self._release(release, MessageKind.REPLY)
             return
         transport.reply(release, self._header(_REPLY, shard.version + bool(group or shard.is_open)))
         shard.apply(group, transport.fetch, transport.settle, lambda segment: transport.emit(release, segment))
         self.metrics.progress(shard.samples, shard.version, shard.lr)
 
-    def _contribution(self, member: Member) -> Contribution:
+    def _contribution(self, member: Contribution) -> WeightedGradient:
         """What a member's push, which has come, adds to its group."""
         header = self._pending.pop(member.worker)
         if header.push != member.push:
@@ -191,9 +192,10 @@ class Server:
             )
         weight = member.weight
         if header.samples:
-            self.metrics.applied(header, self.shard.version)
+            staleness = self.shard.version - header.version
+            self.metrics.applied(header.worker, header.samples, header.value, staleness)
             if self._scale is not None:
-                weight *= self._scale(self.shard.version - header.version)
+                weight *= self._scale(staleness)
         return member.worker, header.samples, weight
 
     def _release(self, workers: tuple[int, ...], kind: int) -> None:

@@ -19,13 +19,13 @@ from psgd.collectives.requests import close
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
 from psgd.runtime.mesh import Mesh
-from psgd.server.log import Action, decode, encode, order_words
-from psgd.server.wire import HEADER_BYTES, Header, Kind, pack, travels_inline, unpack
+from psgd.server.log import LogEntry, decode, encode, order_words
+from psgd.server.wire import HEADER_BYTES, Header, MessageKind, pack, travels_inline, unpack
 
 Vector = NDArray[np.floating]
 
 WINDOW_BYTES = 4 << 20  # most memory for one worker's gradient in flight
-_WITH_PAYLOAD = (int(Kind.INIT), int(Kind.PUSH))
+_WITH_PAYLOAD = (int(MessageKind.INIT), int(MessageKind.PUSH))
 
 
 class _Worker:
@@ -104,7 +104,7 @@ class MpiServerTransport:
         self._inline = inline and travels_inline(params.nbytes)
         comm, ranks = mesh.world, [mesh.worker_rank(w) for w in range(mesh.workers)]
         self._workers = [_Worker(comm, ranks[w], params, ranges, grads[w], self._inline) for w in range(mesh.workers)]
-        self._events: deque[Header | Action] = deque()
+        self._events: deque[Header | LogEntry] = deque()
         self._reading: list[list[MPI.Prequest]] = [[] for _ in ranges]
         self._receives = [worker.header_in for worker in self._workers]
         self._order = np.zeros(order_words(mesh.workers), np.int64)
@@ -116,7 +116,7 @@ class MpiServerTransport:
         if follows:
             self._receives[-1].Start()
 
-    def next(self) -> Header | Action:
+    def next(self) -> Header | LogEntry:
         """See `psgd.server.transport.ServerTransport`."""
         if not self._events:
             self._waiter.until(self._poll)
@@ -202,7 +202,7 @@ class MpiServerTransport:
         peer.header_out.Start()
         self.bytes_sent += peer.answer.nbytes
 
-    def publish(self, action: Action) -> None:
+    def publish(self, action: LogEntry) -> None:
         """See `psgd.server.transport.ServerTransport`."""
         while self._published and self._published[0][0].Test():
             self._published.popleft()

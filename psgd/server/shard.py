@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.checkpoint.state import JSON, State
+from psgd.checkpoint.state import State
 from psgd.collectives.split import segments
 from psgd.kernels import accumulate
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
 from psgd.runtime.device_vectors import fill
+from psgd.runtime.jsonable import JSON
 
 Vector = NDArray[np.floating]
 
 
-Contribution = tuple[int, int, float]
+WeightedGradient = tuple[int, int, float]
 """Worker (where `fetch` gets its data), samples behind its mean gradient (at least 1), weight."""
 
 
@@ -92,7 +93,7 @@ class Shard:
 
     def apply(
         self,
-        group: Sequence[Contribution],
+        group: Sequence[WeightedGradient],
         fetch: Callable[[int, int], Vector],
         settle: Callable[[int], None],
         emit: Callable[[int], None],
@@ -135,7 +136,7 @@ class Shard:
             emit(index)
         self._open = 0
 
-    def add(self, contribution: Contribution, fetch: Callable[[int, int], Vector]) -> None:
+    def add(self, contribution: WeightedGradient, fetch: Callable[[int, int], Vector]) -> None:
         """Adds a contribution to the group that the next `apply` closes. Its samples count when that happens."""
         if not self._whole:
             self._make_sums(whole=True)
@@ -162,7 +163,7 @@ class Shard:
                 self._make_sums(whole=True)
             fill(self._sum, tensors["open"])
 
-    def _clipped(self, group: Sequence[Contribution], scale: float, fetch: Callable[[int, int], Vector]) -> float:
+    def _clipped(self, group: Sequence[WeightedGradient], scale: float, fetch: Callable[[int, int], Vector]) -> float:
         """Sums the whole gradient and shrinks `scale` where its norm over all shards is too large."""
         for index in range(len(self.ranges)):
             if len(group) == 1 and not self._open:
@@ -172,7 +173,7 @@ class Shard:
         norm = scale * math.sqrt(self._sum_over_shards(accumulate.sum_of_squares(self._sum)))
         return scale * self._clip / norm if norm > self._clip else scale
 
-    def _gather(self, group: Sequence[Contribution], index: int, fetch: Callable[[int, int], Vector]) -> Vector:
+    def _gather(self, group: Sequence[WeightedGradient], index: int, fetch: Callable[[int, int], Vector]) -> Vector:
         out = self._sums[index]
         add = accumulate.add_weighted if self._open else accumulate.weigh
         for worker, samples, weight in group:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.server.log import Action
+from psgd.server.log import LogEntry
 from psgd.server.wire import Header
 
 Vector = NDArray[np.floating]
@@ -18,7 +18,7 @@ Vector = NDArray[np.floating]
 class ServerTransport(Protocol):
     """A server's side of the wire. All waiting happens here."""
 
-    def next(self) -> Header | Action:
+    def next(self) -> Header | LogEntry:
         """The next header of any worker, or (on servers that follow) the next entry of server 0's log. Blocks."""
 
     def fetch(self, worker: int, segment: int) -> Vector:
@@ -33,7 +33,7 @@ class ServerTransport(Protocol):
     def emit(self, workers: Sequence[int], segment: int) -> None:
         """Sends one segment of the parameters, as it is now, behind the reply's header. Does not block."""
 
-    def publish(self, action: Action) -> None:
+    def publish(self, action: LogEntry) -> None:
         """Server 0: hands a log entry to the other servers. Does not block."""
 
     def drain(self) -> None:

@@ -22,7 +22,7 @@ def travels_inline(nbytes: int) -> bool:
     return 0 < nbytes <= INLINE_BYTES
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a header announces."""
 
     INIT = 1  # first worker: the initial parameters follow
@@ -40,7 +40,7 @@ class Header(NamedTuple):
     Attributes:
         format: layout version, `FORMAT`.
         view: number of the membership view.
-        kind: a `Kind`.
+        kind: a `MessageKind`.
         worker: the worker's index, not its rank.
         shard: the server's index.
         segments: how many data messages follow (0: none, or the data is inline).
@@ -49,8 +49,9 @@ class Header(NamedTuple):
         version: groups applied when the parameters were sent; in a push, the version pulled.
         samples: samples behind the gradient.
         position: samples this worker has drawn so far (sampler position).
-        extra: in a reply, `STOP` plus `LEAVE` plus `RELAY` times what the server wants saved (`psgd.checkpoint.requests.SAVE`), for
-            the worker to ask all servers; in a push, what follows encoded gradients (`psgd.server.compressed_worker`).
+        extra: in a reply, `STOP` plus `LEAVE` plus `RELAY` times what the server wants saved
+            (`psgd.checkpoint.requests.SAVE`), for the worker to ask all servers; in a push, the form of the encoded
+            gradients that follow (`psgd.server.compressed_worker_transport`).
         value: loss (push), accuracy (report), worker's waiting seconds (done).
         value2: loss (report), worker's computing seconds (done); in a push, 1 where a gradient was left out, plus
             `ASK` times what the worker wants saved (`psgd.checkpoint.requests.SAVE`).

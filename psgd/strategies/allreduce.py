@@ -20,13 +20,13 @@ from psgd.collectives.progress import Request
 from psgd.collectives.split import split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Stepper
+from psgd.optim.optimizer import Optimizer
 from psgd.runtime.device_vectors import on_device, registered
 from psgd.runtime.validation import whole_number
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.interface import Client
-from psgd.worker.status_rounds import Rounds
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.interface import Worker
+from psgd.worker.status_rounds import StatusRounds
 
 Vector = NDArray[np.floating]
 
@@ -35,7 +35,7 @@ BUCKET_BYTES = 1 << 20
 about this size a call's own cost shows. A core's second cache holds it, so it is weighed where it was made."""
 
 
-def create(workers: int, accumulate: int = 1) -> Callable[[Peers], Client]:
+def create(workers: int, accumulate: int = 1) -> Callable[[RunContext], Worker]:
     """All-reduce of the gradients.
 
     Args:
@@ -51,16 +51,16 @@ def create(workers: int, accumulate: int = 1) -> Callable[[Peers], Client]:
     return partial(_client, every=every)
 
 
-def _client(peers: Peers, every: int) -> Client:
+def _client(peers: RunContext, every: int) -> Worker:
     if peers.compression is None:
-        return AllreduceClient(peers, every)
-    from psgd.strategies.compressed_allreduce import CompressedClient
+        return AllreduceWorker(peers, every)
+    from psgd.strategies.compressed_allreduce import CompressedAllreduceWorker
 
-    return CompressedClient(peers, every, peers.compression)
+    return CompressedAllreduceWorker(peers, every, peers.compression)
 
 
-class AllreduceClient(Cuts):
-    """A worker. Implements `Client`.
+class AllreduceWorker(CheckpointVotes):
+    """A worker. Implements `Worker`.
 
     `grads` is registered memory in which the all-reduce takes place: after `step` it holds no gradient (with
     `accumulate` above 1 it keeps it). With a progress thread on all ranks, buckets are all-reduced while backward still
@@ -69,14 +69,14 @@ class AllreduceClient(Cuts):
     A cut lies after an optimizer's step; worker 0 saves what all have alike.
     """
 
-    def __init__(self, peers: Peers, accumulate: int) -> None:
+    def __init__(self, peers: RunContext, accumulate: int) -> None:
         super().__init__()
         self.params = peers.params
         size, dtype = peers.params.size, peers.params.dtype
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics, self)
+        self._rounds = StatusRounds(self._comm, peers.metrics, self)
         self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
-        self._stepper = Stepper(peers)
+        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
         self._metrics, self._factor = peers.metrics, peers.reduction_factor
         self._every = accumulate
         self._sum = registered(self._comm, peers.params)
@@ -101,7 +101,7 @@ class AllreduceClient(Cuts):
         self.bytes_sent = self.bytes_received = 0
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._comm.Allreduce(MPI.IN_PLACE, self._sum)  # of zeros: compiles now, so that no step waits for it
         self._rounds.begin(self.params)
         if self._resumed:
@@ -109,7 +109,7 @@ class AllreduceClient(Cuts):
                 self._comm.Bcast(array, 0)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
-        """See `Client`. None without a progress thread, for a vector of one bucket, and for steps that only sum."""
+        """See `Worker`. None without a progress thread, for a vector of one bucket, and for steps that only sum."""
         if not self._overlaps or not samples or self._calls + 1 < self._every:
             return None
         if self._prepared:
@@ -132,7 +132,7 @@ class AllreduceClient(Cuts):
             self._launch(self._announced)
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         began = time.perf_counter()
         self.saving = False
         if self._prepared and self._announced != samples:
@@ -198,17 +198,17 @@ class AllreduceClient(Cuts):
         self.agree(self._rounds.wish, self.version)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._rounds.report(accuracy, loss)
 
     def state(self) -> State:
-        """See `Client`."""
+        """See `Worker`."""
         alike = {"params": self.params} | self._stepper.arrays if self._comm.rank == 0 else {}
         facts = {"version": self.version, "samples": self._applied, "unit": self._unit}
         return State(dict(alike), facts | self.facts())
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Client`. Any number of workers goes on exactly."""
+        """See `Worker`. Any number of workers goes on exactly."""
         saved = keeping.saved(state, others)
         if self._comm.rank == 0:
             first = keeping.first({"params": self.params}, saved)
@@ -220,7 +220,7 @@ class AllreduceClient(Cuts):
         return []
 
     def finish(self) -> None:
-        """See `Client`. Steps that `accumulate` has not applied yet are applied."""
+        """See `Worker`. Steps that `accumulate` has not applied yet are applied."""
         while not self._rounds.all_done:
             self._close(0, done=True)
             if self.saving:

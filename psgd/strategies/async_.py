@@ -4,7 +4,7 @@ Downpour SGD (Dean et al. 2012). The gradient was computed on parameters that ot
 is the version at which it is applied minus the version pulled.
 """
 
-from psgd.server.log import Action, Cut, Member
+from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
 
 
@@ -16,15 +16,15 @@ class Asynchronous:
     def __init__(self, workers: int) -> None:
         pass
 
-    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+    def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
-        return (Action((Member(push.worker, push.push),), (push.worker,)),)
+        return (LogEntry((Contribution(push.worker, push.push),), (push.worker,)),)
 
-    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+    def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
         return ()
 
-    def restore(self, cut: Cut) -> None:
+    def restore(self, cut: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`. There is nothing to know."""
 
 

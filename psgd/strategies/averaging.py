@@ -18,13 +18,13 @@ from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
 from psgd.kernels import accumulate
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Stepper
+from psgd.optim.optimizer import Optimizer
 from psgd.runtime.device_vectors import registered
 from psgd.runtime.validation import real_number, whole_number
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.interface import Client
-from psgd.worker.status_rounds import Rounds
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.interface import Worker
+from psgd.worker.status_rounds import StatusRounds
 
 Vector = NDArray[np.floating]
 
@@ -36,7 +36,7 @@ def create(
     local_from: float = 0.0,
     outer_lr: float = 1.0,
     outer_momentum: float = 0.0,
-) -> Callable[[Peers], Client]:
+) -> Callable[[RunContext], Worker]:
     """Parameter averaging.
 
     Args:
@@ -57,11 +57,11 @@ def create(
     start = real_number("local_from", local_from)
     rate = real_number("outer_lr", outer_lr, above=0.0)
     factor = real_number("outer_momentum", outer_momentum, below=1.0)
-    return lambda peers: AveragingClient(peers, int(period), average_momentum, start, rate, factor)
+    return lambda peers: AveragingWorker(peers, int(period), average_momentum, start, rate, factor)
 
 
-class AveragingClient(Cuts):
-    """A worker. Implements `Client`.
+class AveragingWorker(CheckpointVotes):
+    """A worker. Implements `Worker`.
 
     Between averagings `params` are this worker's own and nothing is communicated. A worker whose steps are over takes
     part in the averagings that remain, by the samples that it had since the last. Averaging happens a last time at the
@@ -78,7 +78,7 @@ class AveragingClient(Cuts):
 
     def __init__(
         self,
-        peers: Peers,
+        peers: RunContext,
         period: int,
         average_momentum: bool,
         local_from: float,
@@ -93,9 +93,9 @@ class AveragingClient(Cuts):
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics, self)
+        self._rounds = StatusRounds(self._comm, peers.metrics, self)
         self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
-        self._stepper = Stepper(peers)
+        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
         self._metrics, self._factor = peers.metrics, peers.reduction_factor
         self._period, self._local_from = period, local_from
         self._averaged = self._stepper.state if average_momentum else ()
@@ -113,7 +113,7 @@ class AveragingClient(Cuts):
         accumulate.add_weighted(none, none, 1.0)
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._comm.Allreduce(MPI.IN_PLACE, self._work)  # compiles now, so that no step waits for it
         self._rounds.begin(self.params)
         if self._resumed:
@@ -123,10 +123,10 @@ class AveragingClient(Cuts):
             self._old[:] = self.params
 
     def overlap(self, samples: int) -> None:
-        """See `Client`."""
+        """See `Worker`."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`. Blocks where parameters are averaged: until all workers that still train have come."""
+        """See `Worker`. Blocks where parameters are averaged: until all workers that still train have come."""
         began = time.perf_counter()
         self.saving = False
         self._rounds.note(samples, loss)
@@ -193,7 +193,7 @@ class AveragingClient(Cuts):
         accumulate.add_weighted(self.params, delta, -lr)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._rounds.report(accuracy, loss)
 
     def _alike(self) -> dict[str, Vector]:
@@ -202,7 +202,7 @@ class AveragingClient(Cuts):
         return outer | (self._stepper.arrays if self._counts_together else {})
 
     def state(self) -> State:
-        """See `Client`."""
+        """See `Worker`."""
         tensors = {} if self._counts_together else dict(self._stepper.arrays)
         if self._comm.rank == 0:
             tensors |= {"params": self.params} | self._alike()
@@ -210,7 +210,7 @@ class AveragingClient(Cuts):
         return State(tensors, facts | {"active": self._rounds.active} | self.facts())
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Client`. Any number of workers goes on exactly where momentum is averaged, as it is by default."""
+        """See `Worker`. Any number of workers goes on exactly where momentum is averaged, as it is by default."""
         saved = keeping.saved(state, others)
         if self._comm.rank == 0:
             first = keeping.first({"params": self.params}, saved)
@@ -231,7 +231,7 @@ class AveragingClient(Cuts):
         return []
 
     def finish(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         while not self._rounds.all_done:
             self._average(done=True)
             if self.saving:

@@ -17,15 +17,15 @@ from psgd.collectives.compressed import CompressedAllreduce
 from psgd.compression.options import BeforeEncoding, Compression
 from psgd.compression.residuals import left_over, share_left_over
 from psgd.kernels import accumulate
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.status_rounds import Rounds
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.status_rounds import StatusRounds
 
 Vector = NDArray[np.floating]
 
 
-class CompressedClient(Cuts):
-    """A worker. Implements `psgd.worker.interface.Client`.
+class CompressedAllreduceWorker(CheckpointVotes):
+    """A worker. Implements `psgd.worker.interface.Worker`.
 
     A step in which some worker's gradient is not finite is left out on all workers, and counted as dropped there;
     residuals and momentum stay as they are.
@@ -34,12 +34,12 @@ class CompressedClient(Cuts):
         reduce: the compressed all-reduce; its codec's residual is what this worker has left to say.
     """
 
-    def __init__(self, peers: Peers, every: int, compression: Compression) -> None:
+    def __init__(self, peers: RunContext, every: int, compression: Compression) -> None:
         super().__init__()
         self.params = peers.params
         size, dtype = peers.params.size, peers.params.dtype
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics, self)
+        self._rounds = StatusRounds(self._comm, peers.metrics, self)
         self._metrics, self._schedule, self._factor = peers.metrics, peers.schedule, peers.reduction_factor
         self._compression = compression
         self.reduce = CompressedAllreduce(self._comm, compression.codec(size, dtype))
@@ -58,14 +58,14 @@ class CompressedClient(Cuts):
         self.reduce.compile(self._update)  # before anything is restored: it encodes what is left over
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._rounds.begin(self.params)
 
     def overlap(self, samples: int) -> None:
-        """See `Client`."""
+        """See `Worker`."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         began = time.perf_counter()
         self.saving = False
         if self._every > 1 and samples:
@@ -119,11 +119,11 @@ class CompressedClient(Cuts):
             self._metrics.progress(self._applied, self.version, lr)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._rounds.report(accuracy, loss)
 
     def state(self) -> State:
-        """See `Client`."""
+        """See `Worker`."""
         tensors = {"params": self.params} if self._comm.rank == 0 else {}
         return State(tensors | self._arrays(), {"version": self.version, "samples": self._applied} | self.facts())
 
@@ -131,7 +131,7 @@ class CompressedClient(Cuts):
         return left_over(self.reduce.codec, self._before)
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Client`. With another number of workers the first one says what all had left to say."""
+        """See `Worker`. With another number of workers the first one says what all had left to say."""
         saved = keeping.saved(state, others)
         if self._comm.rank == 0:
             keeping.put_back({"params": self.params}, keeping.first({"params": self.params}, saved))
@@ -145,7 +145,7 @@ class CompressedClient(Cuts):
         return share_left_over(self.reduce.codec, self._before, others, self._comm.rank == 0, velocities)
 
     def finish(self) -> None:
-        """See `Client`. What residuals hold then is not sent."""
+        """See `Worker`. What residuals hold then is not sent."""
         while not self._rounds.all_done:
             self._close(done=True)
             if self.saving:

@@ -8,15 +8,14 @@ it sees that worker's gradients only, and so does its step number.
 On several nodes each has a copy of its own, and the copies are averaged every `period` steps of a node's first worker
 and at the end (`psgd.strategies.node_averaging`).
 
-For a cut all workers stop writing for a moment (`psgd.worker.checkpoint_barrier`). On several nodes it follows an averaging, in
-which the wish is told; then each node's first worker calls its own.
+For a checkpoint all workers stop writing for a moment (`psgd.worker.checkpoint_barrier`). On several nodes it follows
+an averaging, in which the request is told; then each node's first worker calls its own.
 """
 
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,27 +31,27 @@ from psgd.collectives.waiting import Waiter
 from psgd.kernels import hogwild as kernels
 from psgd.kernels.errors import UsageError
 from psgd.metrics.totals import Shown, Sums, add
-from psgd.optim.optimizer import Stepper
+from psgd.optim.optimizer import Optimizer
 from psgd.runtime.agreement import gather
 from psgd.runtime.validation import whole_number
 from psgd.strategies.node_averaging import NodeAveraging
-from psgd.worker.checkpoint_barrier import Meeting
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.liveness import Watch
-from psgd.worker.shared_parameters import NodeMemory
+from psgd.worker.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.liveness import Liveness
+from psgd.worker.shared_parameters import SharedParameters
 
 _LOOK_S = 1e-3
 _SHOW_S = 5e-3
 
 
-def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable[[Peers], "Hogwild"]:
+def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable[[RunContext], "HogwildWorker"]:
     """The strategy.
 
     Args:
         workers: how many there are.
         period: steps of a node's first worker between two averagings with other nodes; without effect on one node.
-        count_lost: a test mode that counts lost updates; see `Hogwild.lost`.
+        count_lost: a test mode that counts lost updates; see `HogwildWorker.lost`.
 
     Raises:
         UsageError: an option that cannot be.
@@ -61,11 +60,11 @@ def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable
         raise UsageError(f"period: expected 1 step or more between averagings of nodes, got {period}")
     if not isinstance(count_lost, bool):
         raise UsageError(f"count_lost: expected True or False, got {count_lost!r}")
-    return partial(Hogwild, period=int(period), count_lost=count_lost)
+    return partial(HogwildWorker, period=int(period), count_lost=count_lost)
 
 
-class Hogwild(Cuts):
-    """A worker. Implements `psgd.worker.interface.Client`. Creating is collective over the workers.
+class HogwildWorker(CheckpointVotes):
+    """A worker. Implements `psgd.worker.interface.Worker`. Creating is collective over the workers.
 
     A step sends no message: what others need to know stands in this worker's cache line of the common memory. Its
     staleness is the number of steps that the node's other workers finished between the end of this worker's last step,
@@ -84,24 +83,26 @@ class Hogwild(Cuts):
             they are written just before. The mode makes steps slower.
     """
 
-    def __init__(self, peers: Peers, period: int, count_lost: bool) -> None:
+    def __init__(self, peers: RunContext, period: int, count_lost: bool) -> None:
         super().__init__()
         workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
         self.version = self.lost = 0
         self.waited_s = 0.0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self._memory = NodeMemory(workers, peers.params, count_lost)
+        self._memory = SharedParameters(workers, peers.params, count_lost)
         self.params, self._tally = self._memory.params, self._memory.tally
         self.grads = np.zeros_like(peers.params)
-        self._stepper = Stepper(replace(peers, params=self.params))
+        self._stepper = Optimizer(self.params, peers.rule, peers.schedule, peers.clip_norm)
         self._peers, self._period = peers, period
         self._leads = self._memory.place == 0
         self._everyone = collectives.Communicator(workers)
         self._waiter = Waiter.for_node(workers, peers.alarm.check)
         self._averaging = self._meet_nodes(workers)
-        self._watch = Watch(workers, peers.alarm, "hogwild")
-        self._meeting = Meeting(workers, self, self._watch, Waiter(self._waiter.crowded, self._watch.check), words=2)
+        self._watch = Liveness(workers, peers.alarm, "hogwild")
+        self._meeting = CheckpointBarrier(
+            workers, self, self._watch, Waiter(self._waiter.crowded, self._watch.check), words=2
+        )
         self._leaders = [each["leader"] for each in gather(workers, {"leader": self._memory.ranks[0]})]
         self._several = len(set(self._leaders)) > 1
         self._kept: NDArray[np.floating] | None = None  # the node's parameters at the newest cut, on its first worker
@@ -128,7 +129,7 @@ class Hogwild(Cuts):
             leaders.Free()
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._memory.compile()
         if not self._resumed:
             self._everyone.Bcast(self._peers.params, 0)
@@ -149,10 +150,10 @@ class Hogwild(Cuts):
         self._began = time.perf_counter()
 
     def overlap(self, samples: int) -> None:
-        """See `Client`."""
+        """See `Worker`."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`. Waits for nobody, but where a node's first worker averages with other nodes."""
+        """See `Worker`. Waits for nobody, but where a node's first worker averages with other nodes."""
         now = time.perf_counter()
         self.saving = False
         if now >= self._next_look:
@@ -207,7 +208,7 @@ class Hogwild(Cuts):
         self._meeting.part()
 
     def state(self) -> State:
-        """See `Client`. Each node's first worker saves the parameters; of several nodes, the run's are their mean."""
+        """See `Worker`. Each node's first worker saves the parameters; of several nodes, the run's are their mean."""
         tensors = dict(self._stepper.arrays)
         version, samples = self._at_cut
         facts: dict[str, Any] = {"version": version, "samples": samples, "steps": self._stepper.version}
@@ -220,7 +221,7 @@ class Hogwild(Cuts):
         return State(tensors, facts | self.facts())
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Client`."""
+        """See `Worker`."""
         self._resumed = True
         saved = keeping.saved(state, others)
         self.resume(saved)
@@ -241,7 +242,7 @@ class Hogwild(Cuts):
         return lines
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Client`. Worker 0's counts at once, others' at the end."""
+        """See `Worker`. Worker 0's counts at once, others' at the end."""
         if self._shown is None:
             self._reports.append((accuracy, loss))
         else:
@@ -249,7 +250,7 @@ class Hogwild(Cuts):
             self._pass_stop_on()
 
     def finish(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         computed_s = time.perf_counter() - self._began - self.waited_s
         self._memory.put(kernels.DONE, 1)
         if self._averaging is not None:

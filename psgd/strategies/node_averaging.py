@@ -54,7 +54,7 @@ class NodeAveraging:
             sums: of this node; all that is counted there is in the parameters already.
             done: nobody on this node writes any more.
             stop: on the first leader, to be passed on.
-            wish: of this node's workers: see `psgd.worker.checkpoint_points`.
+            wish: of this node's workers: see `psgd.worker.checkpoint_votes`.
 
         Returns:
             Whether all nodes are done: this was the last round.

@@ -6,7 +6,7 @@ be in a group twice, so S = N is not sync. What is left of a group when all work
 
 from psgd.kernels.errors import UsageError
 from psgd.runtime.validation import whole_number
-from psgd.server.log import Action, Cut, Member
+from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
 
 
@@ -22,23 +22,23 @@ class Softsync:
         self._live = workers
         self._there = 0
 
-    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+    def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
         self._there += push.samples > 0
         closes = self._there == self._size
         if closes:
             self._there = 0
-        return (Action((Member(push.worker, push.push),), (push.worker,), opens=not closes),)
+        return (LogEntry((Contribution(push.worker, push.push),), (push.worker,), opens=not closes),)
 
-    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+    def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
         self._live -= 1
         if self._live or not self._there:
             return ()
         self._there = 0
-        return (Action(),)
+        return (LogEntry(),)
 
-    def restore(self, cut: Cut) -> None:
+    def restore(self, cut: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`."""
         self._there = cut.opened
 

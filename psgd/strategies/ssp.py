@@ -9,9 +9,9 @@ it is sync.
 import math
 
 from psgd.runtime.validation import whole_number
-from psgd.server.log import Action, Cut, Member
+from psgd.server.log import CheckpointPoint, Contribution, LogEntry
+from psgd.server.policy import Policy
 from psgd.server.wire import Header
-from psgd.strategies import Strategy
 from psgd.strategies.sync import Synchronous
 
 
@@ -26,20 +26,20 @@ class BoundedStaleness:
         self._clocks = dict.fromkeys(range(workers), 0)  # of those who are not done
         self._waiting: dict[int, int] = {}
 
-    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+    def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
         worker = push.worker
         self._clocks[worker] += 1
         self._waiting[worker] = self._clocks[worker]
-        return (Action((Member(worker, push.push, self._weight),), self._free()),)
+        return (LogEntry((Contribution(worker, push.push, self._weight),), self._free()),)
 
-    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+    def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
         del self._clocks[worker]
         free = self._free()
-        return (Action(release=free),) if free else ()
+        return (LogEntry(release=free),) if free else ()
 
-    def restore(self, cut: Cut) -> None:
+    def restore(self, cut: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`."""
         self._clocks = dict(enumerate(cut.clocks))
 
@@ -51,7 +51,7 @@ class BoundedStaleness:
         return tuple(free)
 
 
-def create(workers: int, staleness: int = 3) -> Strategy:
+def create(workers: int, staleness: int = 3) -> Policy:
     """Makes ssp with a bound of `staleness` steps, 0 or more.
 
     Raises:

@@ -5,7 +5,7 @@ worker order, so a run repeats bit for bit. A worker that is done leaves the gro
 place in the clock and adds nothing.
 """
 
-from psgd.server.log import Action, Cut, Member
+from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
 
 
@@ -16,28 +16,28 @@ class Synchronous:
 
     def __init__(self, workers: int) -> None:
         self._live = set(range(workers))
-        self._waiting: dict[int, Member] = {}
+        self._waiting: dict[int, Contribution] = {}
 
-    def on_push(self, push: Header, now: float) -> tuple[Action, ...]:
+    def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
-        self._waiting[push.worker] = Member(push.worker, push.push)
+        self._waiting[push.worker] = Contribution(push.worker, push.push)
         return self._complete()
 
-    def on_done(self, worker: int, now: float) -> tuple[Action, ...]:
+    def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
         self._live.discard(worker)
         return self._complete()
 
-    def restore(self, cut: Cut) -> None:
+    def restore(self, cut: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`. Nobody waits between two clocks."""
 
-    def _complete(self) -> tuple[Action, ...]:
+    def _complete(self) -> tuple[LogEntry, ...]:
         if not self._waiting or len(self._waiting) < len(self._live):
             return ()
         workers = tuple(sorted(self._waiting))
         group = tuple(self._waiting[worker] for worker in workers)
         self._waiting.clear()
-        return (Action(group, workers),)
+        return (LogEntry(group, workers),)
 
 
 create = Synchronous

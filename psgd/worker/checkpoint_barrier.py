@@ -1,4 +1,4 @@
-"""Where workers that do not keep pace meet, so that they can be cut: `psgd.worker.checkpoint_points`.
+"""Where workers that do not keep pace meet, so that they can be cut: `psgd.worker.checkpoint_votes`.
 
 Whoever wants a cut calls the others by a message; all come at their next step's end, or from where they wait for the
 end. They meet in an all-gather, in which they go on answering each other; then what is under way is brought to its
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from psgd.collectives.requests import keep_for_ever
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.liveness import Watch
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.liveness import Liveness
 
 _LOOK_S = 1e-3
 _STEPS, _WISH, _CALLS, _HEAD = range(4)
 
 
-class Meeting:
+class CheckpointBarrier:
     """One worker's part.
 
     Args:
@@ -33,7 +33,9 @@ class Meeting:
         words: numbers of its own that each tells the others.
     """
 
-    def __init__(self, workers: MPI.Intracomm, cuts: Cuts, watch: Watch, waiter: Waiter, words: int = 0) -> None:
+    def __init__(
+        self, workers: MPI.Intracomm, cuts: CheckpointVotes, watch: Liveness, waiter: Waiter, words: int = 0
+    ) -> None:
         self._workers, self._cuts, self._watch, self._waiter = workers, cuts, watch, waiter
         self._mine = np.zeros(_HEAD + words)
         self._all = np.zeros((workers.size, _HEAD + words))

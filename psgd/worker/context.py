@@ -1,8 +1,4 @@
-"""Strategies without a server: every worker has all parameters, and workers meet through collectives or shared memory.
-
-Each is one file with a function `create(workers, **options)`, which checks the options and returns a function from
-`Peers` to a `psgd.worker.interface.Client`.
-"""
+"""What a strategy without servers works with: every worker has all parameters."""
 
 from dataclasses import dataclass
 
@@ -18,7 +14,7 @@ from psgd.runtime.mesh import Mesh
 
 
 @dataclass(frozen=True)
-class Peers:
+class RunContext:
     """What such a strategy works with.
 
     Attributes:
@@ -31,7 +27,7 @@ class Peers:
         reduction_factor: what a mean gradient is multiplied by.
         metrics: counters; filled on worker 0.
         compression: how updates are made small, or None.
-        alarm: to be looked at in every wait of its own: `alarm.check()` raises once another worker has failed. Waits
+        alarm: to be looked at in every wait of its own: `alarm.check()` raises once another worker has failed. WaitLog
             of `psgd.collectives` do so by themselves.
     """
 

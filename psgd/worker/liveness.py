@@ -17,7 +17,7 @@ from psgd.runtime.alarm import Alarm
 _LOOK_S = 0.1
 
 
-class Watch:
+class Liveness:
     """One worker's view of the others: who rang the alarm, and on this node, whose process ended.
 
     Args:

@@ -16,7 +16,7 @@ from psgd.runtime.agreement import agree, gather
 _LINE = kernels.LINE_BYTES
 
 
-class NodeMemory:
+class SharedParameters:
     """This worker's view of it. Creating is collective over all workers, blocks.
 
     Args:

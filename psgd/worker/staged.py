@@ -11,11 +11,11 @@ from psgd.backend import pinned
 from psgd.kernels.array import Array
 
 if TYPE_CHECKING:
-    from psgd.worker.interface import Client
+    from psgd.worker.interface import Worker
 
 
 class Staged:
-    """A worker. Implements `psgd.worker.interface.Client`; what is not here is the host's client's.
+    """A worker. Implements `psgd.worker.interface.Worker`; what is not here is the host's client's.
 
     A step copies the gradient to the host, takes the step there, and starts copying the parameters back: the next
     gradient waits for them on the GPU, not this process. Both host vectors are page-locked where they lie.
@@ -30,7 +30,7 @@ class Staged:
         copied_s: seconds spent in waiting for the gradient and its copy.
     """
 
-    def __init__(self, client: "Client", params: Array) -> None:
+    def __init__(self, client: "Worker", params: Array) -> None:
         self._client, self.params = client, params
         self.grads: Array = np.zeros_like(params)
         self._pins = pinned.Pin(client.params, client.grads)  # the first may be so already
@@ -42,7 +42,7 @@ class Staged:
 
     @property
     def on_cut(self) -> Callable[[], None]:
-        """See `Client`."""
+        """See `Worker`."""
         return self._client.on_cut
 
     @on_cut.setter
@@ -61,15 +61,15 @@ class Staged:
         return self._evaluated
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._client.start()
         pinned.upload(self.params, self._client.params)
 
     def overlap(self, samples: int) -> None:
-        """See `Client`."""
+        """See `Worker`."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         began = time.perf_counter()
         if samples:
             pinned.download(self._client.grads, self.grads)
@@ -79,7 +79,7 @@ class Staged:
         pinned.upload(self.params, self._client.params)
 
     def finish(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         pinned.wait()
         self._client.finish()
         pinned.upload(self.params, self._client.params)

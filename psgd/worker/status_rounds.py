@@ -1,4 +1,4 @@
-"""Rounds: what workers without a server tell each other, and how they end together.
+"""StatusRounds: what workers without a server tell each other, and how they end together.
 
 A round is a small all-gather of what each worker did since the round before: samples, loss, pushes, wishes. All know
 the sums from it, worker 0 counts, and a worker whose data is at its end goes on with empty rounds until all are.
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from psgd import collectives
 from psgd.collectives import traffic
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.worker.checkpoint_points import Cuts
+from psgd.worker.checkpoint_votes import CheckpointVotes
 
 _SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _HELD, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(12)
 
 
-class Rounds:
+class StatusRounds:
     """One worker's part.
 
     Args:
@@ -38,9 +38,11 @@ class Rounds:
         bytes_sent: of the rounds and what was added to them, as `psgd.collectives.traffic` counts; as many received.
     """
 
-    def __init__(self, comm: "collectives.Communicator", metrics: RunMetrics, cuts: Cuts | None = None) -> None:
+    def __init__(
+        self, comm: "collectives.Communicator", metrics: RunMetrics, cuts: CheckpointVotes | None = None
+    ) -> None:
         self.version = self.wish = 0
-        self._cuts = cuts or Cuts()
+        self._cuts = cuts or CheckpointVotes()
         self.stop = self.all_done = False
         self.waited_s = 0.0
         self.bytes_sent = 0
@@ -91,7 +93,7 @@ class Rounds:
     def report(self, accuracy: float, loss: float) -> None:
         """Counts an evaluation: on worker 0 at once, from others with the next round (the last one before it)."""
         if self._comm.rank == 0:
-            self._metrics.evaluated(accuracy, loss, self._metrics.elapsed_s())
+            self._metrics.report(accuracy, loss)
         else:
             self._report = accuracy, loss
 
@@ -155,8 +157,3 @@ class Rounds:
             if self._active[worker] and worker != last:
                 self._metrics.held(worker, last, self._met - seconds, self._met - least)
         np.equal(self._all[:, _DONE], 0, out=self._active)
-
-
-def report(metrics: RunMetrics, accuracy: float, loss: float) -> None:
-    """Counts an evaluation, on the worker that made it."""
-    metrics.evaluated(accuracy, loss, metrics.elapsed_s())

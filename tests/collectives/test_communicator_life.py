@@ -109,7 +109,7 @@ def test_delegation_and_use_after_free(comm):
 
 @pytest.mark.ranks(2)
 def test_a_long_wait_with_many_or_no_more_files(comm):
-    """Waits look at the other processes through file descriptors; the program's own files must not disturb that."""
+    """WaitLog look at the other processes through file descriptors; the program's own files must not disturb that."""
     import resource
     import time
 

@@ -1,4 +1,4 @@
-"""What each rank of the tests on GPUs does; started by tests/collectives/device/test_device.py under mpirun, or by hand.
+"""What each rank of the tests on GPUs does; started by tests/collectives/device/test_device.py, or by hand.
 
 Each check raises on the rank that sees the fault; `psgd.abort_on_exception` then ends the job.
 """

@@ -22,7 +22,7 @@ from psgd.checkpoint import folder, manifest, shards
 from psgd.kernels.errors import ContractError, Error
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules, schedules
-from psgd.server.log import Action, Member, decode, encode, order_words
+from psgd.server.log import Contribution, LogEntry, decode, encode, order_words
 from psgd.server.server import Server
 from psgd.server.shard import Shard
 from psgd.server.wire import FORMAT, HEADER_BYTES, Header, Kind, pack, unpack
@@ -151,7 +151,7 @@ def test_numbers_below_zero_are_refused(field):
 
 def test_an_order_that_is_damaged_is_refused_or_possible():
     rng = np.random.default_rng(SEED)
-    action = Action((Member(0, 3), Member(2, 2**40, 0.25)), (0, 2), opens=True)
+    action = LogEntry((Contribution(0, 3), Contribution(2, 2**40, 0.25)), (0, 2), opens=True)
     sound = np.zeros(order_words(WORKERS), np.int64)
     encode(action, sound)
     assert decode(sound, WORKERS) == action

@@ -12,7 +12,7 @@ import click
 
 from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import ranks as places
-from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, Options, whole_nbytes
+from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, whole_nbytes
 from psgd.launch.bench.collective.table import GLOO, Row, Table, objects
 from psgd.launch.bench.sizes import parse_sizes
 
@@ -58,7 +58,7 @@ def _command(collective: str) -> click.Command:
         mpiexec_args: str,
         **flags: Any,
     ) -> int:
-        options = Options(collective, **{"op": "sum", **flags})
+        options = BenchOptions(collective, **{"op": "sum", **flags})
         usual = DEVICE_SIZES if options.device == "cuda" else SIZES
         nbytes = list(usual) if sizes is None else parse_sizes(sizes)
         target = None if plot is None else Path(plot)
@@ -97,7 +97,7 @@ def _command(collective: str) -> click.Command:
             help="cuda: arrays on GPUs, in place, beside NCCL.",
         )
         decorators.append(where)
-    if Options(collective).reduces:
+    if BenchOptions(collective).reduces:
         reduction = click.option("--op", type=click.Choice(OPS), default=OPS[0], show_default=True, help="Reduction.")
         decorators.insert(3, reduction)
     command: Any = run
@@ -107,7 +107,7 @@ def _command(collective: str) -> click.Command:
     return made
 
 
-def _check(options: Options, ranks: int | None, target: Path | None, tune: bool) -> None:
+def _check(options: BenchOptions, ranks: int | None, target: Path | None, tune: bool) -> None:
     """Refuses what cannot be, before MPI starts.
 
     Raises:
@@ -131,7 +131,7 @@ def _check(options: Options, ranks: int | None, target: Path | None, tune: bool)
 
 
 def _run(
-    options: Options,
+    options: BenchOptions,
     sizes: list[int],
     ranks: int | None,
     target: Path | None,
@@ -178,7 +178,7 @@ def _run(
     return job.run(options.collective, count, rank, fixed=fixed, what="--ranks", mpiexec_args=mpiexec_args, bind=bind)
 
 
-def _measure(comm: Any, options: Options, sizes: list[int], target: Path | None, as_json: bool) -> None:
+def _measure(comm: Any, options: BenchOptions, sizes: list[int], target: Path | None, as_json: bool) -> None:
     """One rank's part; rank 0 prints, and draws where it has a `target`."""
     from psgd import collectives
     from psgd.launch.bench.collective import ranks as collective_ranks
@@ -200,7 +200,7 @@ def _measure(comm: Any, options: Options, sizes: list[int], target: Path | None,
     _draw(rows, options, target, as_json)
 
 
-def _draw(rows: list[Row], options: Options, target: Path | None, as_json: bool) -> None:
+def _draw(rows: list[Row], options: BenchOptions, target: Path | None, as_json: bool) -> None:
     if target is not None:
         from psgd.launch.bench.collective import picture
 
@@ -209,11 +209,11 @@ def _draw(rows: list[Row], options: Options, target: Path | None, as_json: bool)
             click.echo(f"wrote {target}")
 
 
-def _quiet(rows: Iterable[Row], options: Options, sizes: list[int], as_json: bool) -> Iterable[Row]:
+def _quiet(rows: Iterable[Row], options: BenchOptions, sizes: list[int], as_json: bool) -> Iterable[Row]:
     return rows
 
 
-def _show(rows: Iterable[Row], options: Options, sizes: list[int], as_json: bool) -> Iterable[Row]:
+def _show(rows: Iterable[Row], options: BenchOptions, sizes: list[int], as_json: bool) -> Iterable[Row]:
     """Prints each row as it comes, and hands it on."""
     table = row = None
     for row in rows:

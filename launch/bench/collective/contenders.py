@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, Options, Problem
+from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, Problem
 from psgd.launch.bench.collective.table import GLOO, MPI_IN_PLACE, MPI_NAME, PRIVATE, REGISTERED, REGISTERED_IN_PLACE
 from psgd.launch.bench.peers.gloo import Gloo
 
@@ -64,7 +64,9 @@ class Buffers:
         return cls(send, recv, send if problem.collective == REDUCE_SCATTER else recv)
 
 
-def build(problem: Problem, options: Options, comm: MPI.Intracomm, ours: Any, gloo: Gloo | None) -> list[Contender]:
+def build(
+    problem: Problem, options: BenchOptions, comm: MPI.Intracomm, ours: Any, gloo: Gloo | None
+) -> list[Contender]:
     """All contenders of a problem. Collective.
 
     Args:
@@ -121,7 +123,7 @@ def _taken(problem: Problem, send: NDArray[Any]) -> NDArray[Any] | None:
     return None if problem.collective == BCAST and problem.rank else send
 
 
-def _mean(contender: Contender, options: Options, size: int) -> Contender:
+def _mean(contender: Contender, options: BenchOptions, size: int) -> Contender:
     """MPI has no mean: its user divides the sum."""
     if not options.reduces or options.op != "mean":
         return contender

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench.collective.contenders import OPS
-from psgd.launch.bench.collective.problem import Options, Problem
+from psgd.launch.bench.collective.problem import BenchOptions, Problem
 from psgd.launch.bench.collective.ranks import WrongResultError, mpi_name
 from psgd.launch.bench.collective.table import BY_HAND, COPIES, NCCL, PRIVATE, STAGED, TORCH, Row
 from psgd.launch.bench.peers.nccl import Nccl, TorchNccl
@@ -19,7 +19,7 @@ _WARM_UP = 3
 _TILE = 1 << 20  # elements that are computed on the host; larger vectors repeat them
 
 
-def measure(comm: MPI.Intracomm, options: Options, sizes: Sequence[int]) -> Iterator[Row]:
+def measure(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int]) -> Iterator[Row]:
     """Verifies and times each size in turn, all in place; collective, so all ranks must take every row.
 
     Times are those between two events of the current stream, around each call; the median over the repeats of the
@@ -86,7 +86,7 @@ def _first_call(comm: MPI.Intracomm, ours: Any, aware: str | None) -> bool:
 class _Calls:
     """One size's vector on this rank's GPU, and the ways to reduce it in place."""
 
-    def __init__(self, comm: MPI.Intracomm, options: Options, nbytes: int) -> None:
+    def __init__(self, comm: MPI.Intracomm, options: BenchOptions, nbytes: int) -> None:
         import cupy
 
         self.problem = Problem(options, nbytes, comm.rank, comm.size)
@@ -105,7 +105,7 @@ class _Calls:
             part[...] = tile[: part.size]
         return out
 
-    def by(self, ours: Any, options: Options) -> Callable[[], object]:
+    def by(self, ours: Any, options: BenchOptions) -> Callable[[], object]:
         """The call of psgd."""
         op = "mean" if options.op == "mean" else OPS[options.op]
         return lambda: ours.Allreduce(MPI.IN_PLACE, self.vector, op)
@@ -197,7 +197,7 @@ def _free() -> None:
     cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-def check(options: Options, tune: bool) -> None:
+def check(options: BenchOptions, tune: bool) -> None:
     """Refuses what the GPU's benchmark does not do.
 
     Raises:

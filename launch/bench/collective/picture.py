@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.bench.collective.problem import Options
+from psgd.launch.bench.collective.problem import BenchOptions
 from psgd.launch.bench.collective.table import (
     BY_HAND,
     COPIES,
@@ -54,7 +54,7 @@ def check(target: Path) -> None:
         raise UsageError("--plot needs matplotlib; pip install matplotlib")
 
 
-def draw(rows: Sequence[Row], options: Options, target: Path) -> None:
+def draw(rows: Sequence[Row], options: BenchOptions, target: Path) -> None:
     """Writes the picture. A contender without a bandwidth, as a sum on one rank, has no line.
 
     Args:

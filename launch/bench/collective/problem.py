@@ -15,7 +15,7 @@ _REDUCE = {"sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """What is measured.
 
     Attributes:
@@ -57,7 +57,7 @@ class Problem:
         kept: where its result lies there.
     """
 
-    def __init__(self, options: Options, nbytes: int, rank: int, size: int) -> None:
+    def __init__(self, options: BenchOptions, nbytes: int, rank: int, size: int) -> None:
         self.collective, self.op, self.rank, self.size = options.collective, options.op, rank, size
         self.dtype = np.dtype(options.dtype)
         self.nbytes = whole_nbytes(options, nbytes, size)
@@ -117,7 +117,7 @@ class Problem:
         return result
 
 
-def whole_nbytes(options: Options, nbytes: int, size: int) -> int:
+def whole_nbytes(options: BenchOptions, nbytes: int, size: int) -> int:
     """Rounds a size up to whole elements, the same number for each rank where the collective cuts it."""
     item = np.dtype(options.dtype).itemsize
     unit = item * (1 if options.collective in {ALLREDUCE, BCAST} else size)
@@ -134,7 +134,7 @@ def bus_factor(collective: str, size: int) -> float:
     return (2.0 if collective == ALLREDUCE else 1.0) * (size - 1) / size
 
 
-def _span(options: Options, size: int) -> int:
+def _span(options: BenchOptions, size: int) -> int:
     """How many values there may be so that every partial result is exact in the dtype."""
     limits: dict[str, int] = {"float16": 2**11, "float32": 2**24, "float64": _MOST}
     limit: int = limits.get(options.dtype) or min(_MOST, int(np.iinfo(options.dtype).max))

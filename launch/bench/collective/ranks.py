@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from psgd.kernels.errors import AgreedError
 from psgd.launch.bench.collective.contenders import Contender, build
-from psgd.launch.bench.collective.problem import Options, Problem
+from psgd.launch.bench.collective.problem import BenchOptions, Problem
 from psgd.launch.bench.collective.table import Row
 from psgd.launch.bench.peers.gloo import Gloo
 
@@ -24,7 +24,9 @@ class WrongResultError(AgreedError):
     """A contender's result is not what it must be."""
 
 
-def measure(comm: MPI.Intracomm, options: Options, sizes: Sequence[int], ours: Any, gloo: Gloo | None) -> Iterator[Row]:
+def measure(
+    comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int], ours: Any, gloo: Gloo | None
+) -> Iterator[Row]:
     """Verifies and times each size in turn; collective, so all ranks must take every row.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psgd.launch.bench.collective.problem import Options, bus_factor
+from psgd.launch.bench.collective.problem import BenchOptions, bus_factor
 from psgd.launch.bench.sizes import format_seconds, format_size
 from psgd.launch.bench.stats import ratio
 
@@ -62,7 +62,7 @@ class Row:
         return bus_factor(collective, self.ranks) * self.nbytes / self.seconds[name] / 1e9
 
 
-def objects(row: Row, options: Options) -> list[dict[str, Any]]:
+def objects(row: Row, options: BenchOptions) -> list[dict[str, Any]]:
     """A JSON object for each of psgd's variants."""
     peers = {
         "mpi": MPI_NAME,
@@ -97,7 +97,7 @@ def objects(row: Row, options: Options) -> list[dict[str, Any]]:
 class Table:
     """Lines of equal columns, those that the first row has. At most 120 characters but for names of odd sizes."""
 
-    def __init__(self, options: Options, first: Row, sizes: Sequence[int]) -> None:
+    def __init__(self, options: BenchOptions, first: Row, sizes: Sequence[int]) -> None:
         self._collective = options.collective
         self._times = [name for name in _TIMES if name in first.seconds]
         self._ratios = [pair for pair in _RATIOS if set(pair) <= set(first.seconds)]

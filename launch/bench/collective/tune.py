@@ -18,7 +18,7 @@ from psgd.collectives import Communicator, programs, tuning
 from psgd.collectives.compiled import layout
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.collective.contenders import VERBS, Buffers, Contender, out_of_place
-from psgd.launch.bench.collective.problem import Options, Problem
+from psgd.launch.bench.collective.problem import BenchOptions, Problem
 from psgd.launch.bench.collective.ranks import mpi_name, timed, verify
 from psgd.launch.bench.sizes import format_seconds, format_size
 
@@ -27,7 +27,7 @@ INLINE = "inline"
 Timings = Mapping[str, float]
 
 
-def run(comm: MPI.Intracomm, options: Options, sizes: Sequence[int], as_json: bool) -> None:
+def run(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int], as_json: bool) -> None:
     """Measures, prints and writes the table on rank 0. Collective, blocks.
 
     Args:
@@ -99,7 +99,7 @@ def _inline(nbytes: int, chosen: Sequence[str]) -> bool:
     return nbytes <= layout.INLINE_BYTES and set(chosen) <= {INLINE}
 
 
-def candidates(comm: MPI.Intracomm, options: Options) -> list[str]:
+def candidates(comm: MPI.Intracomm, options: BenchOptions) -> list[str]:
     """The algorithms to choose from for a collective on these ranks. Collective.
 
     Where all share memory they are those that use it, and MPI's: a message algorithm in the table would also take
@@ -110,7 +110,7 @@ def candidates(comm: MPI.Intracomm, options: Options) -> list[str]:
     return able + [name for name in (["native"] if able else programs.MESSAGES[verb]) if _works(comm, options, name)]
 
 
-def _works(comm: MPI.Intracomm, options: Options, name: str) -> bool:
+def _works(comm: MPI.Intracomm, options: BenchOptions, name: str) -> bool:
     """Tries an algorithm, on all ranks alike; one that is refused, or hands over to another one, does not work.
 
     It gets a communicator of its own, which may be of no use any more after a refusal where ranks share no memory.
@@ -123,12 +123,12 @@ def _works(comm: MPI.Intracomm, options: Options, name: str) -> bool:
     return False
 
 
-def _op(options: Options) -> Any:
+def _op(options: BenchOptions) -> Any:
     return {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}.get(options.op, options.op)
 
 
 @contextlib.contextmanager
-def _communicator(comm: MPI.Intracomm, options: Options, name: str) -> Iterator[Communicator]:
+def _communicator(comm: MPI.Intracomm, options: BenchOptions, name: str) -> Iterator[Communicator]:
     """A communicator for one algorithm, without the user's table.
 
     Small sums have a short way through where the table says inline, so there it gets a table that does.
@@ -152,7 +152,7 @@ def _communicator(comm: MPI.Intracomm, options: Options, name: str) -> Iterator[
 
 
 def _measure(
-    comm: MPI.Intracomm, options: Options, nbytes: int, ours: Mapping[str, Communicator]
+    comm: MPI.Intracomm, options: BenchOptions, nbytes: int, ours: Mapping[str, Communicator]
 ) -> tuple[int, dict[str, float]]:
     problem = Problem(options, nbytes, comm.rank, comm.size)
     source, buffers = problem.source(), Buffers.make(problem, np.empty)

@@ -1,4 +1,4 @@
-"""Peers in processes of their own that always end: by themselves, on time-out, or with their parent."""
+"""RunContext in processes of their own that always end: by themselves, on time-out, or with their parent."""
 
 import contextlib
 import os

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class Options:
+class TorchOptions:
     """As `psgd train`'s options of the same names, and two of its own.
 
     Attributes:

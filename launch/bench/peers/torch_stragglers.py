@@ -7,7 +7,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from psgd.launch.bench.peers.torch_options import Options
+from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.runtime.faults import Injector
 
 
@@ -19,7 +19,7 @@ class Sleeper:
         worker: its index.
     """
 
-    def __init__(self, options: Options, worker: int) -> None:
+    def __init__(self, options: TorchOptions, worker: int) -> None:
         self._stragglers = Injector(options.inject, worker, options.workers)
         self._hooked = False
         self._step = 0

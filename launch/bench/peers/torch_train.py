@@ -1,6 +1,6 @@
 """The PyTorch peers of `psgd bench train`: one process, DDP over Gloo, Hogwild on shared memory.
 
-Run as a module with `Options` in JSON as its argument; prints one JSON object. The same model, initial
+Run as a module with `TorchOptions` in JSON as its argument; prints one JSON object. The same model, initial
 parameters, normalization, shards and order as psgd's, in the fastest form found that computes the same: the
 training set is one normalized float32 tensor in memory, a batch is one `index_select` (no DataLoader), one thread
 a process, gradients as views of DDP's buckets. The default SGD step was faster on these small models than the
@@ -25,7 +25,7 @@ from psgd.data.normalization import Statistics, measure
 from psgd.data.sampler import order
 from psgd.launch.bench.peers import torch_cuda
 from psgd.launch.bench.peers.torch_model import build
-from psgd.launch.bench.peers.torch_options import Options
+from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.peers.torch_stragglers import Sleeper
 
 BARRIER_TIMEOUT_S = 120.0
@@ -33,7 +33,7 @@ _EVALUATED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainJob:
     """Handed to each process; its tensors lie in shared memory.
 
     Attributes:
@@ -42,7 +42,7 @@ class Job:
         evaluations: float64 (evaluations within the loop, 2): seconds since the start, accuracy. Worker 0's.
     """
 
-    options: Options
+    options: TorchOptions
     model: nn.Module
     x: torch.Tensor
     y: torch.Tensor
@@ -57,7 +57,7 @@ def steps_each(samples: int, workers: int, batch_size: int) -> int:
     return -(-(samples // workers) // batch_size)
 
 
-def run(options: Options) -> dict[str, Any]:
+def run(options: TorchOptions) -> dict[str, Any]:
     """Trains and evaluates; blocks.
 
     Returns:
@@ -71,7 +71,7 @@ def run(options: Options) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="psgd-bench-") as folder:
         times = torch.zeros(options.workers, 2, dtype=torch.float64)
         evaluations = torch.zeros(options.epochs - 1 if options.evaluates else 0, 2, dtype=torch.float64)
-        job = Job(options, model, x, y, tensors(dataset.test, statistics), times, evaluations, folder)
+        job = TrainJob(options, model, x, y, tensors(dataset.test, statistics), times, evaluations, folder)
         if options.name in ("torch", "torch-graph"):
             _loop(model, torch_cuda.moved(job, 0), 0, Sleeper(options, 0))
         else:
@@ -113,7 +113,7 @@ def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
     return right / len(y)
 
 
-def _worker(rank: int, job: Job, barrier: Any) -> None:
+def _worker(rank: int, job: TrainJob, barrier: Any) -> None:
     torch.set_num_threads(1)
     model, sleeper = job.model, Sleeper(job.options, rank)
     here = torch_cuda.moved(job, rank)
@@ -138,7 +138,7 @@ def _worker(rank: int, job: Job, barrier: Any) -> None:
         distributed.destroy_process_group()
 
 
-def _loop(model: nn.Module, job: Job, worker: int, sleeper: Sleeper) -> None:
+def _loop(model: nn.Module, job: TrainJob, worker: int, sleeper: Sleeper) -> None:
     options, samples = job.options, len(job.y)
     loss = nn.functional.cross_entropy
     optimizer = torch_cuda.sgd(model, job)
@@ -165,4 +165,4 @@ def _loop(model: nn.Module, job: Job, worker: int, sleeper: Sleeper) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(Options(**json.loads(sys.argv[1])))), flush=True)
+    print(json.dumps(run(TorchOptions(**json.loads(sys.argv[1])))), flush=True)

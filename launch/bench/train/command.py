@@ -99,11 +99,11 @@ def train(
         theirs = []
         click.echo("psgd: PyTorch is not installed: its peers are left out", err=True)
 
-    from psgd.launch.bench.peers.torch_options import Options
+    from psgd.launch.bench.peers.torch_options import TorchOptions
     from psgd.launch.bench.train import picture, table
     from psgd.launch.bench.train import runs as train_runs
 
-    options = Options("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0, device)
+    options = TorchOptions("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0, device)
     runs = train_runs.run([*names, *theirs], options, seeds, _tell if sys.stderr.isatty() else None)
     rows = train_runs.summarize(runs, options, target_accuracy)
     if as_json:
@@ -126,7 +126,7 @@ def _over_links(rates: Sequence[str], as_json: bool, *task: Any) -> int:
     def tell(row: dict[str, Any]) -> None:
         click.echo(json.dumps(row) if as_json else link.line(link.cells(row)))
 
-    rows = link.run(link.Task(*task), rates, 0, tell)
+    rows = link.run(link.LinkTask(*task), rates, 0, tell)
     return 0 if len(rows) == len(rates) * len(link.FORMS) else 1
 
 

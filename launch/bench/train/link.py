@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Task:
+class LinkTask:
     """What is trained; see the options of `psgd train`. `density` is of the small updates."""
 
     dataset: str
@@ -55,7 +55,7 @@ def harness() -> Path:
     raise UsageError("--bandwidth: expected tests/harness/hosts.py of the checkout, run it from there, as root")
 
 
-def command(task: Task, rate: str, form: str, seed: int) -> list[str]:
+def command(task: LinkTask, rate: str, form: str, seed: int) -> list[str]:
     """The command of one run; it prints its result as the last line of stdout."""
     flags = {
         **FORMS[form],
@@ -75,7 +75,7 @@ def command(task: Task, rate: str, form: str, seed: int) -> list[str]:
     return [*hosts, *processes.python("psgd.launch", "train", "--json", *(f"--{k}={v}" for k, v in flags.items()))]
 
 
-def run(task: Task, rates: Sequence[str], seed: int, tell: Callable[[Row], None]) -> list[Row]:
+def run(task: LinkTask, rates: Sequence[str], seed: int, tell: Callable[[Row], None]) -> list[Row]:
     """Trains in every form at every rate, one after the other. Blocks.
 
     Returns:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.bench.peers.torch_options import Options
+from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.train.settings import PEERS
 
 OURS, THEIRS = "#0072b2", "#d55e00"  # the colour-blind tell them apart
 BAND = 0.005
 
 
-def draw(rows: Sequence[dict[str, Any]], options: Options, target: float, path: Path) -> None:
+def draw(rows: Sequence[dict[str, Any]], options: TorchOptions, target: float, path: Path) -> None:
     """Writes the picture: a line for each strategy and peer, a panel for each quantity.
 
     Args:

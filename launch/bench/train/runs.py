@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from psgd.launch.bench.peers import processes
-from psgd.launch.bench.peers.torch_options import Options
+from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.stats import fmean, half_width, median, ratio
 from psgd.launch.bench.train import settings
 
@@ -19,7 +19,7 @@ Runs = dict[str, list[dict[str, Any]]]
 Teller = Callable[[str, int, dict[str, Any]], None]
 
 
-def command(options: Options, log: Path) -> list[str]:
+def command(options: TorchOptions, log: Path) -> list[str]:
     """The command that makes one run and prints its result as the last line of stdout.
 
     Args:
@@ -51,7 +51,7 @@ def command(options: Options, log: Path) -> list[str]:
     return processes.python("psgd.launch", "train", "--json", *settings.words(flags))
 
 
-def run(names: Sequence[str], options: Options, seeds: int, tell: Teller | None = None) -> Runs:
+def run(names: Sequence[str], options: TorchOptions, seeds: int, tell: Teller | None = None) -> Runs:
     """Runs every strategy and peer once for each seed, all of a seed before the next seed. Blocks.
 
     One that fails or takes too long is reported on stderr in one line and left out of the result.
@@ -78,7 +78,7 @@ def run(names: Sequence[str], options: Options, seeds: int, tell: Teller | None 
     return runs
 
 
-def fitted(options: Options, name: str, seed: int) -> Options:
+def fitted(options: TorchOptions, name: str, seed: int) -> TorchOptions:
     """The options of one run."""
     return replace(
         options,
@@ -90,7 +90,7 @@ def fitted(options: Options, name: str, seed: int) -> Options:
     )
 
 
-def _once(options: Options) -> dict[str, Any]:
+def _once(options: TorchOptions) -> dict[str, Any]:
     """One run: its result, and `evaluations`, [seconds, accuracy] of each, the last at the end of the loop."""
     with tempfile.TemporaryDirectory(prefix="psgd-bench-") as folder:
         log = Path(folder, "log.jsonl")
@@ -109,7 +109,7 @@ def reached(result: Mapping[str, Any], target: float) -> float:
 
 
 def summarize(
-    runs: Mapping[str, Sequence[dict[str, Any]]], options: Options, target: float = 0.0
+    runs: Mapping[str, Sequence[dict[str, Any]]], options: TorchOptions, target: float = 0.0
 ) -> list[dict[str, Any]]:
     """One row for each strategy and peer: the keys of `psgd train --json`, and what the seeds tell together.
 
@@ -160,7 +160,7 @@ def _finite(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _common(options: Options) -> dict[str, Any]:
+def _common(options: TorchOptions) -> dict[str, Any]:
     """The keys of `psgd train --json` before a run fills in what it knows."""
     return {
         "dataset": options.dataset,

@@ -1,8 +1,8 @@
 """decentralized: workers send each other their updates, or average in pairs, and nobody waits for anybody.
 
-With links (`peers` all, ring or random:D) each worker sends what its step changes, encoded small, and applies what has
-come of the others' (Strom 2015): `psgd.strategies.decentralized.flood_worker`. With pairs workers average parameters two by two while
-they train (AD-PSGD: Lian, Zhang, Zhang and Liu 2018): `psgd.strategies.decentralized.gossip`.
+With links (`peers` all, ring or random:D) each worker sends its updates, compressed, and applies those of the others as
+they arrive (Strom 2015): `flood_worker.py`. With pairs workers average their parameters two by two while they train
+(AD-PSGD: Lian, Zhang, Zhang and Liu 2018): `gossip.py`.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from psgd.kernels.errors import UsageError
 from psgd.runtime.rng import generator
 from psgd.runtime.validation import whole_number
 from psgd.strategies.decentralized.flood_worker import FloodWorker
-from psgd.strategies.decentralized.gossip import Gossip
-from psgd.worker.context import Peers
-from psgd.worker.interface import Client
+from psgd.strategies.decentralized.gossip import GossipWorker
+from psgd.worker.context import RunContext
+from psgd.worker.interface import Worker
 
 
-def create(workers: int, peers: str = "all", window: int = 64) -> Callable[[Peers], Client]:
+def create(workers: int, peers: str = "all", window: int = 64) -> Callable[[RunContext], Worker]:
     """The strategy.
 
     Args:
@@ -34,7 +34,7 @@ def create(workers: int, peers: str = "all", window: int = 64) -> Callable[[Peer
     if whole_number("window", window) < 1:
         raise UsageError(f"window: expected 1 update or more that others need not have applied, got {window}")
     if peers == "pairs":
-        return Gossip
+        return GossipWorker
     return partial(FloodWorker, links=links(peers, workers), window=int(window))
 
 

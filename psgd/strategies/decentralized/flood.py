@@ -24,7 +24,7 @@ ORIGIN, NUMBER, KIND, SAMPLES, STOP, VALUE, VALUE2, APPLIED = range(8)
 """Words of a header: int64, but float64 from VALUE to VALUE2. From APPLIED on, one for each worker."""
 
 
-class Kind(IntEnum):
+class FloodKind(IntEnum):
     """What a message is."""
 
     UPDATE = 1  # encoded; without a payload: left out, as it was not finite
@@ -56,7 +56,7 @@ class Message:
         self.sends: list[MPI.Request] = []
 
 
-class _Link:
+class _Neighbour:
     """Where a neighbour's next message is received; `request` is None once there are no more."""
 
     def __init__(self, rank: int) -> None:
@@ -84,7 +84,7 @@ class Flood:
         self.bytes_sent = self.bytes_received = 0
         self._comm, self._rank, self._room, self._deliver = comm, comm.rank, room, deliver
         self._neighbours = links[self._rank]
-        self._links = [_Link(rank) for rank in self._neighbours]
+        self._links = [_Neighbour(rank) for rank in self._neighbours]
         self._onward = [
             [rank for rank in self._neighbours if rank != origin and rank not in links[origin]]
             for origin in range(comm.size)
@@ -134,7 +134,7 @@ class Flood:
 
     def leave(self) -> None:
         """No more is sent or handed on after this. For when all have sent all that others need. Does not block."""
-        self.send(self.compose(), Kind.BYE)
+        self.send(self.compose(), FloodKind.BYE)
         self._left = True
 
     @property
@@ -146,23 +146,23 @@ class Flood:
         """Takes requests back; what has not ended is lost."""
         self._close()
 
-    def _receive(self, link: _Link) -> None:
+    def _receive(self, link: _Neighbour) -> None:
         link.message = self.compose()
         link.request = self._comm.Irecv([link.message.data, MPI.BYTE], link.rank, Tag.DATA)
 
-    def _take(self, link: _Link) -> None:
+    def _take(self, link: _Neighbour) -> None:
         message, nbytes = link.message, self._status.Get_count(MPI.BYTE)
         self.bytes_received += nbytes
         message.length = nbytes - self._head
         origin, number, kind = message.words[:SAMPLES].tolist()
         message.sends = []
-        if kind == Kind.BYE:
+        if kind == FloodKind.BYE:
             link.request = None
             return
         self._receive(link)  # the next one may come meanwhile
         newest = self._numbers[origin]
         if number > newest:
-            if number != newest + 1 and kind != Kind.APPLIED:  # those may be left behind by who has left
+            if number != newest + 1 and kind != FloodKind.APPLIED:  # those may be left behind by who has left
                 raise ContractError(f"decentralized: message {number} of worker {origin} came after {newest}")
             self._numbers[origin] = number
             if not self._left:
@@ -179,5 +179,5 @@ class Flood:
             self._outgoing.append(message)
 
 
-def _abandon(links: list[_Link], outgoing: deque[Message]) -> None:
+def _abandon(links: list[_Neighbour], outgoing: deque[Message]) -> None:
     close([link.request for link in links if link.request is not None], [each for m in outgoing for each in m.sends])

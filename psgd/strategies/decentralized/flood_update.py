@@ -10,7 +10,7 @@ from psgd.compression.options import BeforeEncoding, Compression
 from psgd.compression.residuals import left_over, share_left_over
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import UsageError
-from psgd.worker.context import Peers
+from psgd.worker.context import RunContext
 
 Vector = NDArray[np.floating]
 Bytes = NDArray[np.uint8]
@@ -33,7 +33,7 @@ class Updates:
         made: how many this worker has made.
     """
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: RunContext) -> None:
         if peers.rule.factor is None:
             raise UsageError(
                 f"rule: strategy decentralized applies momentum before an update is sent, expected sgd or momentum, "

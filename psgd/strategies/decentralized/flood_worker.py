@@ -22,15 +22,14 @@ from psgd.strategies.decentralized.flood import (
     VALUE,
     VALUE2,
     Flood,
-    Kind,
+    FloodKind,
     Message,
 )
 from psgd.strategies.decentralized.flood_update import Updates
-from psgd.worker import status_rounds
-from psgd.worker.checkpoint_barrier import Meeting
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.liveness import Watch
+from psgd.worker.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.liveness import Liveness
 
 Vector = NDArray[np.floating]
 
@@ -38,8 +37,8 @@ WHOLE_AHEAD = 4
 """The window where updates are sent whole, which take much memory."""
 
 
-class FloodWorker(Cuts):
-    """A worker. Implements `psgd.worker.interface.Client`.
+class FloodWorker(CheckpointVotes):
+    """A worker. Implements `psgd.worker.interface.Worker`.
 
     A step takes the worker's own update, sends it, and adds all that has come meanwhile; the sender adds what others
     will add, not what it meant. No two workers need to have the same parameters at any moment, but each adds every
@@ -62,7 +61,7 @@ class FloodWorker(Cuts):
             after `finish`.
     """
 
-    def __init__(self, peers: Peers, links: list[list[int]], window: int) -> None:
+    def __init__(self, peers: RunContext, links: list[list[int]], window: int) -> None:
         super().__init__()
         self.params = peers.params
         self.grads: Vector = np.zeros_like(peers.params)
@@ -75,9 +74,9 @@ class FloodWorker(Cuts):
         workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
         self._rank, size = workers.rank, workers.size
         self._together = Communicator(workers)
-        self._watch = Watch(workers, peers.alarm, "decentralized")
+        self._watch = Liveness(workers, peers.alarm, "decentralized")
         self._waiter = Waiter.for_node(workers, self._watch.check)
-        self._meeting = Meeting(workers, self, self._watch, self._waiter, words=1)
+        self._meeting = CheckpointBarrier(workers, self, self._watch, self._waiter, words=1)
         self._comm = workers.Dup()
         self._flood = Flood(self._comm, links, self.updates.room, self._deliver)
         self.applied = np.zeros(size, np.int64)
@@ -92,7 +91,7 @@ class FloodWorker(Cuts):
         self._began = 0.0
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
         if not self._resumed:
             self._together.Bcast(self.params, 0)
@@ -102,10 +101,10 @@ class FloodWorker(Cuts):
         self._began = time.perf_counter()
 
     def overlap(self, samples: int) -> None:
-        """See `Client`."""
+        """See `Worker`."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`. Waits only where this worker is `window` updates ahead."""
+        """See `Worker`. Waits only where this worker is `window` updates ahead."""
         began = time.perf_counter()
         self.saving = False
         self._watch.check()
@@ -143,13 +142,13 @@ class FloodWorker(Cuts):
         return True
 
     def state(self) -> State:
-        """See `Client`."""
+        """See `Worker`."""
         facts = {"version": self.version, "samples": self.updates.samples, "made": self.updates.made}
         tensors = {"params": self.params, "applied": self.applied} | self.updates.arrays()
         return State(tensors, facts | self.facts())
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Client`. With another number of workers the first one says what all had left to say."""
+        """See `Worker`. With another number of workers the first one says what all had left to say."""
         saved, updates = keeping.saved(state, others), self.updates
         self._resumed = True
         self.version = keeping.common(saved, "version")
@@ -171,7 +170,7 @@ class FloodWorker(Cuts):
         whole = updates.whole
         length = updates.make(self.grads, message.payload, whole)
         self._mine += 1
-        self._tell(message, Kind.WHOLE if whole else Kind.UPDATE, samples, loss, length=length)
+        self._tell(message, FloodKind.WHOLE if whole else FloodKind.UPDATE, samples, loss, length=length)
         self._apply(message)
         return whole
 
@@ -192,7 +191,7 @@ class FloodWorker(Cuts):
         np.subtract(self.applied, self._told, out=self._lag)
         self._lag[self._rank] = 0
         if self._owes or 2 * int(self._lag.max()) >= self._window:
-            self._tell(self._flood.compose(), Kind.APPLIED)
+            self._tell(self._flood.compose(), FloodKind.APPLIED)
 
     def _deliver(self, message: Message) -> None:
         """Another worker's message, new."""
@@ -200,21 +199,21 @@ class FloodWorker(Cuts):
         origin, kind = int(words[ORIGIN]), int(words[KIND])
         self._theirs[origin] = int(words[APPLIED + self._rank])
         self.stop = self.stop or (origin == 0 and bool(words[STOP]))
-        if kind in (Kind.UPDATE, Kind.WHOLE):
-            self._owes = self._owes or kind == Kind.WHOLE
+        if kind in (FloodKind.UPDATE, FloodKind.WHOLE):
+            self._owes = self._owes or kind == FloodKind.WHOLE
             self._apply(message)
-        elif kind == Kind.DONE:
+        elif kind == FloodKind.DONE:
             self._done += 1
-        if self._rank == 0 and kind == Kind.DONE:
+        if self._rank == 0 and kind == FloodKind.DONE:
             self._metrics.ended(origin, *message.values[VALUE:APPLIED].tolist())
-        elif self._rank == 0 and kind == Kind.REPORT:
-            status_rounds.report(self._metrics, *message.values[VALUE:APPLIED].tolist())
+        elif self._rank == 0 and kind == FloodKind.REPORT:
+            self._metrics.report(*message.values[VALUE:APPLIED].tolist())
 
     def _apply(self, message: Message) -> None:
         """Adds an update, its own or another's."""
         origin, samples, length = int(message.words[ORIGIN]), int(message.words[SAMPLES]), message.length
         if length:
-            self.updates.add(message.payload[:length], int(message.words[KIND]) == Kind.WHOLE, samples)
+            self.updates.add(message.payload[:length], int(message.words[KIND]) == FloodKind.WHOLE, samples)
             self.version += 1
         if self._rank == 0:
             if length:
@@ -227,17 +226,17 @@ class FloodWorker(Cuts):
         self.applied[origin] += 1
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         if self._rank == 0:
-            status_rounds.report(self._metrics, accuracy, loss)
+            self._metrics.report(accuracy, loss)
         else:
-            self._tell(self._flood.compose(), Kind.REPORT, 0, accuracy, loss)
+            self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
 
     def finish(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         computed = time.perf_counter() - self._began - self.waited_s
         with self._watch.guard():
-            self._tell(self._flood.compose(), Kind.DONE, 0, self.waited_s, computed)
+            self._tell(self._flood.compose(), FloodKind.DONE, 0, self.waited_s, computed)
             self._done += 1
             self._waiter.until(self._all_here)
             if self._rank == 0:

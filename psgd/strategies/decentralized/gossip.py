@@ -1,4 +1,4 @@
-"""Gossip averaging: workers train on parameters of their own, and average them two by two while they go on.
+"""GossipWorker averaging: workers train on parameters of their own, and average them two by two while they go on.
 
 AD-PSGD (Lian, Zhang, Zhang and Liu, ICML 2018). Workers of even rank are active, those of odd rank passive. An active
 one i sends its x_i to a passive one j; j, in its next step, answers with its own x_j and moves to the mean; when the
@@ -25,22 +25,21 @@ from psgd.checkpoint.state import State
 from psgd.collectives import traffic
 from psgd.collectives.waiting import Waiter
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Stepper
+from psgd.optim.optimizer import Optimizer
 from psgd.runtime.agreement import gather
 from psgd.runtime.rng import generator
 from psgd.strategies.decentralized import distance
 from psgd.strategies.decentralized.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, WORDS, Exchanges
-from psgd.worker import status_rounds
-from psgd.worker.checkpoint_barrier import Meeting
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.liveness import Watch
+from psgd.worker.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.liveness import Liveness
 
 Vector = NDArray[np.floating]
 
 
-class Gossip(Cuts):
-    """A worker. Implements `psgd.worker.interface.Client`.
+class GossipWorker(CheckpointVotes):
+    """A worker. Implements `psgd.worker.interface.Worker`.
 
     In its step a worker takes its own, with any rule, then looks: an active one takes the answer to its last exchange
     and begins another, with a random one, drawn the same in all runs; a passive one answers all that have asked. Rate,
@@ -57,7 +56,7 @@ class Gossip(Cuts):
         disagreement: largest difference of an element between a worker and the mean at the end; known after `finish`.
     """
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: RunContext) -> None:
         if peers.compression is not None:
             raise UsageError("compress: peers=pairs averages whole parameters, expected none: or take other peers")
         super().__init__()
@@ -68,13 +67,13 @@ class Gossip(Cuts):
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._metrics, self._factor = peers.metrics, peers.reduction_factor
-        self._stepper = Stepper(peers)
+        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
         workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
         self._workers, self._rank = workers, workers.rank
         self._together = collectives.Communicator(workers)
-        self._watch = Watch(workers, peers.alarm, "decentralized")
+        self._watch = Liveness(workers, peers.alarm, "decentralized")
         self._waiter = Waiter.for_node(workers, self._watch.check)
-        self._meeting = Meeting(workers, self, self._watch, self._waiter, words=WORDS)
+        self._meeting = CheckpointBarrier(workers, self, self._watch, self._waiter, words=WORDS)
         self._resumed = False
         self._comm = workers.Dup()
         self.exchanges = Exchanges(self._comm, self.params)
@@ -84,7 +83,7 @@ class Gossip(Cuts):
         self._began = 0.0
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         # Compiles now what the end needs.
         self._together.Allreduce(MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN)
         self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)
@@ -95,10 +94,10 @@ class Gossip(Cuts):
         self._began = time.perf_counter()
 
     def overlap(self, samples: int) -> None:
-        """See `Client`."""
+        """See `Worker`."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`. Waits for nobody."""
+        """See `Worker`. Waits for nobody."""
         began = time.perf_counter()
         self.saving = False
         self._watch.check()
@@ -137,7 +136,7 @@ class Gossip(Cuts):
         self._meeting.part()
 
     def state(self) -> State:
-        """See `Client`."""
+        """See `Worker`."""
         lines = self.exchanges.lines
         facts: dict[str, Any] = {"version": int(lines[:, PUSHES].sum()), "samples": int(lines[:, SAMPLES].sum())}
         facts |= {"steps": self._stepper.version, "random": _position(self._random)}
@@ -145,7 +144,7 @@ class Gossip(Cuts):
         return State(tensors, facts | self.facts())
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Client`. With another number of workers worker 0 stands for what all have done."""
+        """See `Worker`. With another number of workers worker 0 stands for what all have done."""
         saved, lines = keeping.saved(state, others), self.exchanges.lines
         self._resumed = True
         self.resume(saved)
@@ -173,14 +172,14 @@ class Gossip(Cuts):
         self._metrics.progress(int(lines[:, SAMPLES].sum()), self.version, self._stepper.lr)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Client`. Worker 0's counts at once, others' at the end."""
+        """See `Worker`. Worker 0's counts at once, others' at the end."""
         if self._rank == 0:
-            status_rounds.report(self._metrics, accuracy, loss)
+            self._metrics.report(accuracy, loss)
         else:
             self._reports.append((accuracy, loss))
 
     def finish(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         exchanges = self.exchanges
         mine = {
             "line": exchanges.lines[self._rank].tolist(),
@@ -203,7 +202,7 @@ class Gossip(Cuts):
             for worker, each in enumerate(told):
                 self._metrics.ended(worker, *each["seconds"])
                 for accuracy, loss in each["reports"]:
-                    status_rounds.report(self._metrics, accuracy, loss)
+                    self._metrics.report(accuracy, loss)
         exchanges.close()
         self._watch.close()
         self._take_mean()

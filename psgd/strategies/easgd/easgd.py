@@ -13,7 +13,7 @@ is evaluated and what remains. What a worker does after its last exchange does n
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,81 +22,34 @@ from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Stepper
+from psgd.optim.optimizer import Optimizer
 from psgd.runtime.device_vectors import on_device
 from psgd.runtime.validation import whole_number
+from psgd.strategies.easgd.exchange_order import ExchangeOrder
 from psgd.strategies.easgd.force import Force
-from psgd.strategies.easgd.round_robin import RoundRobin
-from psgd.strategies.easgd.shared import Shared
-from psgd.strategies.easgd.synchronous import Synchronous
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
+from psgd.strategies.easgd.round_robin import RoundRobinOrder
+from psgd.strategies.easgd.shared import SharedOrder
+from psgd.strategies.easgd.synchronous import SynchronousOrder
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
 
 Vector = NDArray[np.floating]
 
 
-class Order(Protocol):
-    """How a worker meets the centre, and what it tells the others.
-
-    Attributes:
-        centre: as this worker knows it.
-        displacement: a (x_i - xc) of the last exchange, to be taken from the parameters after the step.
-        samples: of all workers, as far as known: what the schedule goes by.
-        version: exchanges that made `centre`.
-        stop: worker 0 asks to stop.
-        bytes_sent, bytes_received: in messages of its own.
-    """
-
-    centre: Vector
-    displacement: Vector
-    samples: int
-    version: int
-    stop: bool
-    bytes_sent: int
-    bytes_received: int
-
-    def begin(self) -> None:
-        """Gives all workers and the centre worker 0's parameters, where nothing was restored. Collective, blocks."""
-
-    def note(self, samples: int, loss: float) -> None:
-        """A step is being taken. Does not block."""
-
-    def pull(self, rate: float, lr: float) -> None:
-        """Takes `displacement` from the parameters as they are before the step. Blocks as the order says."""
-
-    def push(self) -> None:
-        """Ends the exchange, after the step. Blocks as the order says."""
-
-    def meet(self, steps: int) -> None:
-        """This worker has taken so many steps: cuts them here, where the order is not one that keeps pace."""
-
-    def state(self) -> State:
-        """What there is to save at a cut beside the worker's own: `centre` on one worker, which says so."""
-
-    def restore(self, state: State | None, others: Sequence[State]) -> None:
-        """Takes that up, before `begin`, which gives the centre to all then and leaves the workers' parameters."""
-
-    def report(self, accuracy: float, loss: float) -> None:
-        """Counts an evaluation."""
-
-    def finish(self, waited_s: float) -> None:
-        """No more steps; returns with the final centre once all workers are done. Blocks."""
-
-
-Making = Callable[[Peers, Cuts, int], Order]
+Making = Callable[[RunContext, CheckpointVotes, int], ExchangeOrder]
 """Makes a worker's part of an order; the number is the period."""
 
 ORDERS: dict[str, Making] = {
-    "sync": Synchronous,
-    "round-robin": RoundRobin,
-    "async": partial(Shared, locks=True),
-    "hogwild": partial(Shared, locks=False),
+    "sync": SynchronousOrder,
+    "round-robin": RoundRobinOrder,
+    "async": partial(SharedOrder, locks=True),
+    "hogwild": partial(SharedOrder, locks=False),
 }
 
 
-def _near(order: Making, peers: Peers) -> Callable[..., Any]:
+def _near(order: Making, peers: RunContext) -> Callable[..., Any]:
     """Where the workers' parameters are on GPUs the centre is too, but for orders in which the host passes it on."""
-    if order is Synchronous or not on_device(peers.params):
+    if order is SynchronousOrder or not on_device(peers.params):
         return order
     from psgd.strategies.easgd.on_gpu import OnHost
 
@@ -105,7 +58,7 @@ def _near(order: Making, peers: Peers) -> Callable[..., Any]:
 
 def create(
     workers: int, easgd_order: str = "sync", rho: float | None = None, period: int = 8
-) -> Callable[[Peers], "Elastic"]:
+) -> Callable[[RunContext], "EasgdWorker"]:
     """The strategy.
 
     Args:
@@ -123,11 +76,11 @@ def create(
     if whole_number("period", period) < 1:
         raise UsageError(f"period: expected 1 step or more between exchanges, got {period}")
     force = Force(workers, rho, easgd_order, together=easgd_order == "sync")
-    return partial(Elastic, order=ORDERS[easgd_order], force=force, period=int(period))
+    return partial(EasgdWorker, order=ORDERS[easgd_order], force=force, period=int(period))
 
 
-class Elastic(Cuts):
-    """A worker. Implements `psgd.worker.interface.Client`.
+class EasgdWorker(CheckpointVotes):
+    """A worker. Implements `psgd.worker.interface.Worker`.
 
     The schedule goes by the samples of all workers that this one has heard of: with sync and round-robin at its last
     exchange, so the rate changes at exchanges only; with async and hogwild at its last step.
@@ -142,7 +95,7 @@ class Elastic(Cuts):
         order: how it meets the centre.
     """
 
-    def __init__(self, peers: Peers, order: Making, force: Force, period: int) -> None:
+    def __init__(self, peers: RunContext, order: Making, force: Force, period: int) -> None:
         super().__init__()
         force.check_all(peers.schedule)  # before anybody waits for anybody, so that all find it by themselves
         self.params = peers.params
@@ -153,7 +106,7 @@ class Elastic(Cuts):
         self.bytes_sent = self.bytes_received = 0
         self._force, self._period = force, period
         self._schedule, self._factor = peers.schedule, peers.reduction_factor
-        self._stepper = Stepper(peers)
+        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
         self.order: Any = _near(order, peers)(peers, self, period)
         self._steps = 0
 
@@ -164,14 +117,14 @@ class Elastic(Cuts):
         return centre
 
     def start(self) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self.order.begin()
 
     def overlap(self, samples: int) -> None:
-        """See `Client`."""
+        """See `Worker`."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Client`. Waits for others at every `period`-th step only, as the order says.
+        """See `Worker`. Waits for others at every `period`-th step only, as the order says.
 
         Raises:
             UsageError: the schedule gives a rate that is not stable.
@@ -202,17 +155,17 @@ class Elastic(Cuts):
             self._stepper.take(self.grads, self._factor, position)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Client`."""
+        """See `Worker`."""
         self.order.report(accuracy, loss)
 
     def state(self) -> State:
-        """See `Client`."""
+        """See `Worker`."""
         kept = self.order.state()
         facts = {"steps": self._stepper.version, "calls": self._steps} | self.facts()
         return State({"params": self.params} | self._stepper.arrays | kept.tensors, facts | kept.facts)
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Client`. With another number of workers each begins at the centre."""
+        """See `Worker`. With another number of workers each begins at the centre."""
         self.order.restore(state, others)
         self.version = self.order.version
         if state is None:
@@ -224,7 +177,7 @@ class Elastic(Cuts):
         return []
 
     def finish(self) -> None:
-        """See `Client`. Everyone's parameters become the centre."""
+        """See `Worker`. Everyone's parameters become the centre."""
         order = self.order
         order.finish(self.waited_s)
         np.copyto(self.params, order.centre)

@@ -6,20 +6,18 @@ the centre.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from psgd.backend import pinned
 from psgd.kernels.array import Array
-from psgd.worker.context import Peers
-
-if TYPE_CHECKING:
-    from psgd.strategies.easgd.easgd import Order
+from psgd.strategies.easgd.exchange_order import ExchangeOrder
+from psgd.worker.context import RunContext
 
 
 class OnHost:
-    """Implements `psgd.strategies.easgd.easgd.Order`; what is not here is that of the order on the host.
+    """Implements `ExchangeOrder`; what is not here is that of the order on the host.
 
     Args:
         peers: with parameters on a GPU.
@@ -30,7 +28,7 @@ class OnHost:
         displacement: on the GPU.
     """
 
-    def __init__(self, peers: Peers, *more: Any, order: Callable[..., "Order"]) -> None:
+    def __init__(self, peers: RunContext, *more: Any, order: Callable[..., ExchangeOrder]) -> None:
         self._params = peers.params
         self._host = pinned.empty(self._params.shape, self._params.dtype)
         self._order: Any = order(replace(peers, params=self._host), *more)
@@ -49,7 +47,7 @@ class OnHost:
         return self._centre
 
     def begin(self) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         pinned.download(self._host, self._params)
         pinned.wait()
         self._order.begin()
@@ -57,18 +55,18 @@ class OnHost:
         pinned.wait()
 
     def note(self, samples: int, loss: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._order.note(samples, float(loss))
 
     def pull(self, rate: float, lr: float) -> None:
-        """See `Order`. The displacement goes to the GPU while this process sends or tells."""
+        """See `ExchangeOrder`. The displacement goes to the GPU while this process sends or tells."""
         pinned.download(self._host, self._params)
         pinned.wait()
         self._order.pull(rate, lr)
         pinned.upload(self.displacement, self._order.displacement)
 
     def finish(self, waited_s: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         pinned.wait()
         self._order.finish(waited_s)
         self._pins.release()

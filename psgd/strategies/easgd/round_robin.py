@@ -24,11 +24,10 @@ from psgd.collectives.requests import close
 from psgd.collectives.tags import Tag
 from psgd.collectives.waiting import Waiter
 from psgd.kernels import elastic
-from psgd.strategies.easgd.tally import Tally
-from psgd.worker import status_rounds
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.liveness import Watch
+from psgd.strategies.easgd.tally import ExchangeCounts
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.liveness import Liveness
 
 Vector = NDArray[np.floating]
 
@@ -38,14 +37,14 @@ what it is called."""
 _PUSHES, _SAMPLES, _LOSS, _STALENESS, _DONE, _WAITED, _COMPUTED, _WORDS = range(8)  # of each worker's last turn
 
 
-class RoundRobin:
-    """A worker's part. Implements `psgd.strategies.easgd.easgd.Order`.
+class RoundRobinOrder:
+    """A worker's part. Implements `psgd.strategies.easgd.easgd.ExchangeOrder`.
 
     The next centre is received into a buffer of its own, from the moment that the last one was used, so that the
     worker before this one need not wait long; `centre` is what this worker sent on last.
     """
 
-    def __init__(self, peers: Peers, cuts: Cuts, period: int) -> None:
+    def __init__(self, peers: RunContext, cuts: CheckpointVotes, period: int) -> None:
         self._cuts, self._period = cuts, period
         self._turns = 0  # of worker 0
         self._resumed = False
@@ -54,7 +53,7 @@ class RoundRobin:
         self.bytes_sent = self.bytes_received = 0
         self._params, self._metrics = peers.params, peers.metrics
         workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
-        self._watch = Watch(workers, peers.alarm)
+        self._watch = Liveness(workers, peers.alarm)
         self._waiter = Waiter.for_node(workers, self._watch.check)
         self._comm = comm = workers.Dup()
         self._rank, self._size = comm.rank, comm.size
@@ -68,13 +67,13 @@ class RoundRobin:
         self._sends = [comm.Send_init(each, self._right, Tag.DATA) for each in (self._head, self.centre)]
         self._both = [*self._receives, *self._sends]
         self._close = weakref.finalize(self, close, self._receives, self._sends)
-        self._tally = Tally()
+        self._tally = ExchangeCounts()
         self._here = self._rank == 0  # the centre, before its first round
         self._lr = 0.0
         self._began = time.perf_counter()
 
     def begin(self) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         none = self._params[:0]
         elastic.forward(none, none, none, none, 0.0)
         if self._resumed:
@@ -93,14 +92,14 @@ class RoundRobin:
         self._began = time.perf_counter()
 
     def note(self, samples: int, loss: float) -> None:
-        """See `Order`. Lets the next centre come."""
+        """See `ExchangeOrder`. Lets the next centre come."""
         self._watch.check()
         if not self._here:
             self._watch.passed(self._receives)
         self._tally.note(samples, loss)
 
     def pull(self, rate: float, lr: float) -> None:
-        """See `Order`. Waits for the centre and sends it on."""
+        """See `ExchangeOrder`. Waits for the centre and sends it on."""
         self._lr = lr
         self._take()
         elastic.forward(self.displacement, self._params, self._incoming, self.centre, rate)
@@ -110,7 +109,7 @@ class RoundRobin:
         MPI.Prequest.Startall(self._both)
 
     def push(self) -> None:
-        """See `Order`. Waits until the next worker has the centre."""
+        """See `ExchangeOrder`. Waits until the next worker has the centre."""
         self._sent()
 
     def _take(self) -> None:
@@ -143,10 +142,10 @@ class RoundRobin:
             head[_SAVE], head[_CUT] = cuts.saving * (1 + cuts.leaving), cuts.cut
 
     def meet(self, steps: int) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
 
     def state(self) -> State:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         facts = {"version": int(self._head[_VERSION]), "samples": int(self._head[_TOTAL]), "exchange": self.version}
         facts |= {"known": self.samples}
         if self._rank + 1 < self._size:
@@ -154,7 +153,7 @@ class RoundRobin:
         return State({"centre": self.centre, "head": self._head}, {"weights": "centre"} | facts)
 
     def restore(self, state: State | None, others: Sequence[State]) -> None:
-        """See `Order`. With another number of workers what worker 0 has still to hear is not told."""
+        """See `ExchangeOrder`. With another number of workers what worker 0 has still to hear is not told."""
         saved, head = keeping.saved(state, others), self._head
         version, samples = keeping.common(saved, "version"), keeping.common(saved, "samples")
         self.version, self.samples = version, samples
@@ -203,11 +202,11 @@ class RoundRobin:
         self._metrics.count(worker, int(pushes), int(samples), loss, int(staleness))
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Order`."""
-        status_rounds.report(self._metrics, accuracy, loss)
+        """See `ExchangeOrder`."""
+        self._metrics.report(accuracy, loss)
 
     def finish(self, waited_s: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         computed = time.perf_counter() - self._began - waited_s
         while not self._hand_on(waited_s, computed):
             pass

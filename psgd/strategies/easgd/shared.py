@@ -22,19 +22,18 @@ from psgd.kernels import elastic
 from psgd.kernels import hogwild as lines
 from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import gather
-from psgd.worker import status_rounds
-from psgd.worker.checkpoint_barrier import Meeting
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.liveness import Watch
+from psgd.worker.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.liveness import Liveness
 from psgd.worker.shared_parameters import share
 
 _SPINS = 1000
 _SHOW_S = 5e-3
 
 
-class Shared:
-    """A worker's part. Implements `psgd.strategies.easgd.easgd.Order`.
+class SharedOrder:
+    """A worker's part. Implements `psgd.strategies.easgd.easgd.ExchangeOrder`.
 
     Each worker has a cache line for its counters (`psgd.kernels.hogwild`); the lock and the number of exchanges have
     one of their own, in front of the centre.
@@ -52,7 +51,7 @@ class Shared:
         UsageError: the workers do not share memory; on all alike.
     """
 
-    def __init__(self, peers: Peers, cuts: Cuts, period: int, locks: bool) -> None:
+    def __init__(self, peers: RunContext, cuts: CheckpointVotes, period: int, locks: bool) -> None:
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
@@ -60,7 +59,7 @@ class Shared:
         self._peers, self._params, self._locks = peers, peers.params, locks
         workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
         self._workers, self._rank, self._size = workers, workers.rank, workers.size
-        self._watch = Watch(workers, peers.alarm)
+        self._watch = Liveness(workers, peers.alarm)
         name = "async" if locks else "hogwild"
         if len(self._watch.node) < self._size:
             raise UsageError(
@@ -78,7 +77,7 @@ class Shared:
         self.centre: NDArray[np.floating] = memory[first + lines.LINE_BYTES :].view(like.dtype)
         self.displacement: NDArray[np.floating] = np.empty_like(like)
         self._waiter = Waiter.for_node(workers, self._watch.check)
-        self._cuts, self._meeting = cuts, Meeting(workers, cuts, self._watch, self._waiter)
+        self._cuts, self._meeting = cuts, CheckpointBarrier(workers, cuts, self._watch, self._waiter)
         self._kept: NDArray[np.floating] | None = None  # the centre at the newest cut, on worker 0
         self._resumed, self._cut_exchanges = False, 0
         self._rate = self._lr = 0.0
@@ -88,7 +87,7 @@ class Shared:
         self._began = self._next_show = 0.0
 
     def begin(self) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         none = self._params[:0]
         spare = np.zeros(2, np.int64)
         elastic.exchange(none, none, none, 0.0, address_of(spare))
@@ -109,7 +108,7 @@ class Shared:
         self._began = time.perf_counter()
 
     def note(self, samples: int, loss: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._watch.check()
         if samples:
             self._steps += 1
@@ -120,7 +119,7 @@ class Shared:
         self.stop = stop != 0
 
     def pull(self, rate: float, lr: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._rate, self._lr = rate, lr
         if self._locks:
             self._waiter.soon(self._exchange)
@@ -136,10 +135,10 @@ class Shared:
         return self.exchanged >= 0
 
     def push(self) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
 
     def meet(self, steps: int) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         wanted = self._meeting.wanted(steps)
         if wanted:
             self._meeting.call(range(self._size))
@@ -158,7 +157,7 @@ class Shared:
         self._meeting.part()
 
     def state(self) -> State:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         line = self._lines[self._rank]
         facts = {
             "version": self._cut_exchanges,
@@ -171,7 +170,7 @@ class Shared:
         return State({}, facts) if self._kept is None else State({"centre": self._kept}, {"weights": "centre"} | facts)
 
     def restore(self, state: State | None, others: Sequence[State]) -> None:
-        """See `Order`. With another number of workers, worker 0 stands for what all have done."""
+        """See `ExchangeOrder`. With another number of workers, worker 0 stands for what all have done."""
         saved = keeping.saved(state, others)
         self._resumed, self.samples = True, keeping.common(saved, "samples")
         self._cuts.resume(saved)
@@ -212,12 +211,12 @@ class Shared:
             lines.put(self._at, 0, lines.STOP, 1)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Order`."""
-        status_rounds.report(self._peers.metrics, accuracy, loss)
+        """See `ExchangeOrder`."""
+        self._peers.metrics.report(accuracy, loss)
         self._tell_stop()
 
     def finish(self, waited_s: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         computed = time.perf_counter() - self._began - waited_s
         self._staleness[int(self._exchanges[0]) - self.version] += self._steps - self._told
         self._told = self._steps

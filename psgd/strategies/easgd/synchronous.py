@@ -16,21 +16,21 @@ from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
 from psgd.kernels import elastic
 from psgd.runtime.device_vectors import registered
-from psgd.worker.checkpoint_points import Cuts
-from psgd.worker.context import Peers
-from psgd.worker.status_rounds import Rounds
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.status_rounds import StatusRounds
 
 
-class Synchronous:
-    """A worker's part. Implements `psgd.strategies.easgd.easgd.Order`. A cut lies after an exchange."""
+class SynchronousOrder:
+    """A worker's part. Implements `psgd.strategies.easgd.easgd.ExchangeOrder`. A cut lies after an exchange."""
 
-    def __init__(self, peers: Peers, cuts: Cuts, period: int) -> None:
+    def __init__(self, peers: RunContext, cuts: CheckpointVotes, period: int) -> None:
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._params, self._metrics = peers.params, peers.metrics
         self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = Rounds(self._comm, peers.metrics, cuts)
+        self._rounds = StatusRounds(self._comm, peers.metrics, cuts)
         cuts.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
         self.centre = np.empty_like(self._params)
@@ -38,7 +38,7 @@ class Synchronous:
         self._cuts, self._period, self._resumed = cuts, period, False
 
     def begin(self) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         none = self._params[:0]
         elastic.stretch(none, none, none, 0.0)
         self._comm.Allreduce(MPI.IN_PLACE, self.displacement)  # compiles now, so that no step waits for it
@@ -49,16 +49,16 @@ class Synchronous:
             self.centre[:] = self._params
 
     def note(self, samples: int, loss: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._rounds.note(samples, loss)
 
     def pull(self, rate: float, lr: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._lr = lr
         elastic.stretch(self.displacement, self._params, self.centre, rate)
 
     def push(self) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._round(done=False)
         self._move()
 
@@ -77,17 +77,17 @@ class Synchronous:
         np.add(self.centre, self.displacement, out=self.centre)
 
     def meet(self, steps: int) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
 
     def state(self) -> State:
-        """See `Order`. All have the same centre; worker 0 saves it."""
+        """See `ExchangeOrder`. All have the same centre; worker 0 saves it."""
         facts = {"version": self.version, "samples": self.samples}
         if self._comm.rank > 0:
             return State({}, facts)
         return State({"centre": self.centre}, {"weights": "centre"} | facts)
 
     def restore(self, state: State | None, others: Sequence[State]) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         saved = keeping.saved(state, others)
         if self._comm.rank == 0:
             self.centre[:] = vectors.weights(saved)
@@ -97,11 +97,11 @@ class Synchronous:
         self._cuts.resume(saved)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._rounds.report(accuracy, loss)
 
     def finish(self, waited_s: float) -> None:
-        """See `Order`."""
+        """See `ExchangeOrder`."""
         self._rounds.waited_s = waited_s
         while True:
             self._round(done=True)

@@ -1,7 +1,7 @@
 """Counting local steps that are told at exchanges only."""
 
 
-class Tally:
+class ExchangeCounts:
     """What a worker did since its last exchange.
 
     Attributes:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from harness.device import cupy
 
-from psgd.backend.interface import HostComputer
+from psgd.backend.host import HostBackend
 from psgd.data import load
 from psgd.data.normalization import measure
 from psgd.nn.models import build
@@ -17,15 +17,15 @@ BATCH = 16
 @pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
 def test_many_steps_are_the_hosts(name, keep):
     xp = cupy()
-    from psgd.backend.cuda import DeviceComputer
+    from psgd.backend.cuda import CudaBackend
 
     dataset = load("digits")
     statistics = measure(dataset.train)
     model, twin = (build(name, dataset.sample_shape, dataset.classes, hidden=24) for _ in range(2))
     params = model.init(3)
     host, device = (
-        HostComputer(model, dataset, statistics, BATCH),
-        DeviceComputer(twin, dataset, statistics, BATCH, keep),
+        HostBackend(model, dataset, statistics, BATCH),
+        CudaBackend(twin, dataset, statistics, BATCH, keep),
     )
     theirs = xp.asarray(params)
     host.prepare(params)

@@ -4,12 +4,12 @@ import pytest
 
 from psgd.checkpoint import manifest
 from psgd.checkpoint.manifest import FILE, Manifest
-from psgd.checkpoint.shards import Shard
+from psgd.checkpoint.shards import ShardFile
 from psgd.kernels.errors import CheckpointError
 from psgd.nn.layout import Layout
 
 LAYOUT = Layout([("linear1.weight", (7, 3)), ("linear1.bias", (3,))])
-SHARDS = [Shard(name, 9, 64 * "a") for name in ("worker-10", "server-1", "worker-2", "server-0", "extra")]
+SHARDS = [ShardFile(name, 9, 64 * "a") for name in ("worker-10", "server-1", "worker-2", "server-0", "extra")]
 WHOLE = Manifest(
     1200,
     2**40,

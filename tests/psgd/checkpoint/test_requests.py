@@ -13,7 +13,7 @@ import pytest
 
 from psgd.checkpoint import requests, vectors
 from psgd.checkpoint.folder import folders, open_checkpoint
-from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP, Wish
+from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP, CheckpointRequest
 from psgd.checkpoint.resume import States
 from psgd.launch.spawn import descendants
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
-    wish = Wish()
+    wish = CheckpointRequest()
     assert (wish.wanted(), wish.fresh()) == (0, 0)
     wish.signalled(stop=False)
     assert (wish.wanted(), wish.fresh(), wish.fresh(), wish.wanted()) == (SAVE, SAVE, 0, SAVE)
@@ -37,7 +37,7 @@ def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
 
 
 def test_a_signals_checkpoint_is_told_once():
-    wish, said = Wish(), []
+    wish, said = CheckpointRequest(), []
     wish.tell = said.append
     wish.signalled(stop=False)
     assert not wish.owed  # not made yet
@@ -53,7 +53,7 @@ def test_a_signals_checkpoint_is_told_once():
 def test_without_checkpoints_rank_0_warns_once(capfd, monkeypatch):
     handlers = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    wish = Wish()
+    wish = CheckpointRequest()
     requests.listen(wish, "USR2", saves=False)
     handlers[signal.SIGUSR2](signal.SIGUSR2, None)
     wish.leads = True
@@ -66,7 +66,7 @@ def test_without_checkpoints_rank_0_warns_once(capfd, monkeypatch):
 def test_minutes(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    wish = Wish(minutes=0.5)
+    wish = CheckpointRequest(minutes=0.5)
     now[0] += 29
     assert wish.wanted() == 0
     now[0] += 2

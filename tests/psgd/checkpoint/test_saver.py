@@ -9,7 +9,7 @@ from mpi4py import MPI
 import psgd
 from psgd.checkpoint import folder, vectors
 from psgd.checkpoint.folder import folders, open_checkpoint
-from psgd.checkpoint.requests import Wish
+from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States, prepare
 from psgd.checkpoint.saver import split_extra
 from psgd.kernels.errors import CheckpointError, ContractError, UsageError
@@ -153,7 +153,7 @@ def test_refusals(comm, tmp_path):
 @pytest.mark.ranks(3)
 def test_asked_for(comm, tmp_path):
     """By one worker, and by a server's own wish, each time one; to stop stops all."""
-    wish = Wish()
+    wish = CheckpointRequest()
     if comm.rank == 0:
         wish.ask()
     pushed = 0

@@ -6,7 +6,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from psgd.checkpoint import shards
-from psgd.checkpoint.shards import Shard
+from psgd.checkpoint.shards import ShardFile
 from psgd.kernels.errors import CheckpointError
 
 RNG = np.random.default_rng(3)
@@ -48,7 +48,7 @@ def test_the_library_reads_what_is_written_and_the_other_way_round(tmp_path):
         assert np.array_equal(tensor, TENSORS[name])
     path = tmp_path / "server-0.safetensors"
     save_file(TENSORS, path, metadata={"psgd": json.dumps(FACTS)})
-    state = shards.read(tmp_path, Shard("server-0", path.stat().st_size, "0" * 64))
+    state = shards.read(tmp_path, ShardFile("server-0", path.stat().st_size, "0" * 64))
     assert state.facts == FACTS and np.array_equal(state.tensors["large"], TENSORS["large"])
 
 
@@ -91,13 +91,13 @@ def test_no_link_and_no_pipe_is_read(tmp_path):
     for name in ("worker-3", "worker-4", "worker-5"):
         for look in (shards.verify, shards.read):
             with pytest.raises(CheckpointError):
-                look(tmp_path, Shard(name, shard.size, shard.sha256))
+                look(tmp_path, ShardFile(name, shard.size, shard.sha256))
 
 
 @pytest.mark.parametrize("name", ["../worker-0", "worker/0", "", "a.b", "WORKER-0", "worker-0\n", 3, None])
 def test_names_that_could_lead_elsewhere(name):
     with pytest.raises(CheckpointError):
-        Shard.of({"name": name, "size": 1, "sha256": "0" * 64})
+        ShardFile.of({"name": name, "size": 1, "sha256": "0" * 64})
 
 
 def test_a_shard_of_another_version_or_name(tmp_path):

@@ -3,19 +3,14 @@ import math
 import pytest
 
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.metrics.wait_log import Waits
-from psgd.server.wire import FORMAT, Header, Kind
-
-
-def push(worker, version, samples, loss):
-    return Header(FORMAT, 0, Kind.PUSH, worker, 0, 1, 1, 0, version, samples, 0, 0, loss, 0.0)
+from psgd.metrics.wait_log import WaitLog
 
 
 def test_staleness_and_losses():
     metrics = RunMetrics(2)
     assert math.isnan(metrics.loss)
-    metrics.applied(push(0, 3, 10, 2.0), 3)
-    metrics.applied(push(1, 1, 30, 1.0), 4)
+    metrics.applied(0, 10, 2.0, staleness=3 - 3)
+    metrics.applied(1, 30, 1.0, staleness=4 - 1)
     assert metrics.loss == pytest.approx(1.25)
     assert metrics.staleness_summary() == {"mean": 1.5, "max": 3, "histogram": {"0": 1, "3": 1}}
 
@@ -23,9 +18,9 @@ def test_staleness_and_losses():
 def test_an_epoch_is_told_once_and_its_loss_kept():
     told = []
     metrics = RunMetrics(1, lambda m, event: told.append((event, m.epoch)), samples_per_epoch=100)
-    metrics.applied(push(0, 0, 100, 4.0), 0)
+    metrics.applied(0, 100, 4.0, staleness=0 - 0)
     metrics.progress(100, 1, 0.1)
-    metrics.applied(push(0, 1, 150, 2.0), 1)
+    metrics.applied(0, 150, 2.0, staleness=1 - 1)
     assert metrics.loss == 4.0
     metrics.progress(250, 2, 0.1)
     assert metrics.loss == 2.0
@@ -34,9 +29,9 @@ def test_an_epoch_is_told_once_and_its_loss_kept():
 
 def test_target():
     metrics = RunMetrics(1, target_accuracy=0.9)
-    metrics.report(Header(FORMAT, 0, Kind.REPORT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.5, 1.0))
+    metrics.report(0.5, 1.0)
     assert not metrics.stop
-    metrics.report(Header(FORMAT, 0, Kind.REPORT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.9, 1.0))
+    metrics.report(0.9, 1.0)
     assert metrics.stop
     assert metrics.accuracy == 0.9
 
@@ -44,7 +39,7 @@ def test_target():
 def test_several_pushes_at_once_count_as_one_by_one():
     one, sums = RunMetrics(2), RunMetrics(2)
     for samples, loss in ((10, 2.0), (30, 1.0), (20, 4.0)):
-        one.applied(push(1, 3, samples, loss), 5)
+        one.applied(1, samples, loss, staleness=5 - 3)
     sums.count(1, 3, 60, 10 * 2.0 + 30 * 1.0 + 20 * 4.0, staleness=2)
     assert sums.pushes == one.pushes == [0, 3]
     assert dict(sums.staleness) == dict(one.staleness) == {2: 3}
@@ -55,7 +50,7 @@ def test_several_pushes_at_once_count_as_one_by_one():
 
 
 def test_waits_are_counted_and_kept_from_the_start_on():
-    metrics = RunMetrics(3, waits=Waits())
+    metrics = RunMetrics(3, waits=WaitLog())
     start = metrics._started
     metrics.held(2, 0, start + 1.0, start + 1.5)
     metrics.held(2, 1, start + 2.0, start + 2.0005)  # too short for a row

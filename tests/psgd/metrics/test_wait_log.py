@@ -15,7 +15,7 @@ INJECT = f"slow:{SLOW}:{FACTOR},compute:{LEAST_S}"
 
 
 def test_rows_are_kept_until_they_are_taken():
-    kept = wait_log.Waits()
+    kept = wait_log.WaitLog()
     assert kept.take() == {}
     kept.add(0, 1, 1.0, 1.0 + 0.99 * wait_log.FLOOR_S)
     kept.add(2, 1, 0.5, 0.5 + 1.01 * wait_log.FLOOR_S)
@@ -25,7 +25,7 @@ def test_rows_are_kept_until_they_are_taken():
 
 def test_there_are_at_most_so_many_and_one_line_says_so(monkeypatch):
     monkeypatch.setattr(wait_log, "LARGEST", 3)
-    kept = wait_log.Waits()
+    kept = wait_log.WaitLog()
     for turn in range(6):
         kept.add(0, 1, turn, turn + 0.5)
         if turn == 1:

@@ -1,4 +1,4 @@
-"""Cuts in a simulated log: at each one nothing is under way, nobody is forgotten after it, and the order goes on."""
+"""Checkpoint points in a simulated log: nothing is in flight at one, no worker is forgotten after it."""
 
 import random
 
@@ -6,9 +6,9 @@ import pytest
 
 from psgd import strategies
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
-from psgd.server.checkpoint_points import Cuts
-from psgd.server.log_position import Tally
-from psgd.server.wire import ASK, FORMAT, Header, Kind
+from psgd.server.checkpoint_points import CheckpointPoints
+from psgd.server.log_position import LogPosition
+from psgd.server.wire import ASK, FORMAT, Header, MessageKind
 
 WORKERS = 4
 CASES = [
@@ -24,7 +24,7 @@ class Log:
     """What a server would do with a strategy's actions; workers push as `rng` has it."""
 
     def __init__(self, strategy, clocks=(0,) * WORKERS, version=0):
-        self.strategy, self.tally = strategy, Tally(WORKERS)
+        self.strategy, self.tally = strategy, LogPosition(WORKERS)
         self.clocks, self.version, self.open = list(clocks), version, False
         self.pending, self.waiting = {}, set()
         self.told = dict.fromkeys(range(WORKERS), 0)  # cuts that each worker has heard of
@@ -59,7 +59,7 @@ class Log:
         fields = (
             FORMAT,
             0,
-            Kind.PUSH,
+            MessageKind.PUSH,
             worker,
             0,
             1,
@@ -89,7 +89,7 @@ class Log:
 def test_cuts(name, options, seed):
     rng = random.Random(seed)
     steps = [rng.randrange(10, 30) for _ in range(WORKERS)]
-    log = Log(Cuts(strategies.create(name, WORKERS, **options), WORKERS, every=7))
+    log = Log(CheckpointPoints(strategies.create(name, WORKERS, **options), WORKERS, every=7))
     log.run(rng, steps, asks={(2, 3), (1, 4), (0, 8)})
     versions = [facts["version"] for _, facts in log.saved]
     assert versions == sorted(set(versions)) and len(versions) >= log.version // 7 - WORKERS
@@ -98,7 +98,10 @@ def test_cuts(name, options, seed):
 
     # From any cut on, the strategy goes on as one that knows it all: nobody hangs, and clocks go on.
     _, facts = rng.choice(log.saved)
-    tally, strategy = Tally(WORKERS), Cuts(strategies.create(name, WORKERS, **options), WORKERS, every=7)
+    tally, strategy = (
+        LogPosition(WORKERS),
+        CheckpointPoints(strategies.create(name, WORKERS, **options), WORKERS, every=7),
+    )
     cut = tally.restore(facts)
     strategy.restore(cut)
     again = Log(strategy, facts["clocks"], facts["version"])
@@ -108,14 +111,14 @@ def test_cuts(name, options, seed):
 
 
 def test_nothing_is_held_back_where_no_cut_is_due():
-    bare, cuts = strategies.create("ssp", WORKERS), Cuts(strategies.create("ssp", WORKERS), WORKERS)
+    bare, cuts = strategies.create("ssp", WORKERS), CheckpointPoints(strategies.create("ssp", WORKERS), WORKERS)
     for log in (a := Log(bare), b := Log(cuts)):
         log.run(random.Random(3), [9] * WORKERS)
     assert a.version == b.version and not b.saved
 
 
 def test_to_stop_wins():
-    log = Log(Cuts(strategies.create("async", WORKERS), WORKERS))
+    log = Log(CheckpointPoints(strategies.create("async", WORKERS), WORKERS))
     for worker in range(WORKERS):
         log.push(worker, ask=(SAVE, SAVE_AND_STOP, 0, SAVE)[worker])
     assert [level for level, _ in log.saved] == [SAVE_AND_STOP]

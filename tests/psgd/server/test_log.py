@@ -4,12 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psgd.kernels.errors import ContractError
-from psgd.server.log import Action, Member, decode, encode, order_words
+from psgd.server.log import Contribution, LogEntry, decode, encode, order_words
 
 WORKERS = 5
-members = st.builds(Member, st.integers(0, WORKERS - 1), st.integers(1, 2**50), st.floats(0, 1e6, allow_nan=False))
+members = st.builds(
+    Contribution, st.integers(0, WORKERS - 1), st.integers(1, 2**50), st.floats(0, 1e6, allow_nan=False)
+)
 actions = st.builds(
-    Action,
+    LogEntry,
     st.lists(members, max_size=WORKERS).map(tuple),
     st.lists(st.integers(0, WORKERS - 1), max_size=WORKERS).map(tuple),
     st.booleans(),
@@ -37,6 +39,6 @@ def test_damage_is_refused_or_read(words):
 
 def test_truncated():
     words = np.zeros(order_words(WORKERS), np.int64)
-    used = encode(Action((Member(1, 1), Member(2, 1)), (1, 2)), words)
+    used = encode(LogEntry((Contribution(1, 1), Contribution(2, 1)), (1, 2)), words)
     with pytest.raises(ContractError, match="truncated"):
         decode(words[: used - 1], WORKERS)

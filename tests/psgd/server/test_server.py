@@ -10,13 +10,13 @@ from psgd import strategies
 from psgd.checkpoint.requests import SAVE
 from psgd.kernels.errors import ContractError
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.metrics.wait_log import Waits
+from psgd.metrics.wait_log import WaitLog
 from psgd.optim import rules, schedules
-from psgd.server.checkpoint_points import Cuts
-from psgd.server.log import Action, Member
+from psgd.server.checkpoint_points import CheckpointPoints
+from psgd.server.log import Contribution, LogEntry
 from psgd.server.server import Server
 from psgd.server.shard import Shard
-from psgd.server.wire import ASK, FORMAT, Header, Kind
+from psgd.server.wire import ASK, FORMAT, Header, MessageKind
 
 N, SEGMENT = 10, 4
 
@@ -31,7 +31,7 @@ class FakeTransport:
 
     def next(self):
         event = self.events.popleft()
-        if isinstance(event, Header) and event.kind == Kind.PUSH:
+        if isinstance(event, Header) and event.kind == MessageKind.PUSH:
             self.grad = {**getattr(self, "grad", {}), event.worker: self.grads[event.worker, event.push]}
         return event
 
@@ -46,7 +46,7 @@ class FakeTransport:
     def reply(self, workers, header):
         header = Header._make(header)
         for worker in workers:
-            self.replies.append((worker, Kind(header.kind), header.version, np.full(N, np.nan), header.extra))
+            self.replies.append((worker, MessageKind(header.kind), header.version, np.full(N, np.nan), header.extra))
 
     def emit(self, workers, segment):
         part = slice(segment * SEGMENT, min(N, (segment + 1) * SEGMENT))
@@ -66,8 +66,8 @@ def header(kind, worker, push=0, version=0, samples=0, value=0.0):
 
 
 START = np.arange(N, dtype=np.float64)
-HELLO = [header(Kind.INIT, 0), header(Kind.PULL, 1)]
-BYE = [header(Kind.DONE, 1), header(Kind.DONE, 0)]
+HELLO = [header(MessageKind.INIT, 0), header(MessageKind.PULL, 1)]
+BYE = [header(MessageKind.DONE, 1), header(MessageKind.DONE, 0)]
 
 
 def grads(pushes, workers=2):
@@ -98,7 +98,7 @@ def test_nobody_is_answered_before_the_parameters_are_there(first):
     transport, _ = serve("sync", hello + BYE, grads(0))
     for worker in (0, 1):
         mine = [reply for reply in transport.replies if reply[0] == worker]
-        assert [reply[1] for reply in mine] == [Kind.REPLY, Kind.END]
+        assert [reply[1] for reply in mine] == [MessageKind.REPLY, MessageKind.END]
         for reply in mine:
             np.testing.assert_array_equal(reply[3], START)
     assert transport.drained
@@ -107,10 +107,10 @@ def test_nobody_is_answered_before_the_parameters_are_there(first):
 def test_sync_equals_the_closed_form():
     made = grads(2)
     pushes = [
-        header(Kind.PUSH, 1, 1, 0, 30),
-        header(Kind.PUSH, 0, 1, 0, 10),
-        header(Kind.PUSH, 0, 2, 1, 10),
-        header(Kind.PUSH, 1, 2, 1, 30),
+        header(MessageKind.PUSH, 1, 1, 0, 30),
+        header(MessageKind.PUSH, 0, 1, 0, 10),
+        header(MessageKind.PUSH, 0, 2, 1, 10),
+        header(MessageKind.PUSH, 1, 2, 1, 30),
     ]
     transport, server = serve("sync", HELLO + pushes + BYE, made)
     expected = START.copy()
@@ -124,10 +124,10 @@ def test_sync_equals_the_closed_form():
 def test_async_applies_each_push_once_in_arrival_order_and_counts_staleness():
     made = grads(2)
     pushes = [
-        header(Kind.PUSH, 1, 1, 0, 8),
-        header(Kind.PUSH, 0, 1, 0, 8),
-        header(Kind.PUSH, 0, 2, 2, 8),
-        header(Kind.PUSH, 1, 2, 1, 8),
+        header(MessageKind.PUSH, 1, 1, 0, 8),
+        header(MessageKind.PUSH, 0, 1, 0, 8),
+        header(MessageKind.PUSH, 0, 2, 2, 8),
+        header(MessageKind.PUSH, 1, 2, 1, 8),
     ]
     metrics = RunMetrics(2)
     transport, _ = serve("async", HELLO + pushes + BYE, made, metrics=metrics)
@@ -144,7 +144,7 @@ def test_async_applies_each_push_once_in_arrival_order_and_counts_staleness():
 
 def test_a_push_of_no_samples_keeps_pace_and_moves_nothing():
     made = grads(1)
-    pushes = [header(Kind.PUSH, 0, 1, 0, 10), header(Kind.PUSH, 1, 1, 0, 0)]
+    pushes = [header(MessageKind.PUSH, 0, 1, 0, 10), header(MessageKind.PUSH, 1, 1, 0, 0)]
     metrics = RunMetrics(2)
     transport, server = serve("sync", HELLO + pushes + BYE, made, metrics=metrics)
     np.testing.assert_array_equal(transport.params, START - 0.5 * made[0, 1])
@@ -155,25 +155,25 @@ def test_a_push_of_no_samples_keeps_pace_and_moves_nothing():
 def test_a_worker_that_is_done_holds_nobody_up():
     made = grads(2)
     events = [
-        header(Kind.PUSH, 0, 1, 0, 10),
-        header(Kind.DONE, 1),
-        header(Kind.PUSH, 0, 2, 1, 10),
-        header(Kind.DONE, 0),
+        header(MessageKind.PUSH, 0, 1, 0, 10),
+        header(MessageKind.DONE, 1),
+        header(MessageKind.PUSH, 0, 2, 1, 10),
+        header(MessageKind.DONE, 0),
     ]
     transport, server = serve("sync", HELLO + events, made)
     np.testing.assert_allclose(transport.params, START - 0.5 * made[0, 1] - 0.5 * made[0, 2], rtol=1e-15)
     assert server.shard.version == 2
-    assert [r[1] for r in transport.replies[-2:]] == [Kind.END, Kind.END]
+    assert [r[1] for r in transport.replies[-2:]] == [MessageKind.END, MessageKind.END]
 
 
 def test_server_0_publishes_what_it_decides():
     made = grads(1)
-    pushes = [header(Kind.PUSH, 1, 1, 0, 8), header(Kind.PUSH, 0, 1, 0, 8)]
+    pushes = [header(MessageKind.PUSH, 1, 1, 0, 8), header(MessageKind.PUSH, 0, 1, 0, 8)]
     transport, _ = serve("async", HELLO + pushes + BYE, made, servers=2)
     assert transport.published == [
-        Action((Member(1, 1),), (1,)),
-        Action((Member(0, 1),), (0,)),
-        Action(release=(0, 1), end=True),
+        LogEntry((Contribution(1, 1),), (1,)),
+        LogEntry((Contribution(0, 1),), (0,)),
+        LogEntry(release=(0, 1), end=True),
     ]
     sync, _ = serve("sync", HELLO + pushes + BYE, made, servers=2)
     assert sync.published == []
@@ -182,13 +182,13 @@ def test_server_0_publishes_what_it_decides():
 def test_other_servers_follow_the_log_not_their_own_arrivals():
     made = grads(1)
     events = [
-        header(Kind.PUSH, 0, 1, 0, 8),
-        Action((Member(1, 1),), (1,)),
-        Action((Member(0, 1),), (0,)),
-        header(Kind.PUSH, 1, 1, 0, 8),
-        header(Kind.DONE, 0),
-        Action(release=(0, 1), end=True),
-        header(Kind.DONE, 1),
+        header(MessageKind.PUSH, 0, 1, 0, 8),
+        LogEntry((Contribution(1, 1),), (1,)),
+        LogEntry((Contribution(0, 1),), (0,)),
+        header(MessageKind.PUSH, 1, 1, 0, 8),
+        header(MessageKind.DONE, 0),
+        LogEntry(release=(0, 1), end=True),
+        header(MessageKind.DONE, 1),
     ]
     transport, _ = serve("async", HELLO + events, made, index=1, servers=2)
     assert [(r[0], r[2]) for r in transport.replies[2:4]] == [(1, 1), (0, 2)]
@@ -196,25 +196,25 @@ def test_other_servers_follow_the_log_not_their_own_arrivals():
 
 
 def test_a_push_that_the_log_does_not_have_is_refused():
-    events = [header(Kind.PUSH, 0, 2, 0, 8), Action((Member(0, 1),), (0,))]
+    events = [header(MessageKind.PUSH, 0, 2, 0, 8), LogEntry((Contribution(0, 1),), (0,))]
     with pytest.raises(ContractError, match="the log has push 1 of worker 0, which sent push 2"):
         serve("async", HELLO + events, grads(2), index=1, servers=2)
 
 
 def test_init_after_the_start_is_refused():
     with pytest.raises(ContractError, match="worker 0 sent kind 1 after the start"):
-        serve("sync", [*HELLO, header(Kind.INIT, 0)], grads(0))
+        serve("sync", [*HELLO, header(MessageKind.INIT, 0)], grads(0))
 
 
 def test_a_target_stops_all_workers_at_the_same_step():
     metrics = RunMetrics(2, target_accuracy=0.9)
     events = [
-        header(Kind.REPORT, 0, value=0.8),
-        header(Kind.PUSH, 0, 1, 0, 8),
-        header(Kind.PUSH, 1, 1, 0, 8),
-        header(Kind.REPORT, 0, value=0.95),
-        header(Kind.PUSH, 1, 2, 1, 8),
-        header(Kind.PUSH, 0, 2, 1, 8),
+        header(MessageKind.REPORT, 0, value=0.8),
+        header(MessageKind.PUSH, 0, 1, 0, 8),
+        header(MessageKind.PUSH, 1, 1, 0, 8),
+        header(MessageKind.REPORT, 0, value=0.95),
+        header(MessageKind.PUSH, 1, 2, 1, 8),
+        header(MessageKind.PUSH, 0, 2, 1, 8),
     ]
     transport, _ = serve("sync", HELLO + events + BYE, grads(2), metrics=metrics)
     assert [r[4] for r in transport.replies[2:6]] == [0, 0, 1, 1]
@@ -241,12 +241,12 @@ class SlowTransport(FakeTransport):
 def test_who_waited_for_whom(strategy, options, order, expected, monkeypatch):
     """Twice worker 1 cannot go on before worker 0 comes: the first time with a push, then with its end."""
     monkeypatch.setattr(f"{__name__}.FakeTransport", SlowTransport)
-    metrics = RunMetrics(2, waits=Waits())
+    metrics = RunMetrics(2, waits=WaitLog())
     events, pushes = [], [0, 0]
     for word in order.split():
         worker = int(word[0])
         pushes[worker] += word[1:] != "+"
-        events.append(header(Kind.DONE if word[1:] else Kind.PUSH, worker, pushes[worker], 0, 8))
+        events.append(header(MessageKind.DONE if word[1:] else MessageKind.PUSH, worker, pushes[worker], 0, 8))
     serve(strategy, HELLO + events, grads(3), metrics=metrics, **options)
     rows = metrics.waits.take().get("rows", [])
     assert [row[:2] for row in rows] == expected
@@ -257,7 +257,7 @@ def test_who_waited_for_whom(strategy, options, order, expected, monkeypatch):
 
 def test_pushes_of_a_group_that_breaks_are_dropped():
     metrics = RunMetrics(3)
-    events = [header(Kind.PULL, 2), header(Kind.PUSH, 2, 1, 0, 8), header(Kind.PUSH, 0, 1, 0, 0)]
+    events = [header(MessageKind.PULL, 2), header(MessageKind.PUSH, 2, 1, 0, 8), header(MessageKind.PUSH, 0, 1, 0, 0)]
     with pytest.raises(IndexError):  # the fake has no more events: the others never come
         serve("sync", HELLO + events, grads(1, 3), workers=3, metrics=metrics)
     assert (metrics.dropped, metrics.pushes) == ([0, 0, 1], [0, 0, 0])
@@ -266,13 +266,18 @@ def test_pushes_of_a_group_that_breaks_are_dropped():
 def test_a_group_that_is_open_at_a_cut_goes_on():
     """softsync's first contribution is in the sum when the cut comes, and the step is taken by the resumed server."""
     made, found = grads(2), []
-    asks = header(Kind.PUSH, 0, 1, 0, 10)._replace(value2=float(ASK * SAVE))
-    pushes = [asks, header(Kind.PUSH, 1, 1, 0, 0), header(Kind.PUSH, 1, 2, 0, 30), header(Kind.PUSH, 0, 2, 1, 20)]
+    asks = header(MessageKind.PUSH, 0, 1, 0, 10)._replace(value2=float(ASK * SAVE))
+    pushes = [
+        asks,
+        header(MessageKind.PUSH, 1, 1, 0, 0),
+        header(MessageKind.PUSH, 1, 2, 0, 30),
+        header(MessageKind.PUSH, 0, 2, 1, 20),
+    ]
 
     def server(events):
         params = np.zeros(N)
         shard = Shard(params, rules.create("adam"), schedules.cosine(0.5, 100), segment=SEGMENT)
-        strategy = Cuts(strategies.create("softsync", 2, softsync=2), 2)
+        strategy = CheckpointPoints(strategies.create("softsync", 2, softsync=2), 2)
 
         def save():
             state = made_server.state()
@@ -287,7 +292,7 @@ def test_a_group_that_is_open_at_a_cut_goes_on():
     tensors, facts = found[0]
     assert len(found) == 1 and facts["open"] == 10 and facts["version"] == 0
     assert facts["log"]["clocks"] == [1, 1] and facts["log"]["opened"] == 1 and facts["savers"] == [0, 1]
-    again = server([header(Kind.PULL, 0, 1), header(Kind.PULL, 1, 1), *pushes[2:], *BYE])
+    again = server([header(MessageKind.PULL, 0, 1), header(MessageKind.PULL, 1, 1), *pushes[2:], *BYE])
     again.restore(tensors, facts)
     again.run()
     assert whole.shard.version == again.shard.version == 2

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psgd.kernels.errors import ContractError
-from psgd.server.wire import FORMAT, HEADER_BYTES, Header, Kind, pack, unpack
+from psgd.server.wire import FORMAT, HEADER_BYTES, Header, MessageKind, pack, unpack
 
-HEADER = Header(FORMAT, 0, Kind.PUSH, 2, 1, 7, 2**40, 2**40 - 1, 5, 64, 123, 0, 0.25, -1.5)
+HEADER = Header(FORMAT, 0, MessageKind.PUSH, 2, 1, 7, 2**40, 2**40 - 1, 5, 64, 123, 0, 0.25, -1.5)
 
 
 def test_round_trip():

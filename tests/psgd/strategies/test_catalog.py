@@ -2,34 +2,36 @@ import pytest
 
 from psgd import strategies
 from psgd.kernels.errors import UsageError
-from psgd.server.log import Action, Member
-from psgd.server.wire import FORMAT, Header, Kind
+from psgd.server.log import Contribution, LogEntry
+from psgd.server.wire import FORMAT, Header, MessageKind
 
 
 def push(worker, number, version=0, samples=1):
-    return Header(FORMAT, 0, Kind.PUSH, worker, 0, 1, number, number - 1, version, samples, 0, 0, 0.0, 0.0)
+    return Header(FORMAT, 0, MessageKind.PUSH, worker, 0, 1, number, number - 1, version, samples, 0, 0, 0.0, 0.0)
 
 
 def test_sync_waits_for_all_and_sums_in_worker_order():
     sync = strategies.create("sync", 3)
     assert sync.on_push(push(2, 1), 0.0) == ()
     assert sync.on_push(push(0, 1), 0.1) == ()
-    assert sync.on_push(push(1, 1), 0.2) == (Action((Member(0, 1), Member(1, 1), Member(2, 1)), (0, 1, 2)),)
+    assert sync.on_push(push(1, 1), 0.2) == (
+        LogEntry((Contribution(0, 1), Contribution(1, 1), Contribution(2, 1)), (0, 1, 2)),
+    )
 
 
 def test_sync_goes_on_without_a_worker_that_is_done():
     sync = strategies.create("sync", 3)
     sync.on_push(push(2, 1), 0.0)
     sync.on_push(push(0, 1), 0.0)
-    assert sync.on_done(1, 0.1) == (Action((Member(0, 1), Member(2, 1)), (0, 2)),)
+    assert sync.on_done(1, 0.1) == (LogEntry((Contribution(0, 1), Contribution(2, 1)), (0, 2)),)
     assert sync.on_done(0, 0.2) == ()
-    assert sync.on_push(push(2, 2), 0.3) == (Action((Member(2, 2),), (2,)),)
+    assert sync.on_push(push(2, 2), 0.3) == (LogEntry((Contribution(2, 2),), (2,)),)
     assert sync.on_done(2, 0.4) == ()
 
 
 def test_async_applies_and_releases_each_push():
     asynchronous = strategies.create("async", 3)
-    assert asynchronous.on_push(push(1, 4), 0.0) == (Action((Member(1, 4),), (1,)),)
+    assert asynchronous.on_push(push(1, 4), 0.0) == (LogEntry((Contribution(1, 4),), (1,)),)
     assert asynchronous.on_done(1, 0.0) == ()
 
 

@@ -1,4 +1,4 @@
-"""Cuts of strategies whose workers keep no pace: all come, nothing is lost or twice, and a run goes on from there."""
+"""Checkpoints of strategies whose workers do not keep pace: nothing is lost or counted twice, and a run resumes."""
 
 import time
 

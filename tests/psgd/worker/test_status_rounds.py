@@ -1,4 +1,4 @@
-"""Rounds of workers without a server: what each learns, what worker 0 counts, and how they end."""
+"""StatusRounds of workers without a server: what each learns, what worker 0 counts, and how they end."""
 
 import math
 import time
@@ -8,15 +8,15 @@ import pytest
 
 from psgd.collectives import Communicator
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.metrics.wait_log import Waits
-from psgd.worker.status_rounds import Rounds
+from psgd.metrics.wait_log import WaitLog
+from psgd.worker.status_rounds import StatusRounds
 
 
 @pytest.mark.ranks(1, 3, 5)
 def test_everyone_learns_what_each_did_since_the_last_round(comm):
     metrics = RunMetrics(comm.size)
     with Communicator(comm) as workers:
-        rounds = Rounds(workers, metrics)
+        rounds = StatusRounds(workers, metrics)
         params = np.full(7, comm.rank + 5.0)
         rounds.begin(params)
         assert np.all(params == 5)
@@ -44,7 +44,7 @@ def test_who_is_done_goes_on_and_keeps_its_seconds(comm):
     """Samples may come with the end; seconds count until a worker's own end, not until the last one's."""
     metrics = RunMetrics(3)
     with Communicator(comm) as workers:
-        rounds = Rounds(workers, metrics)
+        rounds = StatusRounds(workers, metrics)
         rounds.begin(np.zeros(1))
         rounds.waited_s += 0.5 + comm.rank
         ended = []
@@ -64,7 +64,7 @@ def test_who_is_done_goes_on_and_keeps_its_seconds(comm):
 def test_evaluations_reach_worker_0_and_its_stop_reaches_all(comm):
     metrics = RunMetrics(3, target_accuracy=0.8)
     with Communicator(comm) as workers:
-        rounds = Rounds(workers, metrics)
+        rounds = StatusRounds(workers, metrics)
         rounds.begin(np.zeros(1))
         if comm.rank == 2:
             rounds.report(0.25, 1.0)
@@ -89,9 +89,9 @@ def test_evaluations_reach_worker_0_and_its_stop_reaches_all(comm):
 @pytest.mark.ranks(3)
 def test_who_came_last_is_whom_the_others_waited_for(comm):
     """Each in turn comes 0.2 s late, the last time one that has ended then; who has ended waits no more."""
-    metrics = RunMetrics(3, waits=Waits())
+    metrics = RunMetrics(3, waits=WaitLog())
     with Communicator(comm) as workers:
-        rounds = Rounds(workers, metrics)
+        rounds = StatusRounds(workers, metrics)
         rounds.begin(np.zeros(1))
         for turn in range(4):
             if turn % 3 == comm.rank:

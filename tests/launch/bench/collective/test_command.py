@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psgd.launch.bench.collective import table
-from psgd.launch.bench.collective.problem import Options, Problem, bus_factor, whole_nbytes
+from psgd.launch.bench.collective.problem import BenchOptions, Problem, bus_factor, whole_nbytes
 
 KEYS = {
     *("collective", "algorithm", "transport", "ranks", "nbytes", "dtype", "seconds", "busbw_gbs", "buffers", "against"),
@@ -123,7 +123,7 @@ def test_bus_bandwidth_by_hand():
 
 
 def test_line_and_objects():
-    options = Options("allreduce")
+    options = BenchOptions("allreduce")
     lines = table.Table(options, row(), [4000])
     cells = lines.line(row()).split()
     assert cells[:12] == ["4000", "B", "2", "µs", "1", "µs", "0.5", "µs", "3", "µs", "4", "µs"]
@@ -152,7 +152,7 @@ def test_line_and_objects():
 def test_values_are_exact_and_differ(dtype, op):
     if op == "mean" and "float" not in dtype:
         pytest.skip("no mean of integers")
-    options, size = Options("allreduce", dtype, op), 3
+    options, size = BenchOptions("allreduce", dtype, op), 3
     problems = [Problem(options, 1000 * np.dtype(dtype).itemsize, rank, size) for rank in range(size)]
     sources = [problem.source() for problem in problems]
     assert all(source.dtype == dtype for source in sources)
@@ -170,7 +170,7 @@ def test_values_are_exact_and_differ(dtype, op):
 
 def test_blocks_of_gathers_and_scatters():
     for collective in ("reducescatter", "allgather"):
-        problems = [Problem(Options(collective, "int32"), 100, rank, 3) for rank in range(3)]
+        problems = [Problem(BenchOptions(collective, "int32"), 100, rank, 3) for rank in range(3)]
         assert {problem.nbytes for problem in problems} == {108}
         sources = np.array([problem.source() for problem in problems])
         expected = [problem.expected() for problem in problems]
@@ -178,8 +178,8 @@ def test_blocks_of_gathers_and_scatters():
             assert all(np.array_equal(each, sources.reshape(-1)) for each in expected)
         else:
             np.testing.assert_array_equal(np.concatenate(expected), sources.sum(axis=0))
-    assert whole_nbytes(Options("bcast", "float64"), 4, 3) == 8
-    roots = [Problem(Options("bcast"), 400, rank, 3) for rank in range(3)]
+    assert whole_nbytes(BenchOptions("bcast", "float64"), 4, 3) == 8
+    roots = [Problem(BenchOptions("bcast"), 400, rank, 3) for rank in range(3)]
     assert all(np.array_equal(each.expected(), roots[0].source()) for each in roots)
 
 

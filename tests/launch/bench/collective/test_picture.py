@@ -7,7 +7,7 @@ import pytest
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench.collective import picture, table
-from psgd.launch.bench.collective.problem import Options
+from psgd.launch.bench.collective.problem import BenchOptions
 
 
 def rows(names, ranks=2):
@@ -24,7 +24,7 @@ ALL = (*table.OURS, table.MPI_NAME, table.MPI_IN_PLACE, table.GLOO)
 def test_png(tmp_path):
     pytest.importorskip("matplotlib")
     target = tmp_path / "a.png"
-    picture.draw(rows(ALL), Options("allreduce"), target)
+    picture.draw(rows(ALL), BenchOptions("allreduce"), target)
     data = target.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 20_000
@@ -38,7 +38,7 @@ def test_what_is_drawn(tmp_path):
         import matplotlib
 
         with matplotlib.rc_context({"svg.fonttype": "none"}):
-            picture.draw(rows(names, 5), Options(collective, op="max"), target)
+            picture.draw(rows(names, 5), BenchOptions(collective, op="max"), target)
         text = target.read_text()
         assert [name for name in ALL if f">{name}<" in text] == list(names)
         assert "5 rank(s), An MPI 1.2, 20" in text
@@ -47,7 +47,7 @@ def test_what_is_drawn(tmp_path):
 
 def test_one_rank_has_no_bandwidth(tmp_path):
     pytest.importorskip("matplotlib")
-    picture.draw(rows(ALL, 1), Options("allreduce"), tmp_path / "a.png")
+    picture.draw(rows(ALL, 1), BenchOptions("allreduce"), tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
@@ -65,7 +65,7 @@ def test_not_written(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "a.png").mkdir()
     with pytest.raises(UsageError, match="cannot be written"):
-        picture.draw(rows(ALL), Options("bcast"), tmp_path / "a.png")
+        picture.draw(rows(ALL), BenchOptions("bcast"), tmp_path / "a.png")
 
 
 def test_matplotlib_is_not_imported_before_it_draws():

@@ -19,10 +19,10 @@ CASES = [
 def test_rows(comm, collective, dtype, op):
     from psgd import collectives
     from psgd.launch.bench.collective import table
-    from psgd.launch.bench.collective.problem import Options
+    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.ranks import measure
 
-    options = Options(collective, dtype, op, repeats=2)
+    options = BenchOptions(collective, dtype, op, repeats=2)
     with collectives.Communicator(comm) as ours:
         rows = list(measure(comm, options, [4096, 100003], ours, None))
     assert len(rows) == 2
@@ -43,10 +43,10 @@ def test_rows(comm, collective, dtype, op):
 def test_options_choose_contenders_and_algorithm(comm, buffers):
     from psgd import collectives
     from psgd.launch.bench.collective import table
-    from psgd.launch.bench.collective.problem import Options
+    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.ranks import measure
 
-    options = Options("allreduce", algorithm="ring", buffers=buffers, repeats=2, peers=False)
+    options = BenchOptions("allreduce", algorithm="ring", buffers=buffers, repeats=2, peers=False)
     with collectives.Communicator(comm) as ours:
         (row,) = measure(comm, options, [4096], ours, None)
     assert set(row.seconds) == ({table.PRIVATE} if buffers == "private" else set(table.OURS[1:]))
@@ -77,12 +77,12 @@ class Errs:
 def test_one_wrong_element_is_found(comm, collective, place):
     from psgd.kernels.errors import Error
     from psgd.launch.bench.collective import contenders
-    from psgd.launch.bench.collective.problem import Options, Problem
+    from psgd.launch.bench.collective.problem import BenchOptions, Problem
     from psgd.launch.bench.collective.ranks import MPI, np, verify
 
     if place == "in place" and collective == "bcast":
         pytest.skip("a broadcast is always in place")
-    problem = Problem(Options(collective), 4 * 1023, comm.rank, comm.size)
+    problem = Problem(BenchOptions(collective), 4 * 1023, comm.rank, comm.size)
     buffers = contenders.Buffers.make(problem, np.empty)
     make = contenders.in_place if place == "in place" else contenders.out_of_place
     source = problem.source()
@@ -101,10 +101,10 @@ def test_one_wrong_element_is_found(comm, collective, place):
 def test_a_call_that_leaves_the_buffer_alone_is_wrong(comm):
     from psgd.kernels.errors import Error
     from psgd.launch.bench.collective import contenders
-    from psgd.launch.bench.collective.problem import Options, Problem
+    from psgd.launch.bench.collective.problem import BenchOptions, Problem
     from psgd.launch.bench.collective.ranks import np, verify
 
-    problem = Problem(Options("allreduce", "uint8"), 4096, comm.rank, comm.size)
+    problem = Problem(BenchOptions("allreduce", "uint8"), 4096, comm.rank, comm.size)
     buffers = contenders.Buffers.make(problem, np.zeros)
     idle = contenders.Contender("idle", lambda: None, buffers.send, buffers.recv, buffers.recv)
     with pytest.raises(Error, match=r"idle.*rank 0: element"):
@@ -114,13 +114,13 @@ def test_a_call_that_leaves_the_buffer_alone_is_wrong(comm):
 @pytest.mark.ranks(2)
 def test_a_peer_that_cannot_is_left_out_and_ours_is_not(comm):
     from psgd.launch.bench.collective import contenders
-    from psgd.launch.bench.collective.problem import Options, Problem
+    from psgd.launch.bench.collective.problem import BenchOptions, Problem
     from psgd.launch.bench.collective.ranks import np, verify
 
     def fail():
         raise ValueError("no such dtype")
 
-    problem = Problem(Options("allreduce"), 64, comm.rank, comm.size)
+    problem = Problem(BenchOptions("allreduce"), 64, comm.rank, comm.size)
     buffers = contenders.Buffers.make(problem, np.zeros)
     peer = contenders.Contender("peer", fail, buffers.send, buffers.recv, buffers.recv)
     assert verify(comm, problem, [peer], problem.source(), None) == ([], {})

@@ -60,12 +60,12 @@ def test_limits_make_a_table(comm, tmp_path):
 def test_candidates(comm, shared):
     import os
 
-    from psgd.launch.bench.collective.problem import Options
+    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.tune import candidates
 
     os.environ["PSGD_SHARED"] = "1" if shared else "0"
     try:
-        found = {name: candidates(comm, Options(name)) for name in ("allreduce", "bcast")}
+        found = {name: candidates(comm, BenchOptions(name)) for name in ("allreduce", "bcast")}
     finally:
         del os.environ["PSGD_SHARED"]
     if shared:  # one over messages would take registered arrays off their fast path
@@ -79,11 +79,11 @@ def test_candidates(comm, shared):
 def test_candidates_over_several_nodes(comm):
     from harness.oracle import two_nodes
 
-    from psgd.launch.bench.collective.problem import Options
+    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.tune import candidates
 
     with two_nodes():
-        found = {name: candidates(comm, Options(name)) for name in ("allreduce", "reducescatter")}
+        found = {name: candidates(comm, BenchOptions(name)) for name in ("allreduce", "reducescatter")}
     assert found["allreduce"] == ["ring", "recursive_doubling", "rabenseifner", "hierarchical", "native"]
     assert found["reducescatter"] == ["ring", "native"]
 

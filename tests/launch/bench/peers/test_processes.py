@@ -1,4 +1,4 @@
-"""Peers' processes end: by themselves, on time-out with all their children, and with a message."""
+"""RunContext' processes end: by themselves, on time-out with all their children, and with a message."""
 
 import os
 import subprocess

@@ -3,7 +3,7 @@
 import pytest
 
 from psgd.launch.bench.peers import processes
-from psgd.launch.bench.peers.torch_options import Options
+from psgd.launch.bench.peers.torch_options import TorchOptions
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def test_steps_leave_no_worker_without_a_batch(peers):
 
 
 def test_one_process(peers):
-    result = peers.run(Options("torch", "digits", "mlp", 2, 64, 0.1, 0, 1, "compute:0.002", True))
+    result = peers.run(TorchOptions("torch", "digits", "mlp", 2, 64, 0.1, 0, 1, "compute:0.002", True))
     (first, early), (last, final) = result["evaluations"]
     assert (result["steps"], result["samples"], result["test_accuracy"]) == (48, 2994, final)
     assert 0.048 <= first < last == result["seconds"]
@@ -34,11 +34,11 @@ def test_one_process(peers):
 @pytest.mark.parametrize("name", ["ddp", "torch-hogwild"])
 def test_a_straggler_holds_up_ddp_but_not_hogwild(peers, name):
     """Worker 1 takes 0.2 s for a gradient and worker 0, which evaluates, 0.02 s; an epoch has 3 steps of both."""
-    result = peers.run(Options(name, "digits", "mlp", 2, 256, 0.2, 0, 2, "compute:0.02,slow:1:10", True))
+    result = peers.run(TorchOptions(name, "digits", "mlp", 2, 256, 0.2, 0, 2, "compute:0.02,slow:1:10", True))
     (first, _), (last, final) = result["evaluations"]
     assert (result["steps"], result["samples"], result["test_accuracy"]) == (6, 2994, final)
     assert last == result["seconds"] >= 1.2
     assert first >= 0.6 if name == "ddp" else first < 0.4 * last
     if name == "ddp":  # the mean gradient over both workers, in steps like those of one process with all samples
-        alone = peers.run(Options("torch", "digits", "mlp", 2, 512, 0.2, 0, 1))
+        alone = peers.run(TorchOptions("torch", "digits", "mlp", 2, 512, 0.2, 0, 1))
         assert final == pytest.approx(alone["test_accuracy"], abs=0.01)

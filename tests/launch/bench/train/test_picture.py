@@ -1,10 +1,10 @@
 import pytest
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.bench.peers.torch_options import Options
+from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.train.picture import draw
 
-OPTIONS = Options("", "digits", "mlp", 3, 64, 0.1, 0, 2, inject="slow:1:4")
+OPTIONS = TorchOptions("", "digits", "mlp", 3, 64, 0.1, 0, 2, inject="slow:1:4")
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from psgd.launch.bench.peers.torch_options import Options
+from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.train import runs as train_runs
 
-OPTIONS = Options("", "digits", "mlp", 3, 64, 0.1, 0, 2, inject="compute:0.01,slow:1:4")
+OPTIONS = TorchOptions("", "digits", "mlp", 3, 64, 0.1, 0, 2, inject="compute:0.01,slow:1:4")
 
 
 def result(speed, accuracy, seconds=1.0, **more):

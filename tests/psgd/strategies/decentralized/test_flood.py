@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from psgd.kernels.errors import ContractError
 from psgd.strategies.decentralized.decentralized import links
-from psgd.strategies.decentralized.flood import APPLIED, KIND, NUMBER, ORIGIN, SAMPLES, Flood, Kind
+from psgd.strategies.decentralized.flood import APPLIED, KIND, NUMBER, ORIGIN, SAMPLES, Flood, FloodKind
 
 ROOM = 100_000  # more than either MPI sends at once
 
@@ -49,7 +49,7 @@ def test_all_messages_reach_all_once_and_in_order(comm, peers):
         message.words[SAMPLES:] = k * k
         message.words[APPLIED:] = 1000 * comm.rank + np.arange(comm.size)
         message.payload[: data.size] = data
-        flood.send(message, Kind.UPDATE, data.size)
+        flood.send(message, FloodKind.UPDATE, data.size)
         if random.random() < 0.3:
             time.sleep(1e-3)
         if random.random() < 0.5:
@@ -86,7 +86,7 @@ def test_a_message_that_was_lost_is_an_error(comm):
     own = comm.Dup()
     if comm.rank == 0:
         message = np.zeros(APPLIED + 2, np.int64)
-        message[[ORIGIN, NUMBER, KIND]] = 0, 2, Kind.UPDATE
+        message[[ORIGIN, NUMBER, KIND]] = 0, 2, FloodKind.UPDATE
         own.Send([message, MPI.BYTE], 1, 7)
     else:
         flood = Flood(own, [[1], [0]], 10, lambda message: None)
@@ -103,7 +103,7 @@ def test_memory_is_used_again_and_what_is_left_is_taken_back(comm):
     flood = Flood(own, links("all", 3), 50, lambda message: made.append(id(message)))
     flood.open()
     for _ in range(200):
-        flood.send(flood.compose(), Kind.UPDATE, 50)
+        flood.send(flood.compose(), FloodKind.UPDATE, 50)
         comm.Barrier()
         flood.poll()
         comm.Barrier()

@@ -10,7 +10,7 @@ import pytest
 
 import psgd
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.strategies.decentralized.flood import KIND, ORIGIN, SAMPLES, Kind
+from psgd.strategies.decentralized.flood import KIND, ORIGIN, SAMPLES, FloodKind
 
 N = 1023
 
@@ -111,7 +111,7 @@ def test_every_update_is_applied_once_everywhere(comm, peers, window, options):
     again = start.copy()  # the worker's own order, one after the other: the same bits
     for _, _, _, kind, payload in log.applied:
         change, data = np.zeros(N), np.frombuffer(payload, np.uint8)
-        if data.size and kind == Kind.WHOLE:
+        if data.size and kind == FloodKind.WHOLE:
             change += data.view(np.float64)
         elif data.size:
             client.updates.codec.decode_add(data.copy(), change)

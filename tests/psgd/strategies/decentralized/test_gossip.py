@@ -1,4 +1,4 @@
-"""Gossip averaging in pairs on real ranks, against the order that the workers recorded."""
+"""GossipWorker averaging in pairs on real ranks, against the order that the workers recorded."""
 
 import time
 

@@ -388,5 +388,5 @@ def test_options_that_cannot_be(options, message):
 
 
 def test_the_shared_orders_differ_in_the_lock_only():
-    assert easgd.ORDERS["async"].func is easgd.ORDERS["hogwild"].func is shared.Shared
+    assert easgd.ORDERS["async"].func is easgd.ORDERS["hogwild"].func is shared.SharedOrder
     assert (easgd.ORDERS["async"].keywords, easgd.ORDERS["hogwild"].keywords) == ({"locks": True}, {"locks": False})

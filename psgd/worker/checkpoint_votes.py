@@ -7,11 +7,12 @@ sent after it. Workers that keep pace agree on it in what they exchange anyway; 
 
 from collections.abc import Callable, Sequence
 
-from psgd.checkpoint.state import JSON, State
+from psgd.checkpoint.state import State
+from psgd.runtime.jsonable import JSON
 
 
-class Cuts:
-    """A worker's wishes, and what all have agreed on. Clients of peers are these too: see `psgd.worker.interface.Client`.
+class CheckpointVotes:
+    """A worker's requests for checkpoints, and what all have agreed on. Base of the workers without servers.
 
     Attributes:
         saving: the newest step ended at a cut.
@@ -33,11 +34,11 @@ class Cuts:
         self.notes: list[str] = []
 
     def ask_save(self, stop: bool) -> None:
-        """See `psgd.worker.interface.Client`."""
+        """See `psgd.worker.interface.Worker`."""
         self.wish = max(self.wish, 1 + stop)
 
     def save_every(self, steps: int) -> None:
-        """See `psgd.worker.interface.Client`."""
+        """See `psgd.worker.interface.Worker`."""
         self._cut_every = steps
 
     def due(self, steps: int) -> bool:

@@ -1,4 +1,4 @@
-"""A server's side of encoded pushes and pulls; see `psgd.server.compressed_worker`.
+"""A server's side of encoded pushes and pulls; see `psgd.server.compressed_worker_transport`.
 
 For each worker the server keeps what that worker has of the shard, to the bit: an answer encodes the difference to
 the parameters as they are now, so what an answer leaves out is in the next one's difference. Memory for each worker:
@@ -18,16 +18,16 @@ from psgd.collectives.waiting import Waiter
 from psgd.compression.options import Compression
 from psgd.kernels.errors import ContractError
 from psgd.runtime.mesh import Mesh
-from psgd.server.compressed_worker import NOTHING, WHOLE
-from psgd.server.log import Action
+from psgd.server.compressed_worker_transport import NOTHING, WHOLE
+from psgd.server.log import LogEntry
 from psgd.server.payloads import Arrival
 from psgd.server.server_transport import MpiServerTransport
-from psgd.server.wire import Header, Kind, pack
+from psgd.server.wire import Header, MessageKind, pack
 
 Vector = NDArray[np.floating]
 
 
-class _Link:
+class _WorkerPayloads:
     """Payloads from and to one worker.
 
     Attributes:
@@ -69,19 +69,21 @@ class CompressedServerTransport(MpiServerTransport):
         self._whole: list[int] = []  # workers that the reply under way answers with whole parameters
         self._small: list[int] = []  # and with payloads
         self._header: tuple[float, ...] = ()
-        self._links: list[_Link] = []
+        self._links: list[_WorkerPayloads] = []
         if params.size:
             self._codec = compression.codec(params.size, params.dtype, mesh.workers)
             self._difference = np.zeros_like(params)
             self._codec.warm_up()
             sizes = compression.codec(params.size, params.dtype).max_nbytes(), self._codec.max_nbytes()
-            self._links = [_Link(mesh.world, mesh.worker_rank(w), params, *sizes) for w in range(mesh.workers)]
+            self._links = [
+                _WorkerPayloads(mesh.world, mesh.worker_rank(w), params, *sizes) for w in range(mesh.workers)
+            ]
             MPI.Prequest.Startall([link.arrival.request for link in self._links])
 
-    def next(self) -> Header | Action:
+    def next(self) -> Header | LogEntry:
         """See `psgd.server.transport.ServerTransport`."""
         event = super().next()
-        if isinstance(event, Header) and self._links and (event.kind == Kind.PUSH or event.extra == NOTHING):
+        if isinstance(event, Header) and self._links and (event.kind == MessageKind.PUSH or event.extra == NOTHING):
             self._links[event.worker].extra = event.extra  # or a resumed worker waits for a payload
         return event
 
@@ -104,7 +106,7 @@ class CompressedServerTransport(MpiServerTransport):
 
     def reply(self, workers: Sequence[int], header: tuple[float, ...]) -> None:
         """See `psgd.server.transport.ServerTransport`."""
-        small = [w for w in workers if self._links and header[2] != Kind.END and self._links[w].extra != WHOLE]
+        small = [w for w in workers if self._links and header[2] != MessageKind.END and self._links[w].extra != WHOLE]
         self._small, self._header = small, header
         self._whole = [w for w in workers if w not in small]
         super().reply(self._whole, header)

@@ -1,11 +1,11 @@
-"""Cuts of strategies whose workers keep pace: a run that goes on from one ends with the bits of the uncut run."""
+"""Checkpoints of strategies whose workers keep pace: a resumed run ends with the bits of the uninterrupted one."""
 
 import numpy as np
 import pytest
 from harness.resuming import Run, kept
 
 from psgd.checkpoint.state import State
-from psgd.worker.checkpoint_points import Cuts
+from psgd.worker.checkpoint_votes import CheckpointVotes
 
 N = 1031
 
@@ -24,7 +24,7 @@ LOCKSTEP = [
 
 
 def test_wishes_and_intervals():
-    cuts = Cuts()
+    cuts = CheckpointVotes()
     cuts.agree(0, 10)
     assert (cuts.saving, cuts.leaving, cuts.cut) == (False, False, 0)
     cuts.save_every(8)
@@ -40,7 +40,7 @@ def test_wishes_and_intervals():
     assert (cuts.told(), cuts.told()) == (2, 0)
     cuts.agree(2, 44)
     assert (cuts.saving, cuts.cut, cuts.leaving) == (True, 44, True)
-    again = Cuts()
+    again = CheckpointVotes()
     again.resume([State(facts=cuts.facts())])
     again.save_every(8)
     again.agree(0, 47)

@@ -1,0 +1,1 @@
+"""`psgd bench codec`: the codecs of compressed updates. Begin with `command.py`."""

@@ -1,0 +1,1 @@
+"""`psgd bench train`: training runs beside PyTorch's. Begin with `command.py`."""

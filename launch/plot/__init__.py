@@ -1,0 +1,1 @@
+"""`psgd plot`: pictures from the logs of training runs. Begin with `command.py`."""

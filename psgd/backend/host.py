@@ -1,0 +1,68 @@
+"""Gradients computed on this process's cores."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.backend.interface import EVALUATION_BATCH
+from psgd.data import Dataset
+from psgd.data.batches import Batches
+from psgd.data.normalization import Statistics
+from psgd.kernels.array import Array
+from psgd.nn.model import Model, OnReady
+
+
+class HostBackend:
+    """On this process's cores. Implements `Backend`.
+
+    Args:
+        model: what is trained.
+        dataset: train and test.
+        statistics: of the training set.
+        batch_size: most samples of a step.
+    """
+
+    def __init__(self, model: Model, dataset: Dataset, statistics: Statistics, batch_size: int) -> None:
+        self._model, self._batch_size = model, batch_size
+        self._batches = Batches(dataset.train, statistics, batch_size)
+        self._test = Batches(dataset.test, statistics, EVALUATION_BATCH)
+        self._context = model.context(batch_size)
+        self._test_context = model.context(EVALUATION_BATCH)
+
+    def prepare(self, params: Array) -> None:
+        """See `Backend`."""
+        self._model.bind(params, np.zeros_like(params))
+        self._batches.fetch(np.zeros(4, np.int64)[: 2 * self._batch_size : 2])  # strided, as a shard's batches
+        x, y = self._batches.fetch(np.zeros(1, np.int64))
+        self._model.gradient(self._context, x, y)
+        self._test.ordered(0, min(1, self._test.samples))
+
+    def bind(self, params: Array, grads: Array) -> None:
+        """See `Backend`."""
+        self._model.bind(params, grads)
+
+    def gradient(
+        self,
+        indices: NDArray[np.int64],
+        on_ready: OnReady | None = None,
+        touch: Callable[[Array], None] | None = None,
+    ) -> float:
+        """See `Backend`."""
+        x, y = self._batches.fetch(indices)
+        if touch is not None:
+            touch(x)
+        return self._model.gradient(self._context, x, y, on_ready)
+
+    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
+        """See `Backend`."""
+        correct, loss_sum = 0, 0.0
+        for start in range(part * EVALUATION_BATCH, self._test.samples, parts * EVALUATION_BATCH):
+            x, y = self._test.ordered(start, min(start + EVALUATION_BATCH, self._test.samples))
+            right, loss = self._model.evaluate(self._test_context, x, y)
+            correct += right
+            loss_sum += loss
+        return correct, loss_sum
+
+    def wait(self) -> None:
+        """See `Backend`."""

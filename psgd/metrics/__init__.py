@@ -1,0 +1,4 @@
+"""What happened in a run: counters, the log of events, who waited for whom.
+
+May import `runtime`. Begin with `run_metrics.py`.
+"""

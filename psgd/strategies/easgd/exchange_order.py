@@ -1,0 +1,59 @@
+"""What an order of exchanges with the centre is: the seam between the EASGD worker and its four orders."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint.state import State
+
+Vector = NDArray[np.floating]
+
+
+class ExchangeOrder(Protocol):
+    """How a worker meets the centre, and what it tells the others.
+
+    Attributes:
+        centre: as this worker knows it.
+        displacement: a (x_i - xc) of the last exchange, to be taken from the parameters after the step.
+        samples: of all workers, as far as known: what the schedule goes by.
+        version: exchanges that made `centre`.
+        stop: worker 0 asks to stop.
+        bytes_sent, bytes_received: in messages of its own.
+    """
+
+    centre: Vector
+    displacement: Vector
+    samples: int
+    version: int
+    stop: bool
+    bytes_sent: int
+    bytes_received: int
+
+    def begin(self) -> None:
+        """Gives all workers and the centre worker 0's parameters, where nothing was restored. Collective, blocks."""
+
+    def note(self, samples: int, loss: float) -> None:
+        """A step is being taken. Does not block."""
+
+    def pull(self, rate: float, lr: float) -> None:
+        """Takes `displacement` from the parameters as they are before the step. Blocks as the order says."""
+
+    def push(self) -> None:
+        """Ends the exchange, after the step. Blocks as the order says."""
+
+    def meet(self, steps: int) -> None:
+        """This worker has taken so many steps: cuts them here, where the order is not one that keeps pace."""
+
+    def state(self) -> State:
+        """What there is to save at a cut beside the worker's own: `centre` on one worker, which says so."""
+
+    def restore(self, state: State | None, others: Sequence[State]) -> None:
+        """Takes that up, before `begin`, which gives the centre to all then and leaves the workers' parameters."""
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """Counts an evaluation."""
+
+    def finish(self, waited_s: float) -> None:
+        """No more steps; returns with the final centre once all workers are done. Blocks."""
