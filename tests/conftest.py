@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-if str(TESTS) not in sys.path:
-    sys.path.append(str(TESTS))
+SUPPORT = TESTS / "support"  # not tests/ itself: tests/psgd would hide psgd
+if str(SUPPORT) not in sys.path:
+    sys.path.append(str(SUPPORT))
 if importlib.util.find_spec("psgd") is None:
     sys.path.insert(0, str(TESTS.parent))
 

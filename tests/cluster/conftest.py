@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from harness import mpi, processes
+from harness import ROOT, mpi, processes
 from harness.hosts import UnavailableError
 from harness.slurm import Slurm
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "slurm"
+SCRIPTS = ROOT / "slurm"
 
 
 class Login:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import damage
+from harness import HARNESS, damage
 
 import psgd
 from psgd import strategies
@@ -25,7 +25,7 @@ from psgd.optim import rules, schedules
 from psgd.server.log import Contribution, LogEntry, decode, encode, order_words
 from psgd.server.server import Server
 from psgd.server.shard import Shard
-from psgd.server.wire import FORMAT, HEADER_BYTES, Header, Kind, pack, unpack
+from psgd.server.wire import FORMAT, HEADER_BYTES, Header, MessageKind, pack, unpack
 
 SECONDS = float(os.environ.get("PSGD_FUZZ_SECONDS", "5"))
 SEED = int(os.environ.get("PSGD_FUZZ_SEED", "0"))
@@ -34,7 +34,7 @@ WORKERS, N = 3, 6
 
 
 def test_files(tmp_path):
-    script = Path(__file__).parent / "harness" / "damage.py"
+    script = HARNESS / "damage.py"
     root = str(Path(psgd.__file__).resolve().parent.parent)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), str(tmp_path), str(SECONDS), str(SEED)],
@@ -81,10 +81,10 @@ def message(kind, worker, push=0, version=0, samples=8, value=0.5):
 
 def conversation():
     """What three workers send: start, two pushes each, an evaluation, the end."""
-    events = [message(Kind.INIT, 0), message(Kind.PULL, 1), message(Kind.PULL, 2)]
-    events += [message(Kind.PUSH, worker, push, push - 1) for push in (1, 2) for worker in range(WORKERS)]
-    events.append(message(Kind.REPORT, 1, samples=0, value=0.9))
-    return events + [message(Kind.DONE, worker, 2) for worker in range(WORKERS)]
+    events = [message(MessageKind.INIT, 0), message(MessageKind.PULL, 1), message(MessageKind.PULL, 2)]
+    events += [message(MessageKind.PUSH, worker, push, push - 1) for push in (1, 2) for worker in range(WORKERS)]
+    events.append(message(MessageKind.REPORT, 1, samples=0, value=0.9))
+    return events + [message(MessageKind.DONE, worker, 2) for worker in range(WORKERS)]
 
 
 def arrive(header, damage=None):
@@ -146,7 +146,7 @@ def test_a_server_takes_damaged_headers_or_refuses_them(strategy):
 @pytest.mark.parametrize("field", ["push", "clock", "version", "samples", "position"])
 def test_numbers_below_zero_are_refused(field):
     with pytest.raises(ContractError, match="wire header"):
-        arrive(message(Kind.PUSH, 1)._replace(**{field: -1}))
+        arrive(message(MessageKind.PUSH, 1)._replace(**{field: -1}))
 
 
 def test_an_order_that_is_damaged_is_refused_or_possible():

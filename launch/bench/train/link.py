@@ -49,10 +49,10 @@ def harness() -> Path:
         UsageError: there is none.
     """
     for root in (Path.cwd(), Path(psgd.__file__).resolve().parents[1]):
-        file = root / "tests" / "harness" / "hosts.py"
+        file = root / "tests" / "support" / "harness" / "hosts.py"
         if file.is_file():
             return file
-    raise UsageError("--bandwidth: expected tests/harness/hosts.py of the checkout, run it from there, as root")
+    raise UsageError("--bandwidth: expected tests/support/harness/hosts.py of the checkout, run it from there, as root")
 
 
 def command(task: LinkTask, rate: str, form: str, seed: int) -> list[str]:

@@ -1,12 +1,12 @@
 """Collectives on GPU arrays, on real GPUs and ranks over each transport: on one GPU that ranks share, or on several."""
 
 import sys
-from pathlib import Path
 
 import pytest
+from harness import HARNESS
 from harness.device import cupy
 
-RANKS = Path(__file__).parent / "harness" / "device_ranks.py"
+RANKS = HARNESS / "device_ranks.py"
 
 
 @pytest.mark.gpu

@@ -2,16 +2,16 @@
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
+from harness import ROOT
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.slurm.render import render
 from psgd.launch.slurm.templates import KINDS, TRIALS
 
 FOLDERS = ("psgd", "collectives", "kernels", "launch")
-BUNDLED = Path(__file__).resolve().parent.parent / "slurm"
+BUNDLED = ROOT / "slurm"
 
 
 def asked(text):

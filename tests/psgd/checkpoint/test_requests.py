@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import ROOT
 
 from psgd.checkpoint import requests, vectors
 from psgd.checkpoint.folder import folders, open_checkpoint
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP, CheckpointRequest
 from psgd.checkpoint.resume import States
 from psgd.launch.spawn import descendants
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_a_wish_is_told_once_and_answered_by_one_checkpoint():

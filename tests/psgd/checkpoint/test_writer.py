@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import HARNESS
 
 import psgd
 from psgd.checkpoint import folder, vectors
@@ -199,7 +200,7 @@ def environment():
 
 def test_a_file_that_may_not_grow(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(Path(__file__).parent), str(tmp_path / "runs")],
+        [sys.executable, "-c", LIMITED, str(HARNESS.parent), str(tmp_path / "runs")],
         env=environment(), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()
@@ -210,7 +211,7 @@ def test_a_file_that_may_not_grow(tmp_path):
 
 def test_the_newest_is_whole_whenever_writers_are_killed(tmp_path):
     """PSGD_KILLS says how often (15)."""
-    script = Path(__file__).parent / "harness" / "saving.py"
+    script = HARNESS / "saving.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path), str(KILLS), "1"],
         env=environment(), capture_output=True, text=True, timeout=60 + KILLS, check=False,

@@ -1,13 +1,12 @@
 """The settings of `psgd bench train`: each is one that `psgd train` takes, and the one that the documentation names."""
 
-from pathlib import Path
-
 import pytest
+from harness import ROOT
 
 from psgd.launch import options
 from psgd.launch.bench.train.settings import AGAINST, ON, PEERS, STRATEGIES, injected, rate, setting, words
 
-DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+DOCS = ROOT / "docs" / "benchmarks.md"
 
 
 def test_strategies_and_peers_are_known():

@@ -3,7 +3,7 @@
     with hosts.Cluster(4, rate="1gbit") as cluster:
         result = cluster.run(1, [sys.executable, "program.py"])  # ranks 0 to 3, one on each host
 
-By hand: `python tests/harness/hosts.py --hosts 4 --rate 1gbit -- PROGRAM ARGS`. How it works: docs/hosts.md.
+By hand: `python tests/support/harness/hosts.py --hosts 4 --rate 1gbit -- PROGRAM ARGS`. How it works: docs/hosts.md.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
     if importlib.util.find_spec("psgd") is None:
-        sys.path.insert(0, str(Path(__file__).parents[2]))
+        sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from harness import job, mpi, processes
 

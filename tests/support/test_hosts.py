@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from harness import hosts as harness_hosts
 from harness.processes import holding
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from harness import mpi, processes
 
 TESTS = Path(__file__).parent

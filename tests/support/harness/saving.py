@@ -1,6 +1,6 @@
 """Kills writers of checkpoints at random moments, again and again, and looks at what is left.
 
-    python tests/harness/saving.py DIRECTORY ROUNDS [SEED]
+    python tests/support/harness/saving.py DIRECTORY ROUNDS [SEED]
 
 Two processes save together as fast as they can; then one, and at once or a little later the other, gets SIGKILL. Each
 time the newest complete checkpoint must load, be the one that was published last or the next, and hold its numbers.

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from harness import hosts as harness_hosts
 from harness import mpi
 from harness.processes import holding

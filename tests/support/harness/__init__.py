@@ -15,3 +15,8 @@ How to use it:
 The ranks of all `ranks` tests are one pool (PSGD_TEST_RANKS, 5), started on first need. A body is run
 without pytest around it on the ranks: of the fixtures only tmp_path reaches it.
 """
+
+from pathlib import Path
+
+HARNESS = Path(__file__).resolve().parent
+ROOT = HARNESS.parents[2]

@@ -1,6 +1,6 @@
 """Damaged files of every format that psgd reads: each is read or refused with a psgd.Error, and nothing else happens.
 
-    python tests/harness/damage.py DIRECTORY SECONDS [SEED]
+    python tests/support/harness/damage.py DIRECTORY SECONDS [SEED]
 
 Each format has its time. A case is a sound file with something cut, flipped, put in, or from another version. On a
 finding the file stays in the directory, and the exit code is not 0; so it does where a case takes too long (5 s) or too
