@@ -2,3 +2,7 @@
 
 May import `runtime`. Begin with `run_metrics.py`.
 """
+
+from psgd.metrics.run_metrics import RunMetrics
+
+__all__ = ["RunMetrics"]

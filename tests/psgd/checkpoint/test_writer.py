@@ -173,10 +173,10 @@ def test_a_full_disk(tmp_path):
 LIMITED = """
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import test_checkpoint_writer as here
+sys.path[:0] = sys.argv[2:]
+import test_writer as here
 limit = 100_000
-directory = Path(sys.argv[2])
+directory = Path(sys.argv[1])
 first, second = here.pair(directory)
 for step in (1, 2):
     second.save(step, here.State())
@@ -200,7 +200,7 @@ def environment():
 
 def test_a_file_that_may_not_grow(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(HARNESS.parent), str(tmp_path / "runs")],
+        [sys.executable, "-c", LIMITED, str(tmp_path / "runs"), str(Path(__file__).parent), str(HARNESS.parent)],
         env=environment(), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()

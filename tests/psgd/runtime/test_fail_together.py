@@ -16,7 +16,7 @@ JOB = r"""
 import os, signal, sys, threading, time
 from mpi4py import MPI
 import psgd
-from psgd.ending import guard
+from psgd.runtime.fail_together import guard
 from psgd.kernels.errors import UsageError
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
@@ -161,7 +161,7 @@ def test_library_form_ends_the_job(job, wait, ulfm):
 def test_without_asking_nothing_is_hooked():
     code = """
 import signal, sys, threading
-import psgd, psgd.ending, psgd.kernels
+import psgd, psgd.runtime.fail_together, psgd.kernels
 psgd.abort_on_exception
 assert sys.excepthook is sys.__excepthook__
 assert threading.excepthook is threading.__excepthook__

@@ -141,7 +141,7 @@ def environment():
 
 
 PROGRAM = """
-from psgd.injection import Injector
+from psgd.runtime.faults import Injector
 injector = Injector("stop:0@1:0.2,kill:0@2", 0, 1)
 injector.begin(0)
 print("went on", flush=True)

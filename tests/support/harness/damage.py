@@ -182,7 +182,7 @@ def read_checkpoint(path):
     failed = None
     try:
         size = (path / "server-0.safetensors").stat().st_size
-        shards.read(path, shards.Shard("server-0", size, 64 * "0"))
+        shards.read(path, shards.ShardFile("server-0", size, 64 * "0"))
     except Error as error:
         failed = error
     try:
