@@ -10,17 +10,20 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives import contract, tuning, verbs
-from psgd.collectives.algorithms import shared
-from psgd.collectives.calls import Call
-from psgd.collectives.engine import Engine, Program
-from psgd.collectives.node import Node, ranks_of_node
-from psgd.collectives.programs import available, check_algorithm, program
-from psgd.collectives.progress import Queue, Request
-from psgd.collectives.quick import Quick
-from psgd.collectives.together import together
-from psgd.collectives.variables import Variables
-from psgd.collectives.waiting import cores_per_rank
+from psgd.collectives.dispatch import contract, tuning
+from psgd.collectives.arguments import parse
+from psgd.collectives.algorithms import intranode
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.mpi.wait import Steps
+from psgd.collectives.shm.registered import Node
+from psgd.collectives.mpi.node import ranks_of_node
+from psgd.collectives.dispatch.dispatch import available, check_algorithm, program
+from psgd.collectives.dispatch.nonblocking import RequestQueue, Request
+from psgd.collectives.fastpath.fast_path import FastPath
+from psgd.collectives.mpi.agreement import together
+from psgd.collectives.mpi.env import Variables
+from psgd.collectives.mpi.wait import cores_per_rank
 from psgd.kernels.errors import AgreedUsageError, UsageError
 
 
@@ -79,13 +82,13 @@ class Communicator:
         blocking, other = (Engine(lane, self._node, i, cores < 1, leaders, variables) for i, lane in enumerate(lanes))
         self._engine = blocking
         spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
-        self._queue = Queue(other, spare if variables.progress is None else variables.progress)
+        self._queue = RequestQueue(other, spare if variables.progress is None else variables.progress)
         if self._node is not None:
             self._node.use(blocking.comm)
         self.nodes = len(leaders)
         self._hierarchical = self._node is not None and not blocking.local and self.nodes < self.size
         self._limits: dict[str, tuning.Limits] = {}
-        self._quick = Quick(blocking, self._limits_of)
+        self._quick = FastPath(blocking, self._limits_of)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "comm":
@@ -135,7 +138,7 @@ class Communicator:
         """
         if algorithm is None and self._quick.allreduce(sendbuf, recvbuf, op):
             return
-        self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
+        self._run("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
 
     def Reduce(
         self,
@@ -148,7 +151,7 @@ class Communicator:
         stream: Any = None,
     ) -> None:
         """Reduces everyone's values to `root`, the only rank whose `recvbuf` is used and that may pass MPI.IN_PLACE."""
-        self._run("Reduce", lambda: verbs.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm, stream)
+        self._run("Reduce", lambda: parse.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm, stream)
 
     def Reduce_scatter(
         self,
@@ -181,17 +184,17 @@ class Communicator:
         """Gathers equal blocks of all ranks on all ranks."""
         if algorithm is None and self._quick.allgather(sendbuf, recvbuf):
             return
-        self._run("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
+        self._run("Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers blocks of any lengths; `recvbuf` is `[buffer, counts]` or `[buffer, counts, displacements, type]`."""
-        self._run("Allgatherv", lambda: verbs.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
+        self._run("Allgatherv", lambda: parse.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Copies the root's values to all ranks."""
         if algorithm is None and self._quick.bcast(buf, root):
             return
-        self._run("Bcast", lambda: verbs.bcast(self.size, self.rank, buf, root), algorithm, stream)
+        self._run("Bcast", lambda: parse.bcast(self.size, self.rank, buf, root), algorithm, stream)
 
     def Barrier(self) -> None:
         """Returns once all ranks have called it."""
@@ -209,7 +212,7 @@ class Communicator:
         stream: Any = None,
     ) -> Request:
         """As Allreduce, at once; the buffers are psgd's until the request is done."""
-        return self._start("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
+        return self._start("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
 
     def Ireduce_scatter(
         self,
@@ -239,7 +242,7 @@ class Communicator:
     def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> Request:
         """As Allgather, at once."""
         return self._start(
-            "Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
+            "Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
         )
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -287,7 +290,7 @@ class Communicator:
             return
         self._queue.close()
         self._freed = True
-        self._quick = Quick()
+        self._quick = FastPath()
         self._engine.free()
         if self._node is not None:
             self._node.close()
@@ -295,10 +298,10 @@ class Communicator:
     def _reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op | str
     ) -> Callable[[], Call]:
-        return lambda: verbs.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op)
+        return lambda: parse.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op)
 
     def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Callable[[], Call]:
-        return lambda: verbs.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op)
+        return lambda: parse.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op)
 
     def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> None:
         self._check_usable()
@@ -310,7 +313,7 @@ class Communicator:
 
     def _program(
         self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any
-    ) -> Program:
+    ) -> Steps:
         """Parses a call and makes its program, which tells the other ranks if the arguments are wrong."""
         call, text = None, ""
         try:
@@ -336,7 +339,7 @@ class Communicator:
         if call.op is not None and call.op.code < 0:
             return "native"
         name = tuning.choose(self._limits_of(call.verb), call.nbytes)
-        if name == "inline" and not shared.fits_inline(call):
+        if name == "inline" and not intranode.fits_inline(call):
             return "slots"
         return name
 
@@ -355,13 +358,13 @@ class Communicator:
 
 def _on_stream(stream: Any, parse: Callable[[], Call]) -> Call:
     """Parses arguments of which the caller has said on which stream they are worked on."""
-    from psgd.collectives.device.views import on_stream
+    from psgd.collectives.arguments.device_arrays import on_stream
 
     with on_stream(stream):
         return parse()
 
 
-def _alone(call: Call) -> Program:
+def _alone(call: Call) -> Steps:
     """One rank: the result is a copy."""
     if call.send is not None and call.recv is not None:
         own = call.ranges(1)[0]

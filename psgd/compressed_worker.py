@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
 from psgd.client import MpiClient
-from psgd.collectives.requests import close
-from psgd.collectives.tags import Tag
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.request_cleanup import close
+from psgd.collectives.mpi.tags import Tag
+from psgd.collectives.mpi.wait import Waiter
 from psgd.compression import BeforeEncoding, Compression
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import CheckpointError

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.arguments import real_number, whole_number
-from psgd.collectives.variables import switch
+from psgd.collectives.mpi.env import switch
 from psgd.kernels import accumulate, codecs, descent
 from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.codec import Codec

@@ -15,10 +15,10 @@ from psgd.alarm import Alarm
 from psgd.arguments import whole_number
 from psgd.checkpoint.folder import Checkpoint
 from psgd.client import Client, LocalClient, MpiClient
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.split import split
-from psgd.collectives.waiting import Waiter
-from psgd.collectives.watch import BACKGROUND
+from psgd.collectives.mpi.split import ALIGN_BYTES
+from psgd.collectives.mpi.split import split
+from psgd.collectives.mpi.wait import Waiter
+from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.compression import Compression
 from psgd.device_vectors import on_device
 from psgd.gradients import Gradients, allocate, apart

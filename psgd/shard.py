@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.state import JSON, State
-from psgd.collectives.split import segments
+from psgd.collectives.mpi.split import segments
 from psgd.device_vectors import fill
 from psgd.kernels import accumulate
 from psgd.rules import Rule

@@ -9,7 +9,7 @@ import pytest
 
 import psgd
 from psgd.alarm import Alarm
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.rules import Rule
 

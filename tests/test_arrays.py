@@ -8,7 +8,7 @@ import timeit
 import numpy as np
 import pytest
 
-from psgd.collectives.arrays import view
+from psgd.collectives.arguments.host_arrays import view
 from psgd.kernels.errors import UsageError
 
 KINDS = [

@@ -4,7 +4,7 @@ from harness.channel import Channel, Guarded, cases, drive, nans, sizes, values
 from harness.channel import expected as oracle
 from mpi4py import MPI
 
-from psgd.collectives import operations
+from psgd.collectives.arguments import operations
 from psgd.collectives.algorithms import binomial
 
 SUM = operations.resolve(MPI.SUM)

@@ -7,11 +7,13 @@ import pytest
 from harness.channel import Guarded, values
 from mpi4py import MPI
 
-from psgd.collectives import channel as module
-from psgd.collectives import contract, operations
-from psgd.collectives.channel import Channel, Mismatch
-from psgd.collectives.compiled import layout
-from psgd.collectives.requests import keep_for_ever
+from psgd.collectives.algorithms import channel as module
+from psgd.collectives.dispatch import contract
+from psgd.collectives.arguments import operations
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.agreement import Mismatch
+from psgd.collectives.shm import layout
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 
 HEADER_BYTES = layout.LINE_BYTES
 

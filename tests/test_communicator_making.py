@@ -8,12 +8,12 @@ from harness.oracle import check, communicator, same_error
 from mpi4py import MPI
 
 from psgd import collectives
-from psgd.collectives import engine as engine_module
-from psgd.collectives import node as node_module
-from psgd.collectives.shared import enabled
-from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
-from psgd.collectives.together import together
-from psgd.collectives.variables import Variables
+from psgd.collectives.dispatch import engine as engine_module
+from psgd.collectives.mpi import node as node_module
+from psgd.collectives.mpi.shared_memory import enabled
+from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
+from psgd.collectives.mpi.agreement import together
+from psgd.collectives.mpi.env import Variables
 from psgd.kernels.errors import Error, UsageError
 
 NAMES = ("PSGD_SHARED", "PSGD_CHECK", "PSGD_PROGRESS", "PSGD_STALL", "PSGD_TIMEOUT", "PSGD_TUNING")
@@ -162,7 +162,7 @@ def test_a_rank_with_little_address_space(job):
 @pytest.mark.ranks(2)
 def test_requests_are_carried_forward_only_while_there_are_any(comm):
     """Every wait of the process looks after them: a communicator without any costs it nothing."""
-    from psgd.collectives.watch import BACKGROUND
+    from psgd.collectives.mpi.watchdog import BACKGROUND
 
     before = len(BACKGROUND._all)
     with communicator(comm, PSGD_PROGRESS="0") as c, communicator(comm, PSGD_PROGRESS="0") as d:

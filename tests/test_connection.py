@@ -8,7 +8,7 @@ import pytest
 
 import psgd
 from psgd import rules
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import split
 from psgd.kernels.errors import ContractError, PeerLostError, UsageError
 from psgd.metrics import RunMetrics
 

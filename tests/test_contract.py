@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from psgd.collectives import contract, operations
-from psgd.collectives.arrays import BFLOAT16, KINDS
-from psgd.collectives.compiled import layout
+from psgd.collectives.dispatch import contract
+from psgd.collectives.arguments import operations
+from psgd.collectives.arguments.view import BFLOAT16, KINDS
+from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedContractError, AgreedError, AgreedUsageError, ContractError, UsageError
 
 
@@ -30,7 +31,7 @@ def test_signatures_are_all_different():
 
 
 def test_every_kind_and_every_collective_has_a_number():
-    from psgd.collectives.programs import MESSAGES, SHARED
+    from psgd.collectives.dispatch.dispatch import MESSAGES, SHARED
 
     assert set(contract.KINDS) == {"?", BFLOAT16, *KINDS.values()}
     assert set(contract.CALLS) == {"?", *MESSAGES}

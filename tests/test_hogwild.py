@@ -10,7 +10,7 @@ from harness.oracle import same_bits
 from harness.peers import SAMPLES, Sequential, curved, nodes_of_two, start_of
 
 import psgd
-from psgd.collectives.node import address_of
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics import RunMetrics
 from psgd.peers import hogwild, node_memory

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from psgd.collectives.shared import SharedArray
+from psgd.collectives.mpi.shared_memory import SharedArray
 from psgd.launch.doctor import child, sharing
 
 
@@ -14,12 +14,12 @@ def test_it_agrees_with_what_processes_can_do(monkeypatch):
     memory = SharedArray(3, np.int64)
     memory.array[:] = 5, 6, 7
     code = f"""
-from psgd.collectives import shared
-array = shared.attach({memory.address()!r}, 3, "i8")
+from psgd.collectives.mpi import shared_memory
+array = shared_memory.attach({memory.address()!r}, 3, "i8")
 print("yes" if array is not None and array.tolist() == [5, 6, 7] else "no")
 """
     shared, reads = sharing._meet()
-    assert shared.split(",")[0] == child.output(code)
+    assert shared_memory.split(",")[0] == child.output(code)
     monkeypatch.setenv("PSGD_SHARED", "0")
     assert sharing._meet() == ("no, switched off by PSGD_SHARED=0", reads)
 
@@ -59,7 +59,7 @@ def test_reasons(monkeypatch, told, expected):
     monkeypatch.setattr(sharing, "yama", lambda: "the container forbids it")
     shared, reads = sharing.checks()[:2]
     assert expected in reads.value
-    assert {shared.state, reads.state} == {"warning"}
+    assert {shared_memory.state, reads.state} == {"warning"}
     assert ("ptrace" in reads.mend) == ("process_vm_readv" in reads.value)
 
 

@@ -10,7 +10,7 @@ from harness.oracle import check, communicator, operation, same_error
 from mpi4py import MPI
 
 from psgd import collectives
-from psgd.collectives.arrays import KINDS
+from psgd.collectives.arguments.view import KINDS
 from psgd.kernels.errors import ContractError, UsageError
 
 VERBS = ("Allreduce", "Reduce_scatter_block", "Allgather", "Bcast")

@@ -4,7 +4,7 @@ from harness.channel import Channel, cases, check_allreduce, check_rounding, dri
 from harness.channel import expected as oracle
 from mpi4py import MPI
 
-from psgd.collectives import operations
+from psgd.collectives.arguments import operations
 from psgd.collectives.algorithms import rabenseifner
 
 SUM = operations.resolve(MPI.SUM)

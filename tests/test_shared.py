@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from psgd.collectives.shared import OFFSET, SharedArray, attach, enabled
+from psgd.collectives.mpi.shared_memory import OFFSET, SharedArray, attach, enabled
 
 SIZES = [1, 7, 1023, 100_003]
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from psgd.collectives.channel import Channel, Test
+    from psgd.collectives.algorithms.channel import Channel
+    from psgd.collectives.mpi.wait import Test
 
 _NOTHING = np.empty(0, np.uint8)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.operations import Operation
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.arguments.operations import Operation
 
 
 def bcast(channel: Channel, data: NDArray[Any], root: int) -> Generator[Test, None, None]:

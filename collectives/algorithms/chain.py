@@ -13,8 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.split import segments
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.mpi.split import segments
 
 AHEAD = 4  # receives that stand ready, and sends on their way
 

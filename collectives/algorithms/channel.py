@@ -7,9 +7,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives import contract
-from psgd.collectives.compiled import layout
-from psgd.collectives.tags import Tag
+from psgd.collectives.dispatch import contract
+from psgd.collectives.shm import layout
+from psgd.collectives.mpi.tags import Tag
 
 Test = Callable[[], bool]
 LIMIT = 2**30  # elements in one message: MPI counts them in 32 bits

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from psgd.collectives import contract
-from psgd.collectives.algorithms import recursive_doubling, ring, shared
-from psgd.collectives.calls import Call
-from psgd.collectives.operations import SUM_
+from psgd.collectives.dispatch import contract
+from psgd.collectives.algorithms import recursive_doubling, ring, intranode
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.arguments.operations import SUM_
 
 if TYPE_CHECKING:
-    from psgd.collectives.engine import Engine, Program
+    from psgd.collectives.dispatch.engine import Engine
+    from psgd.collectives.mpi.wait import Steps
 
 _SMALL_BYTES = 16 * 1024
 
@@ -32,7 +33,7 @@ def allreduce(engine: "Engine", call: Call, segment: int) -> "Program":
     leading = engine.node.rank == 0
     inner = Call("Reduce", kind=call.kind, op=op, send=call.send, recv=call.recv if leading else None, count=call.count)
     if engine.node.size > 1:
-        yield from shared.run(engine, inner, _method(call.nbytes))
+        yield from intranode.run(engine, inner, _method(call.nbytes))
     elif call.send is not call.recv:
         call.recv[:] = call.send
     if leading:
@@ -51,7 +52,7 @@ def allreduce(engine: "Engine", call: Call, segment: int) -> "Program":
             "Bcast", kind=call.kind, send=data if leading else None, recv=data, starts=nothing, lengths=lengths
         )
         contract.fill(engine.line, contract.signature("Bcast", call.kind), call.count, (), 0)
-        yield from shared.run(engine, outer, _method(call.nbytes))
+        yield from intranode.run(engine, outer, _method(call.nbytes))
     engine.took = ("hierarchical", "messages")
 
 

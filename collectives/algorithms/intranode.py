@@ -8,13 +8,14 @@ combine values in rank order, so their results have the same bits.
 import struct
 from typing import TYPE_CHECKING, Any
 
-from psgd.collectives.calls import Call
-from psgd.collectives.compiled import collective, layout
-from psgd.collectives.node import address_of
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.shm import collective, layout
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels.reduce import arithmetic
 
 if TYPE_CHECKING:
-    from psgd.collectives.engine import Engine, Program
+    from psgd.collectives.dispatch.engine import Engine
+    from psgd.collectives.mpi.wait import Steps
 
 _WHOLE = ("Allreduce", "Reduce")
 _pack_places: Any = struct.Struct("6q").pack_into

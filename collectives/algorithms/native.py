@@ -13,9 +13,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Test
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import segments
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.split import segments
 
 CHUNK = 2**30
 

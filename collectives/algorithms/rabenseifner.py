@@ -16,10 +16,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from psgd.collectives.algorithms.folding import Folding
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import split
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.mpi.split import ALIGN_BYTES
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.split import split
 
 
 def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Generator[Test, None, None]:

@@ -14,8 +14,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from psgd.collectives.algorithms.folding import Folding
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.operations import Operation
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.arguments.operations import Operation
 
 
 def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Generator[Test, None, None]:

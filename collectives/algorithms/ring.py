@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import split
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.mpi.split import ALIGN_BYTES
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.split import split
 
 AHEAD = 16  # segments of a group at most
 GROUP_BYTES = 2 * 1024 * 1024

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import ALIGN_BYTES
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.split import split
 
 
 class Call:

@@ -9,9 +9,9 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.arrays import BFLOAT16, KINDS, View
+from psgd.collectives.arguments.view import BFLOAT16, KINDS, View
 from psgd.collectives.device.cuda import phantom
-from psgd.collectives.node import address_of
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import UsageError
 
 _COPY = cupy.cuda.runtime.memcpyDefault

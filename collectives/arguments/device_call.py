@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.arrays import View
-from psgd.collectives.calls import Call
-from psgd.collectives.contract import fingerprint
-from psgd.collectives.device.views import DeviceView
-from psgd.collectives.node import address_of
-from psgd.collectives.operations import Operation
+from psgd.collectives.arguments.view import View
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.arguments.descriptor import fingerprint
+from psgd.collectives.arguments.device_arrays import DeviceView
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.arguments.operations import Operation
 from psgd.kernels.device import combine
 
 SMALLEST_BYTES = 512 * 1024

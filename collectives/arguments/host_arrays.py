@@ -184,12 +184,12 @@ def is_device(obj: Any) -> bool:
 
 def _on_device(obj: Any, name: str, writable: bool) -> View:
     try:
-        from psgd.collectives.device import views
+        from psgd.collectives.arguments import device_arrays
     except ImportError as error:
         raise UsageError(
             f"{name}: expected CuPy for {_type(obj)} on a GPU, got {error}; pip install cupy-cuda13x (or cupy-cuda12x)"
         ) from error
-    return views.view(obj, name, writable)
+    return device_arrays.view(obj, name, writable)
 
 
 def _of_array(array: NDArray[Any], source: Any, name: str, writable: bool, kind: str | None = None) -> View:

@@ -12,12 +12,12 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import messages
-from psgd.collectives.arrays import View
-from psgd.collectives.calls import Call
-from psgd.collectives.contract import fingerprint
-from psgd.collectives.node import address_of
-from psgd.collectives.operations import Operation, resolve
+from psgd.collectives.arguments import buffer_spec
+from psgd.collectives.arguments.view import View
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.arguments.descriptor import fingerprint
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.arguments.operations import Operation, resolve
 from psgd.kernels import half
 from psgd.kernels.errors import UsageError
 
@@ -27,8 +27,8 @@ _WORK: Any = 10_000  # steps that looking for an overlap of strided arrays may t
 def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
     """Allreduce on `size` ranks."""
     operation = resolve(op)
-    recv = messages.single(recvbuf, "recvbuf", True)
-    send = recv if _in_place(sendbuf) else messages.single(sendbuf, "sendbuf", False)
+    recv = buffer_spec.single(recvbuf, "recvbuf", True)
+    send = recv if _in_place(sendbuf) else buffer_spec.single(sendbuf, "sendbuf", False)
     _same(send, recv, recv.size, "recvbuf")
     _apart(send, recv)
     if _rings(size, send, recv, recv, operation):
@@ -47,11 +47,11 @@ def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, r
     if rank != root:
         if _in_place(sendbuf):
             raise UsageError("sendbuf: expected a buffer, got MPI.IN_PLACE, which only the root of Reduce may pass")
-        send = messages.single(sendbuf, "sendbuf", False)
+        send = buffer_spec.single(sendbuf, "sendbuf", False)
         call = _reduction("Reduce", operation, send, None, send.size)
     else:
-        recv = messages.single(recvbuf, "recvbuf", True)
-        send = recv if _in_place(sendbuf) else messages.single(sendbuf, "sendbuf", False)
+        recv = buffer_spec.single(recvbuf, "recvbuf", True)
+        send = recv if _in_place(sendbuf) else buffer_spec.single(sendbuf, "sendbuf", False)
         _same(send, recv, recv.size, "recvbuf")
         _apart(send, recv)
         call = _reduction("Reduce", operation, send, recv.flat, recv.size)
@@ -65,13 +65,13 @@ def reduce_scatter(
 ) -> Call:
     """Reduce_scatter: `recvcounts[r]` elements of the result go to rank r, by default equally many."""
     operation = resolve(op)
-    recv = messages.single(recvbuf, "recvbuf", True)
+    recv = buffer_spec.single(recvbuf, "recvbuf", True)
     if recvcounts is None:
         if _in_place(sendbuf):
             raise UsageError("recvcounts: expected one count for each rank where sendbuf is MPI.IN_PLACE, got None")
         counts = [recv.size] * size
     else:
-        counts = messages.counts(recvcounts, "recvcounts", size)
+        counts = buffer_spec.counts(recvcounts, "recvcounts", size)
     return _scatter("Reduce_scatter", rank, sendbuf, recv, counts, operation)
 
 
@@ -79,9 +79,9 @@ def reduce_scatter_block(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: M
     """Reduce_scatter_block: equally many elements to each rank."""
     operation = resolve(op)
     if _in_place(sendbuf):
-        recv, n = messages.block(recvbuf, "recvbuf", size, True)
+        recv, n = buffer_spec.block(recvbuf, "recvbuf", size, True)
     else:
-        recv = messages.single(recvbuf, "recvbuf", True)
+        recv = buffer_spec.single(recvbuf, "recvbuf", True)
         n = recv.size
     return _scatter("Reduce_scatter_block", rank, sendbuf, recv, [n] * size, operation)
 
@@ -96,7 +96,7 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
             )
         send = recv.part(0, total)
     else:
-        send = messages.single(sendbuf, "sendbuf", False)
+        send = buffer_spec.single(sendbuf, "sendbuf", False)
         _same(send, recv, total, "the sum of all counts")
         if recv.size < own:
             raise UsageError(f"recvbuf: expected at least {own} elements, got {recv.size}; pass a larger buffer")
@@ -120,7 +120,7 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
 
 def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
     """Allgather: a block from each rank."""
-    recv, n = messages.block(recvbuf, "recvbuf", size, True)
+    recv, n = buffer_spec.block(recvbuf, "recvbuf", size, True)
     starts = [r * n for r in range(size)]
     call = _gather("Allgather", rank, sendbuf, recv, starts, [n] * size)
     call.count, call.shape = n, (n,)
@@ -129,7 +129,7 @@ def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
 
 def allgatherv(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
     """Allgatherv: blocks of the lengths and at the places that `recvbuf` says."""
-    recv, counts, starts = messages.vector(recvbuf, "recvbuf", size, True)
+    recv, counts, starts = buffer_spec.vector(recvbuf, "recvbuf", size, True)
     call = _gather("Allgatherv", rank, sendbuf, recv, starts, counts)
     call.tells = fingerprint((0, *counts))
     call.count = sum(counts)
@@ -140,7 +140,7 @@ def allgatherv(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
 def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
     """Bcast from `root`."""
     _check_root(root, size)
-    whole = messages.single(buf, "buf", rank != root)
+    whole = buffer_spec.single(buf, "buf", rank != root)
     data = whole.flat.view(np.uint8)
     starts = [0] * size
     lengths = [0] * size
@@ -167,7 +167,7 @@ def _gather(verb: str, rank: int, sendbuf: Any, recv: View, starts: list[int], c
     if aliased:
         send = recv.part(starts[rank], counts[rank]) if recv.device is not None else recv
     else:
-        send = messages.single(sendbuf, "sendbuf", False)
+        send = buffer_spec.single(sendbuf, "sendbuf", False)
         _same(send, recv, counts[rank], "this rank's block of recvbuf")
         if _overlap(send.logical, recv.logical):
             aliased = _is_block(send.logical, recv.logical, starts[rank])
@@ -201,7 +201,7 @@ def _rings(size: int, send: View, recv: View, whole: View, op: Operation | None)
 
 def _device() -> ModuleType:
     """What makes device calls: imported once a device array has come, and CuPy has been found."""
-    from psgd.collectives.device import calls
+    from psgd.collectives.arguments import device_call
 
     return calls
 

@@ -4,14 +4,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from psgd.collectives.device import staged
-from psgd.collectives.device.aware import cuda_aware
+from psgd.collectives.device.detect import cuda_aware
 from psgd.collectives.device.cuda import Cuda
-from psgd.collectives.device.direct import Direct
+from psgd.collectives.device.cuda_aware import CudaAwareMpi
 from psgd.collectives.device.transport import Transport
-from psgd.collectives.node import share_memory
+from psgd.collectives.mpi.node import share_memory
 
 if TYPE_CHECKING:
-    from psgd.collectives.engine import Engine
+    from psgd.collectives.dispatch.engine import Engine
 
 
 class Station:
@@ -47,7 +47,7 @@ class Station:
             comm = self._engine.comm
             left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
             if self._aware:
-                self._transport = Direct(comm, left, right)
+                self._transport = CudaAwareMpi(comm, left, right)
             elif self._memories is not None:
                 near = [self._memories[rank] for rank in (comm.rank, left, right)]
                 self._transport = staged.Mailbox(gpu, near)

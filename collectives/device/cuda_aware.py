@@ -5,9 +5,9 @@ from typing import Any
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.lanes import Flag
-from psgd.collectives.device.transport import Gpu, Requests
-from psgd.collectives.tags import Tag
+from psgd.collectives.device.tasks import DeviceEvent
+from psgd.collectives.device.transport import Gpu, PendingRequests
+from psgd.collectives.mpi.tags import Tag
 
 
 class Direct:
@@ -28,14 +28,14 @@ class Direct:
     def __init__(self, comm: MPI.Intracomm, left: int, right: int) -> None:
         self._comm = comm
         self._left, self._right = left, right
-        self._requests = Requests()
+        self._requests = PendingRequests()
         self.poll = self._requests.poll
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> DeviceEvent:
         """See `Transport`."""
         return self._requests.flag(self._comm.Isend(data, self._right, Tag.LANE + lane))
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> DeviceEvent:
         """See `Transport`."""
         return self._requests.flag(self._comm.Irecv(into, self._left, Tag.LANE + lane))
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
-from psgd.collectives.variables import switch
+from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
+from psgd.collectives.mpi.env import switch
 from psgd.kernels.errors import AgreedUsageError
 
 Verdict = tuple[bool, str]
@@ -124,9 +124,9 @@ def _mpi() -> str:
 
 def _tried(ucx: Path) -> Verdict:
     """The result of a trial, from a file where the same was tried before."""
-    from psgd.collectives.device import trial
+    from psgd.collectives.device import probe
 
-    facts = [socket.gethostname(), _mpi(), str(ucx), *trial.settings()]
+    facts = [socket.gethostname(), _mpi(), str(ucx), *probe.settings()]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "psgd" / f"cuda_aware-{key}.json"
     try:
@@ -134,7 +134,7 @@ def _tried(ucx: Path) -> Verdict:
         return bool(kept["aware"]), str(kept["why"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    aware, why = trial.run()
+    aware, why = probe.run()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"aware": aware, "why": why}))

@@ -7,15 +7,15 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.calls import Call
-from psgd.collectives.channel import Test
-from psgd.collectives.device.calls import Job, same_place
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.arguments.device_call import DeviceJob, same_place
 from psgd.collectives.device.cuda import opens, phantom
 from psgd.collectives.device.ring import Ring
 from psgd.kernels.device import halves
 
 if TYPE_CHECKING:
-    from psgd.collectives.engine import Engine
+    from psgd.collectives.dispatch.engine import Engine
 
 Program = Generator[Test, None, None]
 
@@ -26,18 +26,18 @@ def run(engine: "Engine", call: Call) -> Program:
     Raises:
         PeerLostError: a rank ended or left the call in the middle (the waits raise it).
     """
-    from psgd.collectives.device.station import Station
+    from psgd.collectives.device.context import DeviceContext
 
-    job: Job = call.job
+    job: DeviceJob = call.job
     if engine.station is None:
-        engine.station = Station.create(engine)
-    station: Station = engine.station
+        engine.station = DeviceContext.create(engine)
+    station: DeviceContext = engine.station
     gpu = station.gpu(job.device)
     yield from gpu.within(_steps(engine, call, job, station, gpu))
     job.recv.write_back()
 
 
-def _steps(engine: "Engine", call: Call, job: Job, station: Any, gpu: Any) -> Program:
+def _steps(engine: "Engine", call: Call, job: DeviceJob, station: Any, gpu: Any) -> Program:
     for each in (job.send,) if job.send is job.recv else (job.send, job.recv):
         if not each.ready.done:
             yield _Over(each.ready)
@@ -88,7 +88,7 @@ def _scatter(engine: "Engine", call: Call, ring: Ring, gpu: Any, send: NDArray[A
 class _Wide:
     """float32 copies of 16-bit floats: sums of them are made in float32."""
 
-    def __init__(self, job: Job, gpu: Any, send: NDArray[Any], recv: NDArray[Any]) -> None:
+    def __init__(self, job: DeviceJob, gpu: Any, send: NDArray[Any], recv: NDArray[Any]) -> None:
         self._job, self._gpu = job, gpu
         with gpu.summing():
             self._send = halves.widen(job.send.work, job.halves)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from psgd.collectives.together import together
+from psgd.collectives.mpi.agreement import together
 from psgd.kernels.errors import UsageError
 
 

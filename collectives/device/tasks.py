@@ -6,7 +6,7 @@ with the chain that waits for it. So what a round costs does not grow with what 
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from psgd.collectives.channel import Test
+from psgd.collectives.mpi.wait import Test
 
 Steps = Generator[Test, None, None]
 _ROUNDS = 16  # before whoever waits looks after other things

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.compiled import layout
-from psgd.collectives.operations import Operation, operation_name
+from psgd.collectives.shm import layout
+from psgd.collectives.arguments.operations import Operation, operation_name
 from psgd.kernels.errors import AgreedContractError, AgreedUsageError, Error
 
 CALLS = (

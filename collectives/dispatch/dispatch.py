@@ -2,21 +2,13 @@
 
 from mpi4py import MPI
 
-from psgd.collectives import contract
-from psgd.collectives.algorithms import (
-    barrier,
-    binomial,
-    chain,
-    hierarchical,
-    native,
-    rabenseifner,
-    recursive_doubling,
-    ring,
-)
-from psgd.collectives.algorithms import shared as shared_memory
-from psgd.collectives.calls import Call
-from psgd.collectives.channel import Mismatch
-from psgd.collectives.engine import Engine, Program
+from psgd.collectives.dispatch import contract
+from psgd.collectives.algorithms import barrier, binomial, chain, hierarchical, native, rabenseifner, recursive_doubling, ring
+from psgd.collectives.algorithms import intranode as shared_memory
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.mpi.agreement import Mismatch
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.mpi.wait import Steps
 from psgd.kernels.errors import UsageError
 
 SEGMENT_BYTES = 256 * 1024  # at most
@@ -42,7 +34,7 @@ MESSAGES = {
 }
 
 
-def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: str, sign: int) -> Program:
+def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: str, sign: int) -> Steps:
     """Carries out one call, on all ranks alike.
 
     Args:
@@ -80,8 +72,8 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
     call.done()
 
 
-def _on_device(engine: Engine, call: Call) -> Program:
-    from psgd.collectives.device import program as device
+def _on_device(engine: Engine, call: Call) -> Steps:
+    from psgd.collectives.device import execute as device
 
     if engine.local:
         yield from shared_memory.agree(engine)
@@ -91,7 +83,7 @@ def _on_device(engine: Engine, call: Call) -> Program:
     yield from device.run(engine, call)
 
 
-def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Program:
+def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Steps:
     if call is None:
         engine.tell(text)
         yield from shared_memory.agree(engine)
@@ -106,7 +98,7 @@ def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Pr
         yield from shared_memory.run(engine, call, algorithm)
 
 
-def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
+def _over_messages(engine: Engine, call: Call, algorithm: str) -> Steps:
     engine.took = (algorithm, "mpi" if algorithm == "native" else "messages")
     if algorithm == "native":
         if engine.lane == 0:
@@ -135,7 +127,7 @@ def _over_messages(engine: Engine, call: Call, algorithm: str) -> Program:
         yield from ring.reduce_scatter(channel, send, recv, call.ranges(engine.size), op, _segment(engine, call))
 
 
-def _move(engine: Engine, call: Call, algorithm: str) -> Program:
+def _move(engine: Engine, call: Call, algorithm: str) -> Steps:
     """What moves data without combining any."""
     assert call.recv is not None
     if call.verb != "Bcast":
@@ -147,7 +139,7 @@ def _move(engine: Engine, call: Call, algorithm: str) -> Program:
         yield from binomial.bcast(engine.channel, call.recv, call.root)
 
 
-def _native_later(engine: Engine, call: Call) -> Program:
+def _native_later(engine: Engine, call: Call) -> Steps:
     """The same for the verbs that can be started, without blocking."""
     send, recv, op = call.send, call.recv, call.op
     assert send is not None and recv is not None

@@ -11,16 +11,19 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import contract
-from psgd.collectives.channel import Channel, Mismatch, Test
-from psgd.collectives.compiled import layout
-from psgd.collectives.control import LEFT, Control
-from psgd.collectives.node import Node, address_of
-from psgd.collectives.requests import keep_for_ever
-from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
-from psgd.collectives.variables import Variables
-from psgd.collectives.waiting import Waiter
-from psgd.collectives.watch import Watch
+from psgd.collectives.dispatch import contract
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.agreement import Mismatch
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.shm import layout
+from psgd.collectives.dispatch.errors import LEFT, Control
+from psgd.collectives.shm.registered import Node
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
+from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
+from psgd.collectives.mpi.env import Variables
+from psgd.collectives.mpi.wait import Waiter
+from psgd.collectives.mpi.watchdog import Watch
 from psgd.kernels.errors import AgreedError, ContractError, PeerLostError
 
 Program = Generator[Test, None, None]
@@ -126,7 +129,7 @@ class Engine:
     def last(self) -> tuple[str, str]:
         """Algorithm and transport of the last call."""
         if self.took is None and self.node is not None:
-            from psgd.collectives.algorithms.shared import PATHS
+            from psgd.collectives.algorithms.intranode import PATHS
 
             return PATHS.get(int(self._state[layout.PATH]), ("inline", "shared"))
         return self.took or ("", "")

@@ -6,10 +6,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import contract
-from psgd.collectives.compiled import layout
-from psgd.collectives.tags import Tag
-from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
+from psgd.collectives.dispatch import contract
+from psgd.collectives.shm import layout
+from psgd.collectives.mpi.tags import Tag
+from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
 from psgd.kernels.errors import AgreedContractError, Error, PeerLostError
 
 FAILED, WAITING, LEFT = 1, 2, 3

@@ -12,10 +12,11 @@ from queue import SimpleQueue
 
 from mpi4py import MPI
 
-from psgd.collectives.channel import Test
-from psgd.collectives.engine import Engine, Program
-from psgd.collectives.waiting import Waiter
-from psgd.collectives.watch import BACKGROUND
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.mpi.wait import Steps
+from psgd.collectives.mpi.wait import Waiter
+from psgd.collectives.mpi.watchdog import BACKGROUND
 
 _THREAD_SPINS = 20_000  # about 0.5 ms: a thread that looks up rarely leaves Python to the caller
 _TICK_S = 0.1
@@ -24,7 +25,7 @@ _TICK_S = 0.1
 class Request:
     """A collective that is under way. Its buffers are psgd's until it is done."""
 
-    def __init__(self, queue: "Queue", program: Program) -> None:
+    def __init__(self, queue: "Queue", program: Steps) -> None:
         self._queue = queue
         self.program = program
         self.test: Test | None = None
@@ -83,7 +84,7 @@ class Queue:
         if self.threaded:
             engine.share_the_interpreter(_THREAD_SPINS)
 
-    def start(self, program: Program) -> Request:
+    def start(self, program: Steps) -> Request:
         """Takes a call on. Does not block."""
         request = Request(self, program)
         if self.threaded:

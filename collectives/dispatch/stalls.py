@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from mpi4py import MPI
 
-from psgd.collectives import contract
-from psgd.collectives.channel import Mismatch
-from psgd.collectives.compiled import layout
-from psgd.collectives.control import WAITING
+from psgd.collectives.dispatch import contract
+from psgd.collectives.mpi.agreement import Mismatch
+from psgd.collectives.shm import layout
+from psgd.collectives.dispatch.errors import WAITING
 from psgd.kernels.errors import PeerLostError
 
 if TYPE_CHECKING:
-    from psgd.collectives.engine import Engine
+    from psgd.collectives.dispatch.engine import Engine
 
 _LOOK_S = 0.1
 _STALL_REPORT_S = 2.0
@@ -125,7 +125,7 @@ class Watch:
             os._exit(1)  # under ULFM the abort of one rank lets the others run
 
     def _see_aborts(self) -> None:
-        from psgd.collectives.compiled import direct
+        from psgd.collectives.shm import direct
 
         engine, node = self._engine, self._engine.node
         assert node is not None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.contract import ALGORITHMS, CALLS
+from psgd.collectives.arguments.descriptor import ALGORITHMS, CALLS
 from psgd.kernels.errors import AgreedUsageError
 
 FORMAT = 1

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives import contract
-from psgd.collectives.algorithms.shared import METHODS
-from psgd.collectives.compiled import layout
-from psgd.collectives.compiled.collective import run
-from psgd.collectives.engine import Engine
-from psgd.collectives.node import address_of
-from psgd.collectives.tuning import Limits
+from psgd.collectives.dispatch import contract
+from psgd.collectives.algorithms.intranode import METHODS
+from psgd.collectives.shm import layout
+from psgd.collectives.shm.collective import run
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.dispatch.tuning import Limits
 
 Form = tuple[int, int, tuple[int, ...]]
 """What calls of one verb, dtype, operation and root share: signature, bytes of an element, words from ACTIONS on."""

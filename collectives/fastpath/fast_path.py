@@ -8,11 +8,11 @@ errors of its own for them. Both publish the same line, so ranks that go differe
 from collections.abc import Callable
 from typing import Any
 
-from psgd.collectives.algorithms.shared import METHODS
-from psgd.collectives.engine import Engine
-from psgd.collectives.quick.move import Allgather, Barrier, Bcast
-from psgd.collectives.quick.reduce import Allreduce, ReduceScatterBlock
-from psgd.collectives.tuning import Limits
+from psgd.collectives.algorithms.intranode import METHODS
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.fastpath.movements import Allgather, Barrier, Bcast
+from psgd.collectives.fastpath.reductions import Allreduce, ReduceScatterBlock
+from psgd.collectives.dispatch.tuning import Limits
 
 
 class Quick:

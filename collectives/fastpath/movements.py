@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives import contract
-from psgd.collectives.arrays import KINDS
-from psgd.collectives.compiled import layout
-from psgd.collectives.engine import Engine
-from psgd.collectives.quick.way import Form, Way, apart, equal_chunks, one_chunk, plain
-from psgd.collectives.tuning import Limits
+from psgd.collectives.dispatch import contract
+from psgd.collectives.arguments.view import KINDS
+from psgd.collectives.shm import layout
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.fastpath.fast_call import Form, FastCall, apart, equal_chunks, one_chunk, plain
+from psgd.collectives.dispatch.tuning import Limits
 
 _address, _IN_PLACE = MPI.Get_address, MPI.IN_PLACE
 _BYTES = (layout.GATHERS, 0, 0, -1, 1, 0)  # the words from ACTIONS: elements are bytes to the kernel
 
 
-class Allgather(Way):
+class Allgather(FastCall):
     """Allgather, out of place and in place."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
@@ -47,7 +47,7 @@ class Allgather(Way):
         return True
 
 
-class Bcast(Way):
+class Bcast(FastCall):
     """Bcast."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
@@ -77,7 +77,7 @@ class Bcast(Way):
         return form
 
 
-class Barrier(Way):
+class Barrier(FastCall):
     """Barrier: lines only."""
 
     def __init__(self, engine: Engine) -> None:

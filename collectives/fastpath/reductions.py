@@ -6,13 +6,14 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import contract, operations
-from psgd.collectives.arrays import KINDS
-from psgd.collectives.compiled import layout
-from psgd.collectives.engine import Engine
-from psgd.collectives.quick.way import Form, Way, apart, equal_chunks, plain
-from psgd.collectives.split import first_of
-from psgd.collectives.tuning import Limits
+from psgd.collectives.dispatch import contract
+from psgd.collectives.arguments import operations
+from psgd.collectives.arguments.view import KINDS
+from psgd.collectives.shm import layout
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.fastpath.fast_call import Form, FastCall, apart, equal_chunks, plain
+from psgd.collectives.mpi.split import first_of
+from psgd.collectives.dispatch.tuning import Limits
 from psgd.kernels.reduce import arithmetic
 
 _address, _IN_PLACE = MPI.Get_address, MPI.IN_PLACE
@@ -21,11 +22,11 @@ _OPERATIONS = {id(name): operation for name, operation in zip(_NAMED, operations
 """By the very objects that callers pass: others that mean the same go the long way."""
 
 
-class _Reduction(Way):
+class _Reduction(FastCall):
     """A verb that combines.
 
     Args:
-        engine, limits: as of a Way.
+        engine, limits: as of a FastCall.
         verb: its name.
         actions: of `layout`.
     """

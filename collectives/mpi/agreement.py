@@ -6,8 +6,8 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives import contract
-from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
+from psgd.collectives.dispatch import contract
+from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
 from psgd.kernels.errors import AgreedUsageError, Error, UsageError
 
 Made = TypeVar("Made")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives import variables
+from psgd.collectives.mpi import env
 
 OFFSET = 64  # the token's place; the array behind it starts a cache line
 _TOKEN_BYTES = 16
@@ -28,7 +28,7 @@ def enabled() -> bool:
     Raises:
         UsageError: that variable is neither 0 nor 1.
     """
-    return variables.shared() and hasattr(os, "memfd_create")
+    return env.shared() and hasattr(os, "memfd_create")
 
 
 class SharedArray:

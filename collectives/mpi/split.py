@@ -1,6 +1,6 @@
 """Cutting a range of elements into near-equal parts."""
 
-from psgd.collectives.compiled.layout import ALIGN_BYTES
+from psgd.collectives.mpi.split import ALIGN_BYTES
 
 
 def split(n: int, parts: int, align: int = 1) -> list[range]:

@@ -1,18 +1,7 @@
 """One collective call in shared memory, from its line to its end, in one kernel."""
 
-from psgd.collectives.compiled import direct, inline, layout, slots
-from psgd.collectives.compiled.steps import (
-    agreed,
-    all_greeted,
-    all_reached,
-    first_of,
-    length_of,
-    line,
-    memcpy,
-    publish,
-    put,
-    word,
-)
+from psgd.collectives.shm import direct, inline, layout, slots
+from psgd.collectives.shm.steps import agreed, all_greeted, all_reached, first_of, length_of, line, memcpy, publish, put, word
 from psgd.kernels.jit import kernel, part
 
 # Phases of a call, kept in the state.

@@ -10,19 +10,8 @@ Cost a rank, for P ranks and S bytes: S read and (P - 1)/P S written or fetched;
 import numpy as np
 from numba import types
 
-from psgd.collectives.compiled import layout
-from psgd.collectives.compiled.steps import (
-    combine,
-    finish,
-    first_of,
-    length_of,
-    line,
-    memcpy,
-    put,
-    reached,
-    region,
-    word,
-)
+from psgd.collectives.shm import layout
+from psgd.collectives.shm.steps import combine, finish, first_of, length_of, line, memcpy, put, reached, region, word
 from psgd.kernels import atomic
 from psgd.kernels.jit import kernel, part
 from psgd.kernels.reduce import ADD_ALL, SUM, calculate

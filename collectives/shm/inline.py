@@ -1,7 +1,7 @@
 """Small collectives: each rank's data travels right behind its line, so that one exchange does it all."""
 
-from psgd.collectives.compiled import layout
-from psgd.collectives.compiled.steps import combine, finish, first_of, length_of, line, memcpy, word
+from psgd.collectives.shm import layout
+from psgd.collectives.shm.steps import combine, finish, first_of, length_of, line, memcpy, word
 from psgd.kernels.jit import part
 
 

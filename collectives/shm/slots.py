@@ -10,19 +10,8 @@ costs several times as much as writing to lines that only the last-level cache h
 Cost a rank, for P ranks and S bytes: 2 (P - 1)/P S copied into slots and as much out of them, in the last-level cache.
 """
 
-from psgd.collectives.compiled import layout
-from psgd.collectives.compiled.steps import (
-    all_reached,
-    combine,
-    finish,
-    first_of,
-    length_of,
-    memcpy,
-    publish,
-    put,
-    region,
-    word,
-)
+from psgd.collectives.shm import layout
+from psgd.collectives.shm.steps import all_reached, combine, finish, first_of, length_of, memcpy, publish, put, region, word
 from psgd.kernels.jit import part
 
 

@@ -2,7 +2,7 @@
 
 from numba import types
 
-from psgd.collectives.compiled import layout
+from psgd.collectives.shm import layout
 from psgd.kernels import atomic
 from psgd.kernels.jit import part
 from psgd.kernels.reduce import COMBINE, DIVIDE, calculate

@@ -16,9 +16,9 @@ from psgd.arguments import whole_number
 from psgd.checkpoint.state import State
 from psgd.client import Client
 from psgd.collectives import Communicator
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.progress import Request
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import ALIGN_BYTES
+from psgd.collectives.dispatch.nonblocking import Request
+from psgd.collectives.mpi.split import split
 from psgd.device_vectors import on_device, registered
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 from psgd.peers import Peers, distance, keeping, rounds
 from psgd.peers.cuts import Cuts
 from psgd.peers.flood import APPLIED, KIND, ORIGIN, SAMPLES, STOP, VALUE, VALUE2, Flood, Kind, Message

@@ -22,8 +22,8 @@ from psgd import collectives
 from psgd.agreement import gather
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.collectives import traffic
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi import byte_counts
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import UsageError
 from psgd.keyed import generator
 from psgd.peers import Peers, distance, keeping, rounds
@@ -222,7 +222,7 @@ class Gossip(Cuts):
         """Gives all the mean of all, and measures how far they were from it."""
         own = self.params.copy()
         self._together.Allreduce(MPI.IN_PLACE, self.params, collectives.MEAN)
-        nbytes = traffic.allreduce(self._workers.size, own.nbytes)
+        nbytes = byte_counts.allreduce(self._workers.size, own.nbytes)
         self.bytes_sent, self.bytes_received = (
             self.exchanges.bytes_sent + nbytes,
             self.exchanges.bytes_received + nbytes,

@@ -29,7 +29,7 @@ from psgd.agreement import gather
 from psgd.arguments import whole_number
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels import hogwild as kernels
 from psgd.kernels.errors import UsageError
 from psgd.peers import Peers, keeping

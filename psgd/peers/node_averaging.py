@@ -5,7 +5,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd import collectives
-from psgd.collectives import traffic
+from psgd.collectives.mpi import byte_counts
 from psgd.kernels import accumulate
 from psgd.peers.sums import Sums
 
@@ -68,8 +68,8 @@ class NodeAveraging:
         np.copyto(self._found, self._params)
         accumulate.weigh(self._average, self._found, self._weight())
         self._comm.Allreduce(MPI.IN_PLACE, self._average)
-        self.bytes_sent += traffic.allreduce(self._comm.size, self._average.nbytes)
-        self.bytes_sent += traffic.allgather(self._comm.size, self._mine.nbytes)
+        self.bytes_sent += byte_counts.allreduce(self._comm.size, self._average.nbytes)
+        self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         if all_done:
             np.copyto(self._params, self._average)
         else:

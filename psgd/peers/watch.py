@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.alarm import Alarm
-from psgd.collectives.node import ranks_of_node
+from psgd.collectives.mpi.node import ranks_of_node
 from psgd.kernels.errors import PeerLostError
 
 _LOOK_S = 0.1

@@ -11,9 +11,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import shared
-from psgd.collectives.compiled import layout
-from psgd.collectives.together import together
+from psgd.collectives.mpi import shared_memory
+from psgd.collectives.shm import layout
+from psgd.collectives.mpi.agreement import together
 
 _WORDS = 4  # of an address: process, file, token
 
@@ -50,7 +50,7 @@ class Node:
     def create(cls, comm: MPI.Intracomm, ranks: list[int]) -> "Node | None":
         """Shares a region with each rank of the node, or finds that some rank of `comm` cannot. Collective, blocks."""
         node = cls(comm, ranks)
-        if not _all(comm, shared.enabled()) or node._register(2 * layout.REGION_BYTES) is None:
+        if not _all(comm, shared_memory.enabled()) or node._register(2 * layout.REGION_BYTES) is None:
             return None
         node.reads = node._try_reading()
         return node
@@ -157,7 +157,7 @@ class Node:
 
     def _try_reading(self) -> bool:
         """Finds out whether every rank of the communicator can read its node's private memory."""
-        from psgd.collectives.compiled import direct
+        from psgd.collectives.shm import direct
 
         secret = np.array([int.from_bytes(os.urandom(7), "little")], np.int64)
         everyone = np.empty((self._comm.size, 2), np.int64)
@@ -188,11 +188,11 @@ def share_memory(
     Returns:
         Each of the node's ranks' memory, or None on all ranks where one could not; and their processes.
     """
-    own: shared.SharedArray | None = None
+    own: shared_memory.SharedArray | None = None
     words = np.zeros(_WORDS, np.int64)
     words[1] = -1
     with contextlib.suppress(OSError, ValueError, OverflowError, MemoryError):
-        own = shared.SharedArray(nbytes, np.uint8)
+        own = shared_memory.SharedArray(nbytes, np.uint8)
         address = own.address()
         words[:2] = address["process"], address["file"]
         words[2:] = np.frombuffer(bytes.fromhex(str(address["token"])), np.int64)
@@ -205,7 +205,7 @@ def share_memory(
         if rank == comm.rank:
             theirs.append(own.array if own is not None else None)
         else:
-            theirs.append(shared.attach({"process": process, "file": file, "token": token}, nbytes, np.uint8))
+            theirs.append(shared_memory.attach({"process": process, "file": file, "token": token}, nbytes, np.uint8))
     fine = _all(comm, all(memory is not None for memory in theirs))
     if own is not None:
         own.seal()
