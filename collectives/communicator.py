@@ -10,20 +10,19 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives.dispatch import contract, tuning
-from psgd.collectives.arguments import parse
 from psgd.collectives.algorithms import intranode
+from psgd.collectives.arguments import descriptor, parse
 from psgd.collectives.arguments.call import Call
+from psgd.collectives.dispatch import tuning
+from psgd.collectives.dispatch.dispatch import available, check_algorithm, steps
 from psgd.collectives.dispatch.engine import Engine
-from psgd.collectives.mpi.wait import Steps
-from psgd.collectives.shm.registered import Node
-from psgd.collectives.mpi.node import ranks_of_node
-from psgd.collectives.dispatch.dispatch import available, check_algorithm, program
-from psgd.collectives.dispatch.nonblocking import RequestQueue, Request
+from psgd.collectives.dispatch.nonblocking import Request, RequestQueue
 from psgd.collectives.fastpath.fast_path import FastPath
 from psgd.collectives.mpi.agreement import together
 from psgd.collectives.mpi.env import Variables
-from psgd.collectives.mpi.wait import cores_per_rank
+from psgd.collectives.mpi.node import ranks_of_node
+from psgd.collectives.mpi.wait import Steps, cores_per_rank
+from psgd.collectives.shm.registered import Node
 from psgd.kernels.errors import AgreedUsageError, UsageError
 
 
@@ -88,7 +87,7 @@ class Communicator:
         self.nodes = len(leaders)
         self._hierarchical = self._node is not None and not blocking.local and self.nodes < self.size
         self._limits: dict[str, tuning.Limits] = {}
-        self._quick = FastPath(blocking, self._limits_of)
+        self._fast = FastPath(blocking, self._limits_of)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "comm":
@@ -136,7 +135,7 @@ class Communicator:
             stream: of CuPy, PyTorch or Numba, or its address: the work on it so far is waited for before device arrays
                 are read or written; by default that on their library's current stream. The result is there on return.
         """
-        if algorithm is None and self._quick.allreduce(sendbuf, recvbuf, op):
+        if algorithm is None and self._fast.allreduce(sendbuf, recvbuf, op):
             return
         self._run("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
 
@@ -176,13 +175,13 @@ class Communicator:
         stream: Any = None,
     ) -> None:
         """Reduces everyone's values; each rank gets an equal block of the result."""
-        if algorithm is None and self._quick.reduce_scatter_block(sendbuf, recvbuf, op):
+        if algorithm is None and self._fast.reduce_scatter_block(sendbuf, recvbuf, op):
             return
         self._run("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm, stream)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers equal blocks of all ranks on all ranks."""
-        if algorithm is None and self._quick.allgather(sendbuf, recvbuf):
+        if algorithm is None and self._fast.allgather(sendbuf, recvbuf):
             return
         self._run("Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
 
@@ -192,13 +191,13 @@ class Communicator:
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Copies the root's values to all ranks."""
-        if algorithm is None and self._quick.bcast(buf, root):
+        if algorithm is None and self._fast.bcast(buf, root):
             return
         self._run("Bcast", lambda: parse.bcast(self.size, self.rank, buf, root), algorithm, stream)
 
     def Barrier(self) -> None:
         """Returns once all ranks have called it."""
-        if self._quick.barrier():
+        if self._fast.barrier():
             return
         self._run("Barrier", lambda: Call("Barrier"), None)
 
@@ -273,8 +272,9 @@ class Communicator:
         if self._node is None:
             return np.zeros(call.shape, dtype)
         memory = self._node.register(call.count)
-        self._engine.remap()
-        self._queue.engine.remap()
+        for engine in (self._engine, self._queue.engine):
+            assert engine.shared is not None
+            engine.shared.remap()
         return memory.view(dtype).reshape(call.shape)
 
     def algorithm(self, verb: str, nbytes: int) -> str:
@@ -290,7 +290,7 @@ class Communicator:
             return
         self._queue.close()
         self._freed = True
-        self._quick = FastPath()
+        self._fast = FastPath()
         self._engine.free()
         if self._node is not None:
             self._node.close()
@@ -305,16 +305,14 @@ class Communicator:
 
     def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> None:
         self._check_usable()
-        self._engine.run(self._program(self._engine, verb, parse, algorithm, stream))
+        self._engine.run(self._steps(self._engine, verb, parse, algorithm, stream))
 
     def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Request:
         self._check_usable()
-        return self._queue.start(self._program(self._queue.engine, verb, parse, algorithm, stream))
+        return self._queue.start(self._steps(self._queue.engine, verb, parse, algorithm, stream))
 
-    def _program(
-        self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any
-    ) -> Steps:
-        """Parses a call and makes its program, which tells the other ranks if the arguments are wrong."""
+    def _steps(self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any) -> Steps:
+        """Parses a call and makes its steps, which report wrong arguments to the other ranks."""
         call, text = None, ""
         try:
             call = parse() if stream is None else _on_stream(stream, parse)
@@ -328,12 +326,12 @@ class Communicator:
             assert call is not None
             return _alone(call)
         if call is None:
-            return program(engine, verb, None, text, "?", 0)
+            return steps(engine, verb, None, text, "?", 0)
         name = algorithm or self._choose(engine, call)
-        sign = contract.signature(verb, call.kind, call.op, call.root, algorithm or "?")
+        sign = descriptor.signature(verb, call.kind, call.op, call.root, algorithm or "?")
         if call.job is not None:
-            sign |= contract.ON_DEVICE
-        return program(engine, verb, call, "", name, sign)
+            sign |= descriptor.ON_DEVICE
+        return steps(engine, verb, call, "", name, sign)
 
     def _choose(self, engine: Engine, call: Call) -> str:
         if call.op is not None and call.op.code < 0:

@@ -11,8 +11,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.mpi import byte_counts
 from psgd.collectives.communicator import Communicator
+from psgd.collectives.mpi import byte_counts
 from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.codec import Codec
 from psgd.kernels.errors import ContractError
@@ -36,7 +36,7 @@ class CompressedAllreduce:
 
     Attributes:
         codec: as given.
-        bytes_sent, bytes_received: of this rank, as `psgd.collectives.traffic` counts.
+        bytes_sent, bytes_received: of this rank, as `psgd.collectives.mpi.byte_counts` counts.
     """
 
     def __init__(self, comm: Communicator, codec: Codec) -> None:

@@ -15,8 +15,7 @@ from psgd.alarm import Alarm
 from psgd.arguments import whole_number
 from psgd.checkpoint.folder import Checkpoint
 from psgd.client import Client, LocalClient, MpiClient
-from psgd.collectives.mpi.split import ALIGN_BYTES
-from psgd.collectives.mpi.split import split
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.compression import Compression

@@ -8,14 +8,13 @@ from harness.channel import Guarded, values
 from mpi4py import MPI
 
 from psgd.collectives.algorithms import channel as module
-from psgd.collectives.dispatch import contract
-from psgd.collectives.arguments import operations
 from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments import descriptor, operations
 from psgd.collectives.mpi.agreement import Mismatch
-from psgd.collectives.shm import layout
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
+from psgd.collectives.shm import layout
 
-HEADER_BYTES = layout.LINE_BYTES
+HEADER_BYTES = layout.DESCRIPTOR_BYTES
 
 
 class Counting:
@@ -34,8 +33,8 @@ class Counting:
 
 
 def line(count=100, kind="float32"):
-    words = np.zeros(layout.LINE_WORDS, np.int64)
-    contract.fill(words, contract.signature("Allreduce", kind, operations.SUM_), count, (), 0)
+    words = np.zeros(layout.DESCRIPTOR_WORDS, np.int64)
+    descriptor.fill(words, descriptor.signature("Allreduce", kind, operations.SUM_), count, (), 0)
     return words
 
 

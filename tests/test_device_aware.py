@@ -16,7 +16,7 @@ def unset(monkeypatch):
     """No variable of this machine's has a say, and this process has loaded no library that does."""
     for name in ("PSGD_CUDA_AWARE", "MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA", "MVP_USE_CUDA"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(aware, "loaded", lambda: [])
+    monkeypatch.setattr(detect, "loaded", lambda: [])
     return monkeypatch
 
 
@@ -55,7 +55,7 @@ def test_ucx_with_its_cuda_parts_in_use_is_tried(unset, tmp_path, parts, loads, 
     if parts:
         cuda.parent.mkdir()
         cuda.touch()
-    unset.setattr(aware, "loaded", lambda: [ucx, *([cuda] if loads else [])])
+    unset.setattr(detect, "loaded", lambda: [ucx, *([cuda] if loads else [])])
     went, why = detect.decide(lambda: (True, "a trial went well"))
     assert went == verdict and word in why
 
@@ -63,7 +63,7 @@ def test_ucx_with_its_cuda_parts_in_use_is_tried(unset, tmp_path, parts, loads, 
 def test_what_a_trial_showed_is_kept(unset, tmp_path):
     unset.setenv("XDG_CACHE_HOME", str(tmp_path))
     runs = []
-    unset.setattr(trial, "run", lambda: runs.append(1) or (True, "it went well"))
+    unset.setattr(probe, "run", lambda: runs.append(1) or (True, "it went well"))
     assert detect._tried(UCX) == detect._tried(UCX) == (True, "it went well")
     assert len(runs) == 1
     (kept,) = (tmp_path / "psgd").iterdir()

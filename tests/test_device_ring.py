@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from psgd.collectives.arguments.operations import MAX_, MEAN_, SUM_
 from psgd.collectives.device import ring as rings
 from psgd.collectives.device.cuda_aware import CudaAwareMpi
-from psgd.collectives.device.tasks import DeviceEvent
 from psgd.collectives.device.staged import REGION_BYTES, Mailbox, Relay
+from psgd.collectives.device.tasks import DeviceEvent
 from psgd.collectives.mpi.node import share_memory
-from psgd.collectives.arguments.operations import MAX_, MEAN_, SUM_
 from psgd.collectives.mpi.split import split
 from psgd.kernels import reduce
 

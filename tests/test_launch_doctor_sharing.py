@@ -19,7 +19,7 @@ array = shared_memory.attach({memory.address()!r}, 3, "i8")
 print("yes" if array is not None and array.tolist() == [5, 6, 7] else "no")
 """
     shared, reads = sharing._meet()
-    assert shared_memory.split(",")[0] == child.output(code)
+    assert shared.split(",")[0] == child.output(code)
     monkeypatch.setenv("PSGD_SHARED", "0")
     assert sharing._meet() == ("no, switched off by PSGD_SHARED=0", reads)
 
@@ -59,7 +59,7 @@ def test_reasons(monkeypatch, told, expected):
     monkeypatch.setattr(sharing, "yama", lambda: "the container forbids it")
     shared, reads = sharing.checks()[:2]
     assert expected in reads.value
-    assert {shared_memory.state, reads.state} == {"warning"}
+    assert {shared.state, reads.state} == {"warning"}
     assert ("ptrace" in reads.mend) == ("process_vm_readv" in reads.value)
 
 

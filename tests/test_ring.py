@@ -15,8 +15,8 @@ from harness.channel import (
 from harness.channel import expected as oracle
 from mpi4py import MPI
 
-from psgd.collectives.arguments import operations
 from psgd.collectives.algorithms import ring
+from psgd.collectives.arguments import operations
 from psgd.collectives.mpi.split import split
 
 SUM = operations.resolve(MPI.SUM)

@@ -7,16 +7,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives.dispatch import contract
-from psgd.collectives.shm import layout
+from psgd.collectives.arguments.descriptor import agree
+from psgd.collectives.mpi.agreement import Mismatch
 from psgd.collectives.mpi.tags import Tag
+from psgd.collectives.mpi.wait import Test
+from psgd.collectives.shm import layout
 
-Test = Callable[[], bool]
 LIMIT = 2**30  # elements in one message: MPI counts them in 32 bits
-
-
-class Mismatch(Exception):
-    """A peer's header does not agree with this rank's call."""
 
 
 class Channel:
@@ -36,31 +33,31 @@ class Channel:
         self._ranks = list(range(comm.size)) if ranks is None else list(ranks)
         self.size = len(self._ranks)
         self.rank = self._ranks.index(comm.rank)
-        self._line: NDArray[np.int64] | None = None
+        self._descriptor: NDArray[np.int64] | None = None
         self._sent: set[int] = set()
         self._firsts: dict[int, _First] = {}
         self._scratch: dict[str, NDArray[np.uint8]] = {}
 
-    def begin(self, line: NDArray[np.int64] | None, call: int = 0) -> None:
+    def begin(self, descriptor: NDArray[np.int64] | None, call: int = 0) -> None:
         """Begins a call.
 
         Args:
-            line: its first messages carry a copy; None sends no headers, where ranks agreed already.
+            descriptor: its first messages carry a copy; None sends no headers, where ranks agreed already.
             call: its number, the same on all ranks: a message left over from another one is noticed.
         """
-        self._line = None if line is None else line.copy()
-        if self._line is not None:
-            self._line[layout.CALL] = call
+        self._descriptor = None if descriptor is None else descriptor.copy()
+        if self._descriptor is not None:
+            self._descriptor[layout.CALL] = call
         self._sent.clear()
         self._firsts.clear()
 
     def send(self, to: int, data: NDArray[Any]) -> Test:
         """Starts to send a 1-D contiguous array, which must stay as it is until the test is true."""
         rank = self._ranks[to]
-        if self._line is None or to in self._sent:
+        if self._descriptor is None or to in self._sent:
             return self._sending(rank, data)
         self._sent.add(to)
-        first = self._comm.Isend(self._line, rank, Tag.DATA)
+        first = self._comm.Isend(self._descriptor, rank, Tag.DATA)
         second = self._sending(rank, data)
         return _Both(first.Test, second)
 
@@ -70,13 +67,13 @@ class Channel:
         The test raises Mismatch where the header that came with it tells of another call.
         """
         rank = self._ranks[source]
-        if self._line is None:
+        if self._descriptor is None:
             return self._receiving(rank, into)
         first = self._firsts.get(source)
         if first is None:
-            header = np.empty(layout.LINE_WORDS, np.int64)
+            header = np.empty(layout.DESCRIPTOR_WORDS, np.int64)
             test = self._comm.Irecv(header, rank, Tag.DATA).Test
-            first = self._firsts[source] = _First(test, header, self._line)
+            first = self._firsts[source] = _First(test, header, self._descriptor)
         return first.then(lambda: self._receiving(rank, into))
 
     def poll(self) -> None:
@@ -135,12 +132,12 @@ class _First:
     that are asked for meanwhile start in their order, since messages are matched in the order of their receives.
     """
 
-    __slots__ = ("_header", "_line", "_test", "_waiting")
+    __slots__ = ("_descriptor", "_header", "_test", "_waiting")
 
-    def __init__(self, test: Test, header: NDArray[np.int64], line: NDArray[np.int64]) -> None:
+    def __init__(self, test: Test, header: NDArray[np.int64], descriptor: NDArray[np.int64]) -> None:
         self._test = test
         self._header = header
-        self._line = line
+        self._descriptor = descriptor
         self._waiting: list[_Later] | None = []
 
     def then(self, start: Callable[[], Test]) -> Test:
@@ -157,8 +154,8 @@ class _First:
             return True
         if not self._test():
             return False
-        ours, theirs = self._line, self._header
-        if ours[layout.CALL] != theirs[layout.CALL] or not contract.agree(ours, theirs):
+        ours, theirs = self._descriptor, self._header
+        if ours[layout.CALL] != theirs[layout.CALL] or not agree(ours, theirs):
             raise Mismatch
         waiting, self._waiting = self._waiting, None
         for later in waiting:

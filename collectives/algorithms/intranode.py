@@ -1,21 +1,19 @@
-"""Collectives in a node's shared memory: inline with the lines, through slots, or directly between the arrays.
+"""Collectives in a node's shared memory: inline with the descriptors, through slots, or directly between the arrays.
 
-inline: at most 64 KiB a rank, one step. slots: any private memory, copied through the cache (compiled/slots.py).
-direct: registered memory, or private memory that peers can read: read where it lies (compiled/direct.py). All three
+inline: at most 64 KiB a rank, one step. slots: any private memory, copied through the cache (shm/slots.py).
+direct: registered memory, or private memory that peers can read: read where it lies (shm/direct.py). All three
 combine values in rank order, so their results have the same bits.
 """
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psgd.collectives.arguments.call import Call
-from psgd.collectives.shm import collective, layout
 from psgd.collectives.mpi.node import address_of
+from psgd.collectives.mpi.wait import Steps
+from psgd.collectives.shm import layout
+from psgd.collectives.shm.shared_channel import SharedChannel
 from psgd.kernels.reduce import arithmetic
-
-if TYPE_CHECKING:
-    from psgd.collectives.dispatch.engine import Engine
-    from psgd.collectives.mpi.wait import Steps
 
 _WHOLE = ("Allreduce", "Reduce")
 _pack_places: Any = struct.Struct("6q").pack_into
@@ -30,22 +28,28 @@ PATHS = {
 
 
 def fits_inline(call: Call) -> bool:
-    """Whether what any rank has to say fits behind its line. The same on all ranks."""
+    """Whether the data of every rank fits behind its descriptor. The same on all ranks."""
     return (call.nbytes if call.op is not None else call.longest) <= layout.INLINE_BYTES
 
 
-def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
-    """Runs a call whose line is filled, lines included.
+def run(shared: SharedChannel, call: Call, algorithm: str) -> Steps:
+    """Runs a call whose descriptor is filled; exchanges the descriptors first.
 
     What all ranks registered is taken directly unless it travels inline; where private memory cannot be read, slots
     stand in for `direct`.
 
     Raises:
-        AgreedError: lines differ or some rank's arguments are wrong.
+        AgreedError: descriptors differ or some rank's arguments are wrong.
         PeerLostError: a peer's memory cannot be read any more.
     """
-    node = engine.node
-    assert node is not None
+    table = fill(shared, call, algorithm)
+    yield from shared.run(shared.node.reads)
+    del table  # the kernel has read it to here
+
+
+def fill(shared: SharedChannel, call: Call, algorithm: str) -> object:
+    """Writes the words of a call behind its descriptor. Returns what must live until the call is done."""
+    node = shared.node
     send, recv, op, item = call.send, call.recv, call.op, call.itemsize
     scatters = op is not None and call.verb not in _WHOLE
     source = 0 if send is None else address_of(send)
@@ -54,38 +58,37 @@ def run(engine: "Engine", call: Call, algorithm: str) -> "Program":
         own = call.ranges(node.size)[node.rank]
         if recv is None:  # not the root: its chunk of the result stays here until it is fetched
             assert send is not None
-            chunk = address_of(engine.channel.scratch("chunk", len(own), send.dtype))
+            chunk = address_of(shared.scratch(len(own), send.dtype))
             into = chunk - own.start * item  # others look for the chunk where it would lie in the whole
         elif not scatters:
             chunk += own.start * item
     sent = node.find(source, send.nbytes) if send is not None and algorithm != "inline" else (-1, 0)
     received = node.find(into, recv.nbytes) if recv is not None and algorithm != "inline" else (-1, 0)
     table = call.table()
-    _pack_places(engine.block, 8 * layout.SEND, source, *sent, into, *received)
+    _pack_places(shared.block, 8 * layout.SEND, source, *sent, into, *received)
     _pack_call(
-        engine.block,
+        shared.block,
         8 * layout.FROM,
         *(source, into, chunk, METHODS[algorithm], 0 if table is None else address_of(table)),
         (0 if op is None else layout.REDUCES) | (0 if scatters else layout.GATHERS),
         0 if op is None else op.code,
-        engine.size if op is not None and op.mean else 0,
+        node.size if op is not None and op.mean else 0,
         call.root if call.verb == "Reduce" else -1,
         item,
         0 if op is None or send is None else arithmetic(send.dtype),
     )
-    yield from engine.kernel(lambda: collective.run(*engine.addresses, node.reads, engine.spins))
-    del table  # the kernel has read it to here
+    return table
 
 
-def agree(engine: "Engine") -> "Program":
-    """Exchanges lines only, between the ranks of the node.
+def agree(shared: SharedChannel) -> Steps:
+    """Exchanges descriptors only, between the ranks of the node.
 
     Raises:
-        AgreedError: lines differ or some rank's arguments are wrong.
+        AgreedError: descriptors differ or some rank's arguments are wrong.
     """
-    engine.block[layout.METHOD] = layout.AGREE
-    engine.block[layout.ITEM] = 1
-    yield from engine.kernel(lambda: collective.run(*engine.addresses, False, engine.spins))
+    shared.block[layout.METHOD] = layout.AGREE
+    shared.block[layout.ITEM] = 1
+    yield from shared.run(False)
 
 
 def copy_own(call: Call, own: range) -> None:

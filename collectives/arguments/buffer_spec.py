@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.arguments.view import BFLOAT16, KINDS, View
 from psgd.collectives.arguments.host_arrays import view
+from psgd.collectives.arguments.view import BFLOAT16, KINDS, View
 from psgd.kernels.errors import UsageError
 
 _EXTRA_CODES = {  # element types for which an MPI need not have a datatype

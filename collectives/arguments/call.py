@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.mpi.split import ALIGN_BYTES
 from psgd.collectives.arguments.operations import Operation
-from psgd.collectives.mpi.split import split
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
 
 
 class Call:
@@ -28,7 +27,7 @@ class Call:
         longest: bytes of the longest chunk where `lengths` says them, else `nbytes`. The same on all ranks.
         count: elements that must be the same number on all ranks.
         shape: for reports.
-        tells: a word that must agree, see contract.fingerprint.
+        mark: a word that must agree, see descriptor.fingerprint.
         finish: called after the collective has ended, in order: results go back to the caller's memory.
         job: what the ring on GPUs needs beside that; None where arrays are on the host. `send` and `recv` are device
             addresses then, which the host must not read.
@@ -50,7 +49,7 @@ class Call:
             "shape",
             "starts",
         ),
-        *("tells", "verb"),
+        *("mark", "verb"),
     )
 
     def __init__(
@@ -66,7 +65,7 @@ class Call:
         lengths: Sequence[int] = (),
         count: int = 0,
         shape: tuple[int, ...] = (),
-        tells: int = 0,
+        mark: int = 0,
     ) -> None:
         self.verb = verb
         self.kind = kind
@@ -78,7 +77,7 @@ class Call:
         self.lengths = lengths
         self.count = count
         self.shape = shape
-        self.tells = tells
+        self.mark = mark
         self.finish: list[Callable[[], None]] = []
         self.job: Any = None
         item = self.itemsize

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.arguments.view import BFLOAT16, KINDS, View
-from psgd.collectives.device.cuda import phantom
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import UsageError
 
@@ -229,3 +228,18 @@ def _stream() -> Any:
     if device not in _streams:
         _streams[device] = cupy.cuda.Stream(non_blocking=True)
     return _streams[device]
+
+
+def phantom(address: int, size: int, dtype: np.dtype[Any], owner: Any) -> NDArray[Any]:
+    """A 1-D NumPy array over device addresses, for address arithmetic alone. It keeps `owner` alive."""
+    if size == 0:
+        return np.empty(0, dtype)
+    return np.asarray(_Address(address, size, dtype, owner))
+
+
+class _Address:
+    """What NumPy makes an array of without looking at the memory."""
+
+    def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": dtype.str, "version": 3}

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.arguments.view import View
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.descriptor import fingerprint
 from psgd.collectives.arguments.device_arrays import DeviceView
-from psgd.collectives.mpi.node import address_of
 from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.arguments.view import View
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels.device import combine
 
 SMALLEST_BYTES = 512 * 1024
@@ -20,7 +20,7 @@ SMALLEST_BYTES = 512 * 1024
 _HALVES = ("float16", "bfloat16")
 
 
-class Job:
+class DeviceJob:
     """What a device call works on beside its `Call`.
 
     Attributes:
@@ -67,9 +67,9 @@ def reduction(
         lengths=counts or (),
         count=count,
         shape=send.shape,
-        tells=fingerprint(send.shape),
+        mark=fingerprint(send.shape),
     )
-    call.job = Job(send, recv, result, "float32" if halves else send.kind, halves)
+    call.job = DeviceJob(send, recv, result, "float32" if halves else send.kind, halves)
     return call
 
 
@@ -85,7 +85,7 @@ def gather(verb: str, send: View, recv: View, starts: list[int], counts: list[in
         starts=[item * start for start in starts],
         lengths=[item * n for n in counts],
     )
-    call.job = Job(send, recv, slice(0, recv.size), "uint8", "")
+    call.job = DeviceJob(send, recv, slice(0, recv.size), "uint8", "")
     return call
 
 

@@ -5,22 +5,13 @@ Fortran-ordered or strided array is copied, and a result is put back by index.
 """
 
 import sys
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.collectives.arguments.view import BFLOAT16, KINDS, NAMES, CopiedView, View
 from psgd.kernels.errors import UsageError
-
-_NAMES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
-)
-KINDS: dict[np.dtype[Any], str] = {np.dtype(name): name for name in _NAMES}
-"""The native NumPy dtypes that collectives take, with their names."""
-BFLOAT16 = "bfloat16"
-"""The kind without a dtype in NumPy; its bits are uint16."""
 
 _BITS = np.dtype(np.uint16)
 _CUDA_DEVICES = (2, 13)  # DLPack's numbers: CUDA memory, plain and managed
@@ -37,109 +28,13 @@ _MENDS = {
 }
 
 
-class View:
-    """A buffer of the caller's, ready for a collective.
-
-    Attributes:
-        flat: 1-D, C-contiguous, aligned, of native byte order, in logical order of the elements. The caller's memory,
-            or a copy of it; read-only where the caller's memory is.
-        kind: the name of the elements' type: one of NumPy's, or "bfloat16", for which `flat` holds the bits as uint16.
-        logical: the caller's array, in its own shape and order.
-        device: the number of the GPU whose memory it is, or None.
-    """
-
-    __slots__ = ("flat", "kind", "logical")
-    device: int | None = None
-
-    def __init__(self, flat: NDArray[Any], kind: str, logical: NDArray[Any]) -> None:
-        self.flat = flat
-        self.kind = kind
-        self.logical = logical
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return self.flat.size
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The logical shape, `()` for a 0-d array."""
-        return self.logical.shape
-
-    def write_back(self) -> None:
-        """Puts the result into the caller's array, by logical index. Does nothing where `flat` is its memory."""
-
-    def restrict(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Has only these ranges (start, stop) of `flat` written back, so that what lies between is never touched."""
-
-    def part(self, start: int, count: int) -> "View":
-        """The view of `count` elements from `start`, inside the whole one; nothing else is written back."""
-        self.restrict([(start, start + count)])
-        return self._with(self.flat[start : start + count], self.kind)
-
-    def reinterpret(self, dtype: np.dtype[Any], kind: str, name: str, writable: bool) -> "View":
-        """The same bytes as elements of another type.
-
-        Args:
-            dtype: one of `KINDS`, uint16 for bfloat16.
-            kind: its kind.
-            name: the argument's, for the error.
-            writable: as `view` was told.
-
-        Raises:
-            UsageError: the bytes are no whole number of elements.
-        """
-        if self.flat.nbytes % dtype.itemsize:
-            raise UsageError(
-                f"{name}: expected a whole number of {kind} elements, got {self.flat.nbytes} bytes ({self.flat.size} "
-                f"of {self.kind}); pass a buffer whose size is a multiple of {dtype.itemsize} bytes"
-            )
-        flat = np.ndarray((self.flat.nbytes // dtype.itemsize,), dtype, self.flat)
-        if flat.flags.aligned:
-            return self._with(flat, kind)
-        aligned = view(flat, name, writable)  # a copy: compiled loops need aligned elements
-        aligned.kind = kind
-        return aligned
-
-    def _with(self, flat: NDArray[Any], kind: str) -> "View":
-        return View(flat, kind, flat)
-
-
-class _Copied(View):
-    """A copy whose result goes back into the caller's array, of the same dtype but for the order of its bytes."""
-
-    __slots__ = ("_copy", "_parts", "_target")
-
-    def __init__(self, flat: NDArray[Any], kind: str, target: NDArray[Any]) -> None:
-        super().__init__(flat, kind, target)
-        self._target = target
-        self._copy = flat
-        self._parts: list[tuple[int, int]] | None = None  # in elements of the copy; None: all
-
-    def write_back(self) -> None:
-        if self._parts is None:
-            self._target[...] = self._copy.reshape(self._target.shape)
-            return
-        for start, stop in self._parts:
-            self._target.flat[start:stop] = self._copy[start:stop]
-
-    def restrict(self, ranges: Iterable[tuple[int, int]]) -> None:
-        size, unit = self.flat.itemsize, self._copy.itemsize
-        self._parts = [(start * size // unit, -(-stop * size // unit)) for start, stop in ranges if start < stop]
-
-    def _with(self, flat: NDArray[Any], kind: str) -> View:
-        other = _Copied(self._copy, kind, self._target)
-        other.flat, other.logical, other._parts = flat, flat, self._parts
-        return other
-
-
 def view(obj: Any, name: str, writable: bool) -> View:
     """Makes a flat array of what a caller passes as a buffer. Copies only what is not plain, contiguous memory.
 
     Taken are NumPy arrays and subclasses (as plain memory), what has the buffer protocol, `__array_interface__`, the
     CUDA array interface or DLPack, PyTorch's tensors (their memory; autograd is not told) and JAX's arrays (to send
-    only), on the host or on a CUDA GPU (`psgd.collectives.device.views`); bool, integers, floats and complex numbers of
-    8 to 128 bits, bfloat16 of PyTorch, ml_dtypes and JAX.
+    only), on the host or on a CUDA GPU (`device_arrays`); bool, integers, floats and complex numbers of 8 to 128 bits,
+    bfloat16 of PyTorch, ml_dtypes and JAX.
 
     Args:
         obj: the buffer. It must outlive the collective.
@@ -202,7 +97,7 @@ def _of_array(array: NDArray[Any], source: Any, name: str, writable: bool, kind:
     kind = kind or KINDS.get(native)
     if kind is None:
         raise UsageError(
-            f"{name}: expected elements of {', '.join(_NAMES)} or bfloat16, got {_type(source)} of dtype {dtype}; "
+            f"{name}: expected elements of {', '.join(NAMES)} or bfloat16, got {_type(source)} of dtype {dtype}; "
             + _MENDS.get(dtype.char, "convert it with .astype(...)")
         )
     if writable:
@@ -219,7 +114,7 @@ def _of_array(array: NDArray[Any], source: Any, name: str, writable: bool, kind:
     if array.flags.c_contiguous and array.flags.aligned and array.dtype == native:
         return View(array.reshape(-1), kind, array)
     copy = np.array(array, native, order="C", copy=True).reshape(-1)
-    return _Copied(copy, kind, array) if writable else View(copy, kind, array)
+    return CopiedView(copy, kind, array) if writable else View(copy, kind, array)
 
 
 def _may_overlap(array: NDArray[Any]) -> bool:

@@ -13,11 +13,11 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.collectives.arguments import buffer_spec
-from psgd.collectives.arguments.view import View
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.descriptor import fingerprint
-from psgd.collectives.mpi.node import address_of
 from psgd.collectives.arguments.operations import Operation, resolve
+from psgd.collectives.arguments.view import View
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels import half
 from psgd.kernels.errors import UsageError
 
@@ -35,7 +35,7 @@ def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
         made: Call = _device().reduction("Allreduce", operation, send, recv, slice(0, recv.size), recv.size)
         return made
     call = _reduction("Allreduce", operation, send, recv.flat, recv.size)
-    call.shape, call.tells = recv.shape, fingerprint(recv.shape)
+    call.shape, call.mark = recv.shape, fingerprint(recv.shape)
     call.finish.append(recv.write_back)
     return call
 
@@ -114,7 +114,7 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
         call.finish.append(lambda: target.__setitem__(slice(None), into))
     call.finish.append(recv.write_back)
     if verb == "Reduce_scatter":
-        call.tells = fingerprint((0, *counts))
+        call.mark = fingerprint((0, *counts))
     return call
 
 
@@ -131,7 +131,7 @@ def allgatherv(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
     """Allgatherv: blocks of the lengths and at the places that `recvbuf` says."""
     recv, counts, starts = buffer_spec.vector(recvbuf, "recvbuf", size, True)
     call = _gather("Allgatherv", rank, sendbuf, recv, starts, counts)
-    call.tells = fingerprint((0, *counts))
+    call.mark = fingerprint((0, *counts))
     call.count = sum(counts)
     call.shape = (call.count,)
     return call
@@ -155,7 +155,7 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
         lengths=lengths,
         count=whole.size,
         shape=whole.shape,
-        tells=fingerprint(whole.shape),
+        mark=fingerprint(whole.shape),
     )
     if rank != root:
         call.finish.append(whole.write_back)
@@ -203,7 +203,7 @@ def _device() -> ModuleType:
     """What makes device calls: imported once a device array has come, and CuPy has been found."""
     from psgd.collectives.arguments import device_call
 
-    return calls
+    return device_call
 
 
 def _reduction(
@@ -228,7 +228,7 @@ def _reduction(
         lengths=counts or (),
         count=count,
         shape=send.shape,
-        tells=fingerprint(send.shape),
+        mark=fingerprint(send.shape),
     )
     if wide and into is not None and target is not None:
         call.finish.append(lambda: half.narrow(into, target, send.kind))

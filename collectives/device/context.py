@@ -1,39 +1,48 @@
-"""What a lane of device calls keeps between them: the way to its neighbours, decided once on all ranks alike."""
+"""What an engine keeps between its device calls: the way to its neighbours, decided once on all ranks alike."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mpi4py import MPI
 
 from psgd.collectives.device import staged
-from psgd.collectives.device.detect import cuda_aware
 from psgd.collectives.device.cuda import Cuda
 from psgd.collectives.device.cuda_aware import CudaAwareMpi
+from psgd.collectives.device.detect import cuda_aware
 from psgd.collectives.device.transport import Transport
 from psgd.collectives.mpi.node import share_memory
 
-if TYPE_CHECKING:
-    from psgd.collectives.dispatch.engine import Engine
 
+class DeviceContext:
+    """The way of device memory between a rank and its neighbours.
 
-class Station:
-    """The way of device memory between a rank and its neighbours."""
+    Attributes:
+        rank: of this process.
+        size: number of ranks.
+    """
 
-    def __init__(self, engine: "Engine", aware: bool, memories: list[Any] | None) -> None:
-        self._engine, self._aware = engine, aware
+    def __init__(self, comm: MPI.Intracomm, aware: bool, memories: list[Any] | None) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self._comm, self._aware = comm, aware
         self._memories = memories
         self._gpus: dict[int, Cuda] = {}
         self._transport: Transport | None = None
 
     @classmethod
-    def create(cls, engine: "Engine") -> "Station":
-        """Finds out how. Collective over the engine's communicator, blocks; speaks to MPI from one thread only."""
-        comm = engine.comm
+    def create(cls, comm: MPI.Intracomm, shares: bool) -> "DeviceContext":
+        """Finds out how. Collective, blocks; calls MPI from one thread only.
+
+        Args:
+            comm: private, of the engine.
+            shares: all ranks are on one node and share memory.
+        """
         aware, why = cuda_aware(comm)
         memories = None
-        if not aware and engine.one_node and engine.node is not None:
+        if not aware and shares:
             memories, _ = share_memory(comm, list(range(comm.size)), staged.REGION_BYTES)
         if not aware and comm.rank == 0:
             _say_once(f"psgd: GPU arrays go through pinned host memory: {why}")
-        return cls(engine, aware, memories)
+        return cls(comm, aware, memories)
 
     def gpu(self, device: int) -> Cuda:
         """A GPU of this rank."""
@@ -44,12 +53,12 @@ class Station:
     def transport(self, gpu: Cuda) -> Transport:
         """To this rank's neighbours, for all of this process's GPUs; `gpu` makes what is needed the first time."""
         if self._transport is None:
-            comm = self._engine.comm
-            left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+            comm, rank, size = self._comm, self.rank, self.size
+            left, right = (rank - 1) % size, (rank + 1) % size
             if self._aware:
                 self._transport = CudaAwareMpi(comm, left, right)
             elif self._memories is not None:
-                near = [self._memories[rank] for rank in (comm.rank, left, right)]
+                near = [self._memories[place] for place in (rank, left, right)]
                 self._transport = staged.Mailbox(gpu, near)
             else:
                 self._transport = staged.Relay(gpu, comm, left, right)

@@ -15,11 +15,11 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.mpi.wait import Test
-from psgd.collectives.device.tasks import DeviceEvent
-from psgd.collectives.mpi.wait import Steps
-from psgd.collectives.mpi.node import address_of
+from psgd.collectives.arguments.device_arrays import phantom
 from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.device.tasks import DeviceEvent
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.mpi.wait import Steps, Test
 from psgd.kernels.device import combine
 
 _IPC_CAPABLE = 10  # CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
@@ -181,18 +181,3 @@ class _Inside:
     def __call__(self) -> bool:
         with self._device:
             return self._test()
-
-
-def phantom(address: int, size: int, dtype: np.dtype[Any], owner: Any) -> NDArray[Any]:
-    """A 1-D NumPy array over device addresses, for address arithmetic alone. It keeps `owner` alive."""
-    if size == 0:
-        return np.empty(0, dtype)
-    return np.asarray(_Address(address, size, dtype, owner))
-
-
-class _Address:
-    """What NumPy makes an array of without looking at the memory."""
-
-    def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
-        self.owner = owner
-        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": dtype.str, "version": 3}

@@ -10,7 +10,7 @@ from psgd.collectives.device.transport import Gpu, PendingRequests
 from psgd.collectives.mpi.tags import Tag
 
 
-class Direct:
+class CudaAwareMpi:
     """Implements `Transport`.
 
     Args:

@@ -1,43 +1,36 @@
 """The steps of a device call: agree, wait for the caller's stream, widen, go round the ring, narrow."""
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.arguments.call import Call
-from psgd.collectives.mpi.wait import Test
+from psgd.collectives.arguments.device_arrays import phantom
 from psgd.collectives.arguments.device_call import DeviceJob, same_place
-from psgd.collectives.device.cuda import opens, phantom
+from psgd.collectives.device.context import DeviceContext
+from psgd.collectives.device.cuda import Cuda, opens
 from psgd.collectives.device.ring import Ring
+from psgd.collectives.mpi.wait import Steps, Test
 from psgd.kernels.device import halves
 
-if TYPE_CHECKING:
-    from psgd.collectives.dispatch.engine import Engine
 
-Program = Generator[Test, None, None]
-
-
-def run(engine: "Engine", call: Call) -> Program:
-    """Carries out a call on which all ranks agree.
+def run(context: DeviceContext, call: Call) -> Generator[Test, None, str]:
+    """Carries out a call on which all ranks agree. Returns the name of the transport.
 
     Raises:
         PeerLostError: a rank ended or left the call in the middle (the waits raise it).
     """
-    from psgd.collectives.device.context import DeviceContext
-
     job: DeviceJob = call.job
-    if engine.station is None:
-        engine.station = DeviceContext.create(engine)
-    station: DeviceContext = engine.station
-    gpu = station.gpu(job.device)
-    yield from gpu.within(_steps(engine, call, job, station, gpu))
+    gpu = context.gpu(job.device)
+    yield from gpu.within(_steps(context, call, job, gpu))
     job.recv.write_back()
+    return context.transport(gpu).name
 
 
-def _steps(engine: "Engine", call: Call, job: DeviceJob, station: Any, gpu: Any) -> Program:
+def _steps(context: DeviceContext, call: Call, job: DeviceJob, gpu: Cuda) -> Steps:
     for each in (job.send,) if job.send is job.recv else (job.send, job.recv):
         if not each.ready.done:
             yield _Over(each.ready)
@@ -47,23 +40,22 @@ def _steps(engine: "Engine", call: Call, job: DeviceJob, station: Any, gpu: Any)
         wide = _Wide(job, gpu, send, recv)
         send, recv = wide.send, wide.recv
         yield gpu.until(gpu.marked())
-    transport = station.transport(gpu)
+    transport = context.transport(gpu)
     result, closed = recv, transport.opens and not (opens(send) and (same_place(send, recv) or opens(recv)))
     if closed:  # MPI cannot open it in another process: the ring works on copies
         copies = [gpu.scratch(f"copy {i}", each.nbytes).view(each.dtype) for i, each in enumerate((send, recv))]
         yield gpu.until(gpu.copy(copies[0], send))
         yield gpu.until(gpu.copy(copies[1], recv))
         send, recv = copies[0], copies[0] if same_place(send, recv) and send.size == recv.size else copies[1]
-    ring = Ring(gpu, transport, engine.rank, engine.size)
-    engine.took = ("ring", transport.name)
+    ring = Ring(gpu, transport, context.rank, context.size)
     if call.verb == "Allreduce":
         assert call.op is not None
         yield from ring.allreduce(send, recv, call.op)
     elif call.op is not None:
-        yield from _scatter(engine, call, ring, gpu, send, recv)
+        yield from _scatter(context, call, ring, gpu, send, recv)
     else:
-        parts = call.ranges(engine.size)
-        own = parts[engine.rank]
+        parts = call.ranges(context.size)
+        own = parts[context.rank]
         if len(own) and not same_place(recv[own.start : own.stop], send):
             yield gpu.until(gpu.copy(recv[own.start : own.stop], send))
         yield from ring.allgather(recv, parts)
@@ -74,13 +66,15 @@ def _steps(engine: "Engine", call: Call, job: DeviceJob, station: Any, gpu: Any)
         yield gpu.until(gpu.marked())
 
 
-def _scatter(engine: "Engine", call: Call, ring: Ring, gpu: Any, send: NDArray[Any], recv: NDArray[Any]) -> Program:
+def _scatter(
+    context: DeviceContext, call: Call, ring: Ring, gpu: Cuda, send: NDArray[Any], recv: NDArray[Any]
+) -> Steps:
     """In place, this rank's result would overwrite what it still has to send: it waits in memory of its own."""
     assert call.op is not None
     into = recv
     if np.may_share_memory(send, recv):
         into = gpu.scratch("result", recv.nbytes).view(recv.dtype)
-    yield from ring.reduce_scatter(send, into, call.ranges(engine.size), call.op)
+    yield from ring.reduce_scatter(send, into, call.ranges(context.size), call.op)
     if into is not recv:
         yield gpu.until(gpu.copy(recv, into))
 
@@ -88,7 +82,7 @@ def _scatter(engine: "Engine", call: Call, ring: Ring, gpu: Any, send: NDArray[A
 class _Wide:
     """float32 copies of 16-bit floats: sums of them are made in float32."""
 
-    def __init__(self, job: DeviceJob, gpu: Any, send: NDArray[Any], recv: NDArray[Any]) -> None:
+    def __init__(self, job: DeviceJob, gpu: Cuda, send: NDArray[Any], recv: NDArray[Any]) -> None:
         self._job, self._gpu = job, gpu
         with gpu.summing():
             self._send = halves.widen(job.send.work, job.halves)

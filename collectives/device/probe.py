@@ -32,7 +32,7 @@ def run() -> tuple[bool, str]:
     }
     if os.geteuid() == 0:  # whoever started this rank as root has allowed it
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command = [mpiexec, "-n", "2", sys.executable, "-m", "psgd.collectives.device.trial"]
+    command = [mpiexec, "-n", "2", sys.executable, "-m", "psgd.collectives.device.probe"]
     try:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.mpi.split import ALIGN_BYTES
-from psgd.collectives.device.tasks import TaskSteps, DeviceEvent, in_lanes
-from psgd.collectives.mpi.wait import Steps
-from psgd.collectives.device.transport import Gpu, Transport
 from psgd.collectives.arguments.operations import Operation
-from psgd.collectives.mpi.split import split
+from psgd.collectives.device.tasks import DeviceEvent, TaskSteps, in_lanes
+from psgd.collectives.device.transport import Gpu, Transport
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
+from psgd.collectives.mpi.wait import Steps
 
 _NOTHING = DeviceEvent(True)
 

@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.tasks import TaskSteps, DeviceEvent, DeviceTask
+from psgd.collectives.device.tasks import DeviceEvent, DeviceTask, TaskSteps
 from psgd.collectives.device.transport import Gpu, PendingRequests
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.tags import Tag

@@ -4,15 +4,14 @@ Whoever makes something happen is asked for it, all at once and once a round, an
 with the chain that waits for it. So what a round costs does not grow with what is under way.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from psgd.collectives.mpi.wait import Test
+from psgd.collectives.mpi.wait import Steps
 
-Steps = Generator[Test, None, None]
 _ROUNDS = 16  # before whoever waits looks after other things
 
 
-class Flag:
+class DeviceEvent:
     """Something that will have happened.
 
     Attributes:
@@ -34,16 +33,16 @@ class Flag:
             then()
 
 
-Chain = Iterator[Flag]
+TaskSteps = Iterator[DeviceEvent]
 """What does something, says what it waits for, goes on once that has happened, and so on."""
 
 
-class Task(Flag):
+class DeviceTask(DeviceEvent):
     """A chain that goes as far as it can at once, and then by itself; it has happened once the chain is at its end."""
 
     __slots__ = ("_chain",)
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: TaskSteps) -> None:
         super().__init__()
         self._chain = chain
         self._go()
@@ -56,10 +55,10 @@ class Task(Flag):
         self.set()
 
 
-def in_lanes(count: int, width: int, lane: Callable[[int], Chain], polls: Sequence[Callable[[], bool]]) -> Steps:
+def in_lanes(count: int, width: int, lane: Callable[[int], TaskSteps], polls: Sequence[Callable[[], bool]]) -> Steps:
     """Runs chains 0 to count - 1, `width` at a time.
 
-    Chain k starts once chain k - width is at its end, so whatever belongs to chain k may be kept by k % width.
+    TaskSteps k starts once chain k - width is at its end, so whatever belongs to chain k may be kept by k % width.
 
     Args:
         count: of the chains.
@@ -68,11 +67,11 @@ def in_lanes(count: int, width: int, lane: Callable[[int], Chain], polls: Sequen
         polls: what sets flags; each says whether it has set any.
     """
 
-    def in_turn(first: int) -> Chain:
+    def in_turn(first: int) -> TaskSteps:
         for k in range(first, count, width):
             yield from lane(k)
 
-    whole = Task(iter([Task(in_turn(first)) for first in range(min(width, count))]))
+    whole = DeviceTask(iter([DeviceTask(in_turn(first)) for first in range(min(width, count))]))
 
     def moved() -> bool:
         """Whether anything went on for some rounds: each wait is for one step, not for the whole."""

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.tasks import DeviceEvent
 from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.device.tasks import DeviceEvent
 
 
 class Gpu(Protocol):
@@ -67,7 +67,7 @@ class Transport(Protocol):
         """Lets go of what it holds."""
 
 
-class Requests:
+class PendingRequests:
     """MPI's requests, asked about all at once."""
 
     def __init__(self) -> None:

@@ -2,12 +2,21 @@
 
 from mpi4py import MPI
 
-from psgd.collectives.dispatch import contract
-from psgd.collectives.algorithms import barrier, binomial, chain, hierarchical, native, rabenseifner, recursive_doubling, ring
-from psgd.collectives.algorithms import intranode as shared_memory
+from psgd.collectives.algorithms import (
+    barrier,
+    binomial,
+    chain,
+    hierarchical,
+    intranode,
+    native,
+    rabenseifner,
+    recursive_doubling,
+    ring,
+)
+from psgd.collectives.arguments import descriptor
 from psgd.collectives.arguments.call import Call
-from psgd.collectives.mpi.agreement import Mismatch
 from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.mpi.agreement import Mismatch
 from psgd.collectives.mpi.wait import Steps
 from psgd.kernels.errors import UsageError
 
@@ -34,7 +43,7 @@ MESSAGES = {
 }
 
 
-def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: str, sign: int) -> Steps:
+def steps(engine: Engine, verb: str, call: Call | None, text: str, algorithm: str, sign: int) -> Steps:
     """Carries out one call, on all ranks alike.
 
     Args:
@@ -42,18 +51,19 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
         verb: the collective.
         call: what this rank passed; None where that was wrong.
         text: what was wrong with it.
-        algorithm: to use, of contract.ALGORITHMS, "?" where `call` is None.
+        algorithm: to use, of descriptor.ALGORITHMS, "?" where `call` is None.
         sign: signature of the call.
 
     Raises:
         AgreedError: ranks disagree or some rank's arguments were wrong.
     """
-    engine.text = text
-    engine.prepared = None
+    engine.failures.text = text
+    if engine.shared is not None:
+        engine.shared.prepared = None
     if call is None:
-        contract.fill(engine.line, contract.signature(verb), 0, (), 0)
+        descriptor.fill(engine.descriptor, descriptor.signature(verb), 0, (), 0)
     else:
-        contract.fill(engine.line, sign, call.count, call.shape, call.tells)
+        descriptor.fill(engine.descriptor, sign, call.count, call.shape, call.mark)
     if engine.checks:
         yield from engine.check(text)
     if call is not None and call.job is not None:
@@ -64,44 +74,57 @@ def program(engine: Engine, verb: str, call: Call | None, text: str, algorithm: 
         if call is None:
             raise Mismatch(text)
         if algorithm == "hierarchical":
-            yield from hierarchical.allreduce(engine, call, _segment(engine, call))
+            yield from _over_nodes(engine, call)
         else:
-            engine.channel.begin(engine.line, engine.calls)
+            engine.channel.begin(engine.descriptor, engine.calls)
             yield from _over_messages(engine, call, algorithm)
     assert call is not None
     call.done()
 
 
 def _on_device(engine: Engine, call: Call) -> Steps:
-    from psgd.collectives.device import execute as device
+    from psgd.collectives.device import execute
+    from psgd.collectives.device.context import DeviceContext
 
     if engine.local:
-        yield from shared_memory.agree(engine)
+        assert engine.shared is not None
+        yield from intranode.agree(engine.shared)
     else:
-        engine.channel.begin(engine.line, engine.calls)
+        engine.channel.begin(engine.descriptor, engine.calls)
         yield from barrier.barrier(engine.channel)
-    yield from device.run(engine, call)
+    if engine.context is None:
+        engine.context = DeviceContext.create(engine.comm, engine.one_node and engine.shared is not None)
+    engine.took = ("ring", (yield from execute.run(engine.context, call)))
 
 
 def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Steps:
+    assert engine.shared is not None
     if call is None:
-        engine.tell(text)
-        yield from shared_memory.agree(engine)
+        engine.shared.report(text)
+        yield from intranode.agree(engine.shared)
     elif call.verb in _MEETINGS or algorithm not in SHARED:
-        yield from shared_memory.agree(engine)
+        yield from intranode.agree(engine.shared)
         engine.took = ("inline", "shared")
         if call.verb not in _MEETINGS:
             engine.channel.begin(None)
             yield from _over_messages(engine, call, algorithm)
     else:
         engine.took = None
-        yield from shared_memory.run(engine, call, algorithm)
+        yield from intranode.run(engine.shared, call, algorithm)
+
+
+def _over_nodes(engine: Engine, call: Call) -> Steps:
+    assert engine.shared is not None
+    leaders = engine.leaders or engine.channel
+    segment = _segment(engine, call)
+    yield from hierarchical.allreduce(engine.shared, leaders, call, engine.calls, engine.size, segment)
+    engine.took = ("hierarchical", "messages")
 
 
 def _over_messages(engine: Engine, call: Call, algorithm: str) -> Steps:
     engine.took = (algorithm, "mpi" if algorithm == "native" else "messages")
     if algorithm == "native":
-        if engine.lane == 0:
+        if engine.blocking:
             _native(engine, call)
         else:
             yield from _native_later(engine, call)
@@ -131,7 +154,7 @@ def _move(engine: Engine, call: Call, algorithm: str) -> Steps:
     """What moves data without combining any."""
     assert call.recv is not None
     if call.verb != "Bcast":
-        shared_memory.copy_own(call, call.ranges(engine.size)[engine.rank])
+        intranode.copy_own(call, call.ranges(engine.size)[engine.rank])
         yield from ring.allgather(engine.channel, call.recv, call.ranges(engine.size), _segment(engine, call))
     elif algorithm == "chain":
         yield from chain.bcast(engine.channel, call.recv, call.root, SEGMENT_BYTES // call.itemsize)
@@ -190,7 +213,7 @@ def _segment(engine: Engine, call: Call) -> int:
 def available(verb: str, engine: Engine) -> list[str]:
     """The algorithms that a collective has on a communicator."""
     known = [*(SHARED if engine.local else ()), *MESSAGES[verb]]
-    if "hierarchical" in known and (engine.local or engine.node is None):
+    if "hierarchical" in known and (engine.local or engine.shared is None):
         known.remove("hierarchical")
     return known
 
@@ -206,12 +229,12 @@ def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> No
         known = ["ring"]
     elif engine.size == 1:  # nothing to choose, but a name that no cluster has is wrong here too
         known = [*SHARED, *MESSAGES[verb]]
-    elif engine.local and not shared_memory.fits_inline(call):
+    elif engine.local and not intranode.fits_inline(call):
         known.remove("inline")
     if call.op is not None and call.op.code < 0:
         known = ["native"]
     if algorithm not in known:
         why = ""
-        if algorithm in contract.ALGORITHMS:
+        if algorithm in descriptor.ALGORITHMS:
             why = ", which this collective, operation, size or placement of ranks does not have"
         raise UsageError(f"algorithm: expected one of {', '.join(known)}, got {algorithm!r}{why}")

@@ -12,10 +12,8 @@ from queue import SimpleQueue
 
 from mpi4py import MPI
 
-from psgd.collectives.mpi.wait import Test
 from psgd.collectives.dispatch.engine import Engine
-from psgd.collectives.mpi.wait import Steps
-from psgd.collectives.mpi.wait import Waiter
+from psgd.collectives.mpi.wait import Steps, Test, Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 
 _THREAD_SPINS = 20_000  # about 0.5 ms: a thread that looks up rarely leaves Python to the caller
@@ -25,9 +23,9 @@ _TICK_S = 0.1
 class Request:
     """A collective that is under way. Its buffers are psgd's until it is done."""
 
-    def __init__(self, queue: "Queue", program: Steps) -> None:
+    def __init__(self, queue: "RequestQueue", steps: Steps) -> None:
         self._queue = queue
-        self.program = program
+        self.steps = steps
         self.test: Test | None = None
         self.started = False
         self.error: BaseException | None = None
@@ -65,7 +63,7 @@ class Request:
         return self.finished.is_set()
 
 
-class Queue:
+class RequestQueue:
     """The requests of one communicator, oldest first.
 
     Args:
@@ -84,9 +82,9 @@ class Queue:
         if self.threaded:
             engine.share_the_interpreter(_THREAD_SPINS)
 
-    def start(self, program: Steps) -> Request:
+    def start(self, steps: Steps) -> Request:
         """Takes a call on. Does not block."""
-        request = Request(self, program)
+        request = Request(self, steps)
         if self.threaded:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="psgd-progress", daemon=True)
@@ -143,22 +141,22 @@ class Queue:
             if not request.started:
                 request.started = True
                 self.engine.begin()
-                request.test = next(request.program, None)
+                request.test = next(request.steps, None)
             while request.test is not None:
                 if not request.test():
-                    self.engine.watch()
+                    self.engine.watchdog()
                     if not request.test():
                         return False
-                request.test = next(request.program, None)
+                request.test = next(request.steps, None)
         except BaseException as error:
-            request.error = self.engine.ended(request.program, error)
+            request.error = self.engine.failures.ended(request.steps, error)
         request.finished.set()
         return True
 
     def _serve(self) -> None:
         while (request := self._given.get()) is not None:
             try:
-                self.engine.run(request.program)
+                self.engine.run(request.steps)
             except BaseException as error:
                 request.error = error
             request.finished.set()

@@ -2,84 +2,63 @@
 
 import os
 import sys
-import threading
 import time
-import weakref
-from typing import TYPE_CHECKING, Protocol
 
 from mpi4py import MPI
 
-from psgd.collectives.dispatch import contract
-from psgd.collectives.mpi.agreement import Mismatch
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments.descriptor import Words
+from psgd.collectives.dispatch.contract import describe
+from psgd.collectives.dispatch.errors import WAITING, Control
+from psgd.collectives.mpi.agreement import Mismatch, name_ranks
+from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.collectives.shm import layout
-from psgd.collectives.dispatch.errors import WAITING
+from psgd.collectives.shm.shared_channel import SharedChannel
 from psgd.kernels.errors import PeerLostError
-
-if TYPE_CHECKING:
-    from psgd.collectives.dispatch.engine import Engine
 
 _LOOK_S = 0.1
 _STALL_REPORT_S = 2.0
 _FORWARD_S = 0.3  # for mpiexec to take what was said: it drops the rest when a rank aborts
 
 
-class Background(Protocol):
-    """What goes on beside the current call."""
-
-    def advance(self) -> None:
-        """Does what can be done now."""
-
-
-class Backgrounds:
-    """Some of them, none of which is kept alive. Threads may add and take away while others advance them."""
-
-    def __init__(self) -> None:
-        self._all: tuple[weakref.ref[Background], ...] = ()
-        self._lock = threading.Lock()
-
-    def add(self, one: Background) -> None:
-        """Adds one, unless it is there."""
-        with self._lock:
-            self._all = (*self._without(one), weakref.ref(one))
-
-    def discard(self, one: Background) -> None:
-        """Takes one away, if it is there."""
-        with self._lock:
-            self._all = self._without(one)
-
-    def advance(self) -> None:
-        """Advances all."""
-        for each in self._all:
-            one = each()
-            if one is not None:
-                one.advance()
-
-    def _without(self, one: Background) -> "tuple[weakref.ref[Background], ...]":
-        return tuple(each for each in self._all if each() not in (None, one))
-
-
-BACKGROUND = Backgrounds()
-"""Whatever every wait of this process carries forward: another rank may wait for it first."""
-
-
-class Watch:
+class StallWatchdog:
     """Called between two tests of an engine's call.
 
     Args:
-        engine: whose calls it watches.
-        stall_s: after so long a wait it says who has not come.
+        comm: of the engine.
+        control: reports of other ranks.
+        channels: whose receives make progress.
+        shared: the node's ranks, where they share memory.
+        descriptor: of the engine's current call.
+        published: every rank of `comm` is on this node and publishes a step before it waits.
+        stall_s: after so long a wait it reports which ranks are missing.
         timeout_s: after so long a wait it ends the job.
     """
 
-    def __init__(self, engine: "Engine", stall_s: float, timeout_s: float) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        control: Control,
+        channels: tuple[Channel, ...],
+        shared: SharedChannel | None,
+        descriptor: Words,
+        published: bool,
+        stall_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._rank, self._size = comm.rank, comm.size
+        self._control, self._channels = control, channels
+        self._shared, self._descriptor = shared, descriptor
+        self._local = shared is not None and shared.node.size == comm.size
+        self._published = published
         self._stall_s = stall_s
         self._timeout_s = timeout_s
         self._since = self._next_look = 0.0
-        self._asked = self._reported = 0
+        self._call = self._asked = self._reported = 0
 
-    def begin(self) -> None:
-        """A new call has begun."""
+    def begin(self, call: int) -> None:
+        """A new call has begun, of that number."""
+        self._call = call
         self._since = self._next_look = 0.0
 
     def __call__(self) -> None:
@@ -89,12 +68,10 @@ class Watch:
             Mismatch: over messages, a rank has failed in its call or left it.
             PeerLostError: a rank of this node ended or left a call in the middle.
         """
-        engine = self._engine
-        if engine.control.poll() and not engine.local:
+        if self._control.poll() and not self._local:
             raise Mismatch
-        engine.channel.poll()
-        if engine.leaders is not engine.channel:
-            engine.leaders.poll()
+        for channel in self._channels:
+            channel.poll()
         BACKGROUND.advance()
         now = time.perf_counter()
         if now >= self._next_look:
@@ -106,16 +83,13 @@ class Watch:
         waited = now - self._since
         if waited < _LOOK_S:
             return
-        engine = self._engine
-        if engine.node is not None:
-            if lost := engine.node.lost():
-                raise PeerLostError(f"{contract.describe(engine.line)}: {contract.name_ranks(lost)} ended")
-            self._see_aborts()
+        if self._shared is not None:
+            self._see_lost(self._shared)
         if waited > self._stall_s:
             self._report_stall(waited)
         if waited > self._timeout_s:
             print(
-                f"psgd: error: rank {engine.rank}: {contract.describe(engine.line)}: waited {waited:.0f} s, "
+                f"psgd: error: rank {self._rank}: {describe(self._descriptor)}: waited {waited:.0f} s, "
                 f"more than PSGD_TIMEOUT={self._timeout_s:g}; ending the job",
                 file=sys.stderr,
                 flush=True,
@@ -124,38 +98,36 @@ class Watch:
             MPI.COMM_WORLD.Abort(1)
             os._exit(1)  # under ULFM the abort of one rank lets the others run
 
-    def _see_aborts(self) -> None:
-        from psgd.collectives.shm import direct
-
-        engine, node = self._engine, self._engine.node
-        assert node is not None
-        if (place := direct.aborted(engine.node_at)) >= 0 and place != node.rank:
+    def _see_lost(self, shared: SharedChannel) -> None:
+        node = shared.node
+        if lost := node.lost():
+            raise PeerLostError(f"{describe(self._descriptor)}: {name_ranks(lost)} ended")
+        if (place := shared.aborted()) >= 0 and place != node.rank:
             raise PeerLostError(
-                f"{contract.describe(engine.line)}: rank {node.ranks[place]} left a call in the middle; "
+                f"{describe(self._descriptor)}: rank {node.ranks[place]} left a call in the middle; "
                 "its own error says why"
             )
 
     def _report_stall(self, waited: float) -> None:
-        """Says once a call on stderr, from the first rank that has come, who has not."""
-        engine = self._engine
-        engine.line[layout.CALL] = engine.calls
-        if engine.local and not engine.checks:  # else a rank may wait before it has published anything
-            absent = engine.behind()
+        """Reports once a call on stderr, from the first rank that is in it, which ranks are not."""
+        self._descriptor[layout.CALL] = self._call
+        if self._shared is not None and self._published:
+            absent = self._shared.behind()
         else:
-            if self._asked < engine.calls:
-                self._asked = engine.calls
-                engine.control.say(WAITING, engine.line)
+            if self._asked < self._call:
+                self._asked = self._call
+                self._control.say(WAITING, self._descriptor)
             if waited < self._stall_s + _STALL_REPORT_S:
                 return
-            here = {engine.rank, *engine.control.waiting(engine.calls)}
-            absent = [rank for rank in range(engine.size) if rank not in here]
-        if self._reported == engine.calls or not absent:
+            here = {self._rank, *self._control.waiting(self._call)}
+            absent = [rank for rank in range(self._size) if rank not in here]
+        if self._reported == self._call or not absent:
             return
-        self._reported = engine.calls
-        if engine.rank == min(rank for rank in range(engine.size) if rank not in absent):
+        self._reported = self._call
+        if self._rank == min(rank for rank in range(self._size) if rank not in absent):
             print(
-                f"psgd: warning: {contract.describe(engine.line)}, call {engine.calls} of this communicator: "
-                f"{contract.name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come for {waited:.0f} s",
+                f"psgd: warning: {describe(self._descriptor)}, call {self._call} of this communicator: "
+                f"{name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come for {waited:.0f} s",
                 file=sys.stderr,
                 flush=True,
             )

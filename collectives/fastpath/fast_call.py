@@ -1,4 +1,4 @@
-"""What the short ways share: the words of a call, written in one go, and the kernel."""
+"""What the fast path of each verb shares: the words of a call, written at once, and the kernel."""
 
 import functools
 import struct
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.dispatch import contract
 from psgd.collectives.algorithms.intranode import METHODS
+from psgd.collectives.arguments import descriptor
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.dispatch.tuning import Limits
+from psgd.collectives.mpi.node import address_of
 from psgd.collectives.shm import layout
 from psgd.collectives.shm.collective import run
-from psgd.collectives.dispatch.engine import Engine
-from psgd.collectives.mpi.node import address_of
-from psgd.collectives.dispatch.tuning import Limits
 
 Form = tuple[int, int, tuple[int, ...]]
 """What calls of one verb, dtype, operation and root share: signature, bytes of an element, words from ACTIONS on."""
@@ -25,19 +25,21 @@ _pack_three: Any = struct.Struct("3q").pack_into
 _PLAIN = 0x101  # NumPy's flags C_CONTIGUOUS and ALIGNED
 
 
-class Way:
-    """A verb's short way.
+class FastCall:
+    """The fast path of a verb.
 
     Args:
         engine: all ranks are on its node.
         limits: of the verb; algorithms in shared memory only.
-        inline_bytes: the largest vector that travels behind the lines.
+        inline_bytes: the largest vector that travels behind the descriptors.
     """
 
     def __init__(self, engine: Engine, limits: Limits, inline_bytes: int = layout.INLINE_BYTES) -> None:
-        assert engine.node is not None
+        assert engine.shared is not None
         self.engine = engine
-        self.node = engine.node
+        self.failures = engine.failures
+        self.shared = engine.shared
+        self.node = engine.shared.node
         self.rank, self.size = engine.rank, engine.size
         self._methods: list[tuple[float, int]] = []
         for limit, name in limits:
@@ -72,8 +74,8 @@ class Way:
 
         Args:
             form: of the call.
-            count: elements, as the line tells them.
-            shape: as the line tells it.
+            count: elements, as the descriptor tells them.
+            shape: as the descriptor tells it.
             method: of `layout`.
             source: address of what this rank sends, 0 where it sends nothing.
             sends: bytes of that.
@@ -86,15 +88,15 @@ class Way:
             AgreedError: ranks disagree.
             PeerLostError: a rank ended or left the call in the middle.
         """
-        engine, node = self.engine, self.node
-        engine.prepared = None
+        shared, node = self.shared, self.node
+        shared.prepared = None
         sign, _, rest = form
-        tells, extents = _FLAT if len(shape) < 2 else _of_shape(shape)
+        mark, extents = _FLAT if len(shape) < 2 else _of_shape(shape)
         sent = received = _NOWHERE
         if method != layout.INLINE:
             sent, received = node.find(source, sends), node.find(to, receives)
         places = (source, *sent, to, *received)
-        _pack(engine.block, 0, sign, count, tells, 0, 0, *places, *extents, source, to, chunk, method, parts, *rest)
+        _pack(shared.block, 0, sign, count, mark, 0, 0, *places, *extents, source, to, chunk, method, parts, *rest)
         self.go()
 
     def small(self, form: Form, count: int, source: int, to: int) -> None:
@@ -106,32 +108,32 @@ class Way:
             source: address of what this rank sends.
             to: address of the result.
         """
-        engine = self.engine
-        block = engine.block
-        if engine.prepared is form:
+        shared = self.shared
+        block = shared.block
+        if shared.prepared is form:
             _pack_one(block, 8 * layout.COUNT, count)
             _pack_three(block, 8 * layout.FROM, source, to, to)
         else:
             sign, _, rest = form
-            tells, extents = _FLAT
-            engine.prepared = None  # until all words are there
+            mark, extents = _FLAT
+            shared.prepared = None  # until all words are there
             places = (source, *_NOWHERE, to, *_NOWHERE)
-            _pack(block, 0, sign, count, tells, 0, 0, *places, *extents, source, to, to, layout.INLINE, 0, *rest)
-            engine.prepared = form
+            _pack(block, 0, sign, count, mark, 0, 0, *places, *extents, source, to, to, layout.INLINE, 0, *rest)
+            shared.prepared = form
         self.go()
 
     def go(self) -> None:
         """Carries out the call whose words are written. Blocks."""
-        engine, reads = self.engine, self.node.reads
+        engine, shared, reads = self.engine, self.shared, self.node.reads
         engine.took = None
         try:
-            status = run(*engine.addresses, reads, engine.spins)
+            status = run(*shared.addresses, reads, shared.spins)
             if status == layout.DONE:
                 engine.calls += 1
                 return
-            engine.run(engine.resume(status, lambda: run(*engine.addresses, reads, engine.spins)))
+            engine.run(shared.resume(status, reads))
         except BaseException as error:
-            engine.abandon(error)
+            engine.failures.abandon(error)
             raise
 
 
@@ -168,7 +170,7 @@ def one_chunk(size: int, rank: int, length: int) -> tuple[int, NDArray[np.int64]
 
 @functools.lru_cache(maxsize=256)
 def _of_shape(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """The line's words that tell a shape of several dimensions."""
-    line = np.zeros(layout.LINE_WORDS, np.int64)
-    contract.fill(line, 0, 0, shape, contract.fingerprint(shape))
-    return int(line[layout.SHAPE]), tuple(line[layout.DIMENSIONS :].tolist())
+    """The descriptor's words that tell a shape of several dimensions."""
+    words = np.zeros(layout.DESCRIPTOR_WORDS, np.int64)
+    descriptor.fill(words, 0, 0, shape, descriptor.fingerprint(shape))
+    return int(words[layout.SHAPE]), tuple(words[layout.DIMENSIONS :].tolist())

@@ -1,16 +1,16 @@
-"""The short way of what moves values, NumPy arrays in native dtypes, and of Barrier."""
+"""The fast path of what moves values, NumPy arrays in native dtypes, and of Barrier."""
 
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.dispatch import contract
+from psgd.collectives.arguments import descriptor
 from psgd.collectives.arguments.view import KINDS
-from psgd.collectives.shm import layout
 from psgd.collectives.dispatch.engine import Engine
-from psgd.collectives.fastpath.fast_call import Form, FastCall, apart, equal_chunks, one_chunk, plain
 from psgd.collectives.dispatch.tuning import Limits
+from psgd.collectives.fastpath.fast_call import FastCall, Form, apart, equal_chunks, one_chunk, plain
+from psgd.collectives.shm import layout
 
 _address, _IN_PLACE = MPI.Get_address, MPI.IN_PLACE
 _BYTES = (layout.GATHERS, 0, 0, -1, 1, 0)  # the words from ACTIONS: elements are bytes to the kernel
@@ -22,12 +22,12 @@ class Allgather(FastCall):
     def __init__(self, engine: Engine, limits: Limits) -> None:
         super().__init__(engine, limits, layout.INLINE_BYTES * engine.size)
         self._forms: dict[np.dtype[Any], Form] = {
-            dtype: (contract.signature("Allgather", kind), dtype.itemsize, _BYTES) for dtype, kind in KINDS.items()
+            dtype: (descriptor.signature("Allgather", kind), dtype.itemsize, _BYTES) for dtype, kind in KINDS.items()
         }
 
     def __call__(self, sendbuf: Any, recvbuf: Any) -> bool:
-        """Does the call, or returns False where it has to go the long way. Blocks."""
-        if type(recvbuf) is not np.ndarray or not recvbuf.flags.carray or self.engine.broken:
+        """Does the call, or returns False where it must take the general path. Blocks."""
+        if type(recvbuf) is not np.ndarray or not recvbuf.flags.carray or self.failures.broken:
             return False
         form = self._forms.get(recvbuf.dtype)
         n, rest = divmod(recvbuf.size, self.size)
@@ -55,8 +55,8 @@ class Bcast(FastCall):
         self._forms: dict[tuple[np.dtype[Any], int], Form] = {}
 
     def __call__(self, buf: Any, root: Any) -> bool:
-        """Does the call, or returns False where it has to go the long way. Blocks."""
-        if type(buf) is not np.ndarray or type(root) is not int or self.engine.broken:
+        """Does the call, or returns False where it must take the general path. Blocks."""
+        if type(buf) is not np.ndarray or type(root) is not int or self.failures.broken:
             return False
         form = self._forms.get((buf.dtype, root)) or self._make(buf.dtype, root)
         flags = buf.flags
@@ -73,20 +73,20 @@ class Bcast(FastCall):
         kind = KINDS.get(dtype)
         if kind is None or not 0 <= root < self.size:
             return None
-        form = self._forms[dtype, root] = (contract.signature("Bcast", kind, None, root), dtype.itemsize, _BYTES)
+        form = self._forms[dtype, root] = (descriptor.signature("Bcast", kind, None, root), dtype.itemsize, _BYTES)
         return form
 
 
 class Barrier(FastCall):
-    """Barrier: lines only."""
+    """Barrier: descriptors only."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, [])
-        self._form = (contract.signature("Barrier"), 1, _BYTES)
+        self._form = (descriptor.signature("Barrier"), 1, _BYTES)
 
     def __call__(self) -> bool:
-        """Does the call, or returns False where it has to go the long way. Blocks."""
-        if self.engine.broken:
+        """Does the call, or returns False where it must take the general path. Blocks."""
+        if self.failures.broken:
             return False
         self.run(self._form, 0, (), layout.AGREE, 0, 0, 0, 0, 0)
         return True

@@ -1,4 +1,4 @@
-"""The short way of what combines values: NumPy arrays in native dtypes, by MPI's four operations or the mean."""
+"""The fast path of what combines values: NumPy arrays in native dtypes, by MPI's four operations or the mean."""
 
 from typing import Any
 
@@ -6,20 +6,19 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.dispatch import contract
-from psgd.collectives.arguments import operations
+from psgd.collectives.arguments import descriptor, operations
 from psgd.collectives.arguments.view import KINDS
-from psgd.collectives.shm import layout
 from psgd.collectives.dispatch.engine import Engine
-from psgd.collectives.fastpath.fast_call import Form, FastCall, apart, equal_chunks, plain
-from psgd.collectives.mpi.split import first_of
 from psgd.collectives.dispatch.tuning import Limits
+from psgd.collectives.fastpath.fast_call import FastCall, Form, apart, equal_chunks, plain
+from psgd.collectives.mpi.split import first_of
+from psgd.collectives.shm import layout
 from psgd.kernels.reduce import arithmetic
 
 _address, _IN_PLACE = MPI.Get_address, MPI.IN_PLACE
 _NAMED = (MPI.SUM, MPI.PROD, MPI.MIN, MPI.MAX, operations.MEAN)
 _OPERATIONS = {id(name): operation for name, operation in zip(_NAMED, operations.ALL, strict=True)}
-"""By the very objects that callers pass: others that mean the same go the long way."""
+"""By the very objects that callers pass: others that mean the same take the general path."""
 
 
 class _Reduction(FastCall):
@@ -39,8 +38,8 @@ class _Reduction(FastCall):
         self._last: tuple[Any, Any, Form | None] = (None, None, None)
 
     def form(self, recvbuf: Any, op: Any) -> Form | None:
-        """The form of a call, or None where it goes the long way. The first time it compiles the dtype's arithmetic."""
-        if type(recvbuf) is not np.ndarray or not recvbuf.flags.carray or self.engine.broken:
+        """The form of a call, or None where it takes the general path. Compiles a dtype's arithmetic the first time."""
+        if type(recvbuf) is not np.ndarray or not recvbuf.flags.carray or self.failures.broken:
             return None
         dtype = recvbuf.dtype
         of_dtype, of_op, form = self._last
@@ -54,7 +53,7 @@ class _Reduction(FastCall):
         kind, operation = KINDS.get(dtype), _OPERATIONS.get(id(op))
         if kind is None or kind == "float16" or operation is None or not operation.accepts(kind):
             return None
-        sign = contract.signature(self._verb, kind, operation)
+        sign = descriptor.signature(self._verb, kind, operation)
         divisor = self.size if operation.mean else 0
         rest = (self._actions, operation.code, divisor, -1, dtype.itemsize, arithmetic(dtype))
         form = self._forms[dtype, id(op)] = (sign, dtype.itemsize, rest)
@@ -68,7 +67,7 @@ class Allreduce(_Reduction):
         super().__init__(engine, limits, "Allreduce", layout.REDUCES | layout.GATHERS)
 
     def __call__(self, sendbuf: Any, recvbuf: Any, op: Any) -> bool:
-        """Does the call, or returns False where it has to go the long way. Blocks."""
+        """Does the call, or returns False where it must take the general path. Blocks."""
         form = self.form(recvbuf, op)
         if form is None:
             return False
@@ -97,7 +96,7 @@ class ReduceScatterBlock(_Reduction):
         super().__init__(engine, limits, "Reduce_scatter_block", layout.REDUCES)
 
     def __call__(self, sendbuf: Any, recvbuf: Any, op: Any) -> bool:
-        """Does the call, or returns False where it has to go the long way. Blocks."""
+        """Does the call, or returns False where it must take the general path. Blocks."""
         form = self.form(recvbuf, op)
         if form is None:
             return False
@@ -117,7 +116,9 @@ class ReduceScatterBlock(_Reduction):
         if rest:
             return False
         to = _address(buffer)
-        if self.method(buffer.nbytes) == layout.INLINE:  # the values are behind the line before any result is written
+        if (
+            self.method(buffer.nbytes) == layout.INLINE
+        ):  # the values are behind the descriptor before any result is written
             self._scatter(form, n, (n,), to, to)
         else:
             result = np.empty(n, buffer.dtype)

@@ -1,17 +1,24 @@
-"""What every rank does by itself between collective steps, and may fail in: then all ranks raise the same error."""
+"""What ranks must agree on: steps that may fail on one of them, and the error texts that all of them raise then.
 
-from collections.abc import Callable
+Texts have a fixed size in bytes, so that ranks can exchange them without first exchanging their lengths.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
-from psgd.collectives.dispatch import contract
-from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
 from psgd.kernels.errors import AgreedUsageError, Error, UsageError
 
 Made = TypeVar("Made")
+TEXT_BYTES = 1024
 _FINE, _USAGE, _MEMORY, _OTHER = range(4)
+
+
+class Mismatch(Exception):
+    """A peer's call does not agree with this rank's."""
 
 
 def together(comm: MPI.Intracomm, what: str, make: Callable[[], Made]) -> Made:
@@ -42,5 +49,45 @@ def together(comm: MPI.Intracomm, what: str, make: Callable[[], Made]) -> Made:
         return made
     texts = np.empty((comm.size, TEXT_BYTES), np.uint8)
     comm.Allgather(packed(text), texts)
-    said = contract.tell([unpacked(each) for each in texts], range(comm.size))
-    raise {_USAGE: AgreedUsageError, _MEMORY: MemoryError, _OTHER: Error}[int(worst[0])](said) from cause
+    joined = join_texts([unpacked(each) for each in texts], range(comm.size))
+    raise {_USAGE: AgreedUsageError, _MEMORY: MemoryError, _OTHER: Error}[int(worst[0])](joined) from cause
+
+
+def packed(text: str) -> NDArray[np.uint8]:
+    """TEXT_BYTES bytes with the text, or as much of it as fits."""
+    raw = text.encode()[:TEXT_BYTES]
+    data = np.zeros(TEXT_BYTES, np.uint8)
+    data[: len(raw)] = np.frombuffer(raw, np.uint8)
+    return data
+
+
+def unpacked(raw: NDArray[np.uint8]) -> str:
+    """The text in them."""
+    return raw.tobytes().rstrip(b"\0").decode(errors="replace")
+
+
+def join_texts(texts: Sequence[str], ranks: Sequence[int]) -> str:
+    """One text of what ranks report, some of which may report nothing. Names the ranks unless all report the same."""
+    groups = group_by_text([(rank, text) for rank, text in zip(ranks, texts, strict=True) if text])
+    if len(groups) == 1 and all(texts):
+        return groups[0][1]
+    return "; ".join(f"{names}: {text}" for names, text in groups)
+
+
+def group_by_text(texts: Sequence[tuple[int, str]]) -> list[tuple[str, str]]:
+    """The names of the ranks with the same text, and that text, in the order of their first ranks."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in texts:
+        groups.setdefault(text, []).append(rank)
+    return [(name_ranks(ranks), text) for text, ranks in groups.items()]
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 5`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join("-".join(map(str, run)) for run in runs)

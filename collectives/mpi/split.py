@@ -1,6 +1,7 @@
 """Cutting a range of elements into near-equal parts."""
 
-from psgd.collectives.mpi.split import ALIGN_BYTES
+ALIGN_BYTES = 64
+"""Chunks of an array begin at multiples of it, so that no two ranks write to one cache line."""
 
 
 def split(n: int, parts: int, align: int = 1) -> list[range]:

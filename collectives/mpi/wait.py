@@ -10,11 +10,15 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import numpy as np
 from mpi4py import MPI
 
+Test = Callable[[], bool]
+"""Whether something is done. Returns at once; what it stands for is complete once it has returned True."""
+Steps = Generator[Test, None, None]
+"""A call in steps: it yields tests, and is resumed once the test that it yielded last has returned True."""
 _PR_SET_TIMERSLACK = 29
 _PATIENCE_S = 20e-3
 _CROWDED_PATIENCE_S = 2e-6

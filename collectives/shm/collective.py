@@ -1,7 +1,18 @@
-"""One collective call in shared memory, from its line to its end, in one kernel."""
+"""One collective call in shared memory, from its descriptor to its end, in one kernel."""
 
 from psgd.collectives.shm import direct, inline, layout, slots
-from psgd.collectives.shm.steps import agreed, all_greeted, all_reached, first_of, length_of, line, memcpy, publish, put, word
+from psgd.collectives.shm.steps import (
+    agreed,
+    all_greeted,
+    all_reached,
+    descriptor,
+    first_of,
+    length_of,
+    memcpy,
+    publish,
+    put,
+    word,
+)
 from psgd.kernels.jit import kernel, part
 
 # Phases of a call, kept in the state.
@@ -22,11 +33,11 @@ def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, sp
         spins: looks at a word before WAIT.
 
     Returns:
-        DONE; WAIT: call it again; MISMATCH: lines differ, nothing was done, and the lines stay readable until the
-        next call but one; FAILED: a peer's memory could not be read.
+        DONE; WAIT: call it again; MISMATCH: descriptors differ, nothing was done, and they stay readable until the next
+        call but one; FAILED: a peer's memory could not be read.
     """
     if word(state, layout.PHASE) == _BEGIN:
-        memcpy(line(node, state, word(node, layout.RANK)), call, layout.LINE_BYTES)
+        memcpy(descriptor(node, state, word(node, layout.RANK)), call, layout.DESCRIPTOR_BYTES)
         if word(call, layout.METHOD) == layout.INLINE:
             inline.put_data(node, state, call, word(call, layout.ITEM))
         publish(node, state)
@@ -52,7 +63,7 @@ def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, sp
 
 @part
 def _greeted(node: int, state: int, call: int, maps: int, where: int, reads: bool) -> int:
-    """Judges the lines, all of which are there. What is small ends here; the rest goes on in the phase that is set."""
+    """Compares the descriptors, all of which are there. Ends what is small; sets the next phase for the rest."""
     item, method = word(call, layout.ITEM), word(call, layout.METHOD)
     put(state, layout.PHASE, _BEGIN)
     put(state, layout.PATH, method)

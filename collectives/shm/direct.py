@@ -11,7 +11,18 @@ import numpy as np
 from numba import types
 
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.steps import combine, finish, first_of, length_of, line, memcpy, put, reached, region, word
+from psgd.collectives.shm.steps import (
+    combine,
+    descriptor,
+    finish,
+    first_of,
+    length_of,
+    memcpy,
+    put,
+    reached,
+    region,
+    word,
+)
 from psgd.kernels import atomic
 from psgd.kernels.jit import kernel, part
 from psgd.kernels.reduce import ADD_ALL, SUM, calculate
@@ -25,7 +36,7 @@ _LONGEST = 1 << 30  # a single call moves less than 2 GiB
 
 @part
 def locate(node: int, state: int, call: int, maps: int, where: int, item: int) -> bool:
-    """Finds all ranks' arrays from the lines of the current call.
+    """Finds all ranks' arrays from the descriptors of the current call.
 
     Args:
         node: address of the node's table.
@@ -43,7 +54,7 @@ def locate(node: int, state: int, call: int, maps: int, where: int, item: int) -
     returns = reducing and word(call, layout.ACTIONS) & layout.GATHERS != 0
     mapped = True
     for rank in range(size):
-        theirs = line(node, state, rank)
+        theirs = descriptor(node, state, rank)
         row = where + 8 * layout.WHERE_WORDS * rank
         name = word(theirs, layout.SEND_ID)
         put(row, layout.WHERE_SEND, word(theirs, layout.SEND))

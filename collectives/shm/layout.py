@@ -1,8 +1,12 @@
 """Where things lie in the memory that a node's ranks share. Plain numbers: compiled code has them as constants."""
 
-# A call's line: what a rank is about to do, as 64-bit words. The first four tell whether ranks agree.
-LINE_WORDS = 16
-LINE_BYTES = 8 * LINE_WORDS
+from psgd.collectives.mpi import split
+
+ALIGN_BYTES = split.ALIGN_BYTES
+
+# A call's descriptor: what a rank is about to do, as 64-bit words. The first four tell whether ranks agree.
+DESCRIPTOR_WORDS = 16
+DESCRIPTOR_BYTES = 8 * DESCRIPTOR_WORDS
 SIGNATURE = 0
 COUNT = 1
 SHAPE = 2
@@ -16,7 +20,7 @@ RECEIVE_ID = 9
 RECEIVE_OFFSET = 10
 DIMENSIONS = 11  # how many, then the first four extents: for reports
 
-# What a kernel is told of a call: its line, then these words.
+# What a kernel is told of a call: its descriptor, then these words.
 CALL_WORDS = 32
 FROM = 16  # address of this rank's values
 INTO = 17  # address of the whole result, also where a rank keeps only its chunk of it
@@ -35,18 +39,18 @@ REDUCES = 1
 GATHERS = 2
 
 # Methods, and what became of them.
-AGREE = 0  # exchange lines only
+AGREE = 0  # exchange descriptors only
 INLINE = 1
 SLOTS = 2
 DIRECT = 3
 REGISTERED = 4
 
-# One region for each rank: its step, then two calls' lines with their inline data, then two kinds of slots.
+# One region for each rank: its step, then two calls' descriptors with their inline data, then two kinds of slots.
 STEP_AT = 0
 ABORT_AT = 64
-LINES_AT = 128
+DESCRIPTORS_AT = 128
 INLINE_BYTES = 64 * 1024
-LINE_STRIDE = LINE_BYTES + INLINE_BYTES
+DESCRIPTOR_STRIDE = DESCRIPTOR_BYTES + INLINE_BYTES
 SLOTS_AT = 256 * 1024
 SLOT_COUNT = 8  # together more than a core's second cache: writing to a line that its reader still caches is slow
 INPUT_BYTES = 256 * 1024
@@ -57,7 +61,6 @@ RESULTS_AT = SLOTS_AT + SLOT_COUNT * INPUT_BYTES
 REGION_BYTES = RESULTS_AT + SLOT_COUNT * RESULT_BYTES
 
 FETCH_BYTES = 128 * 1024  # read from a peer's private memory at a time: fits the second-level cache
-ALIGN_BYTES = 64  # chunks begin at multiples of it, so that no two ranks write to one cache line
 BLOCK_BYTES = 16 * 1024  # reduced at a time where all is mapped: fits the first-level cache
 
 # A node's table of words: its number of ranks, this rank, the scratch memory, then for each rank the region's address
@@ -70,7 +73,7 @@ REGIONS = 8
 # What a kernel keeps between its calls.
 STATE_WORDS = 8
 STEP = 0  # steps published so far, over all calls
-CALLS = 1  # lines exchanged so far
+CALLS = 1  # descriptors exchanged so far
 PHASE = 2
 PEER = 3  # the next one to look at in a wait over all
 POSITION = 4

@@ -11,7 +11,18 @@ Cost a rank, for P ranks and S bytes: 2 (P - 1)/P S copied into slots and as muc
 """
 
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.steps import all_reached, combine, finish, first_of, length_of, memcpy, publish, put, region, word
+from psgd.collectives.shm.steps import (
+    all_reached,
+    combine,
+    finish,
+    first_of,
+    length_of,
+    memcpy,
+    publish,
+    put,
+    region,
+    word,
+)
 from psgd.kernels.jit import part
 
 

@@ -1,4 +1,4 @@
-"""Steps and lines: how ranks see each other's progress and whether they agree on what they do."""
+"""Steps and descriptors: how ranks see each other's progress and whether they agree on what they do."""
 
 from numba import types
 
@@ -63,30 +63,30 @@ def all_reached(node: int, state: int, step: int, spins: int) -> bool:
 
 @part
 def all_greeted(node: int, state: int, spins: int) -> bool:
-    """`all_reached` the current step, where lines and what is behind them are read next: they are fetched meanwhile."""
+    """As `all_reached` the current step, fetching into the cache what is read next: descriptors and what follows."""
     for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
         if not reached(node, rank, word(state, layout.STEP), spins):
             put(state, layout.PEER, rank)
             return False
-        prefetch(line(node, state, rank))
-        prefetch(line(node, state, rank) + layout.LINE_BYTES)
+        prefetch(descriptor(node, state, rank))
+        prefetch(descriptor(node, state, rank) + layout.DESCRIPTOR_BYTES)
     put(state, layout.PEER, 0)
     return True
 
 
 @part
-def line(node: int, state: int, rank: int) -> int:
-    """The address of a rank's line in the current call. Two take turns: a rank two calls ahead cannot be."""
-    return region(node, rank) + layout.LINES_AT + (word(state, layout.CALLS) & 1) * layout.LINE_STRIDE
+def descriptor(node: int, state: int, rank: int) -> int:
+    """The address of a rank's descriptor in the current call. Two take turns: a rank two calls ahead cannot be."""
+    return region(node, rank) + layout.DESCRIPTORS_AT + (word(state, layout.CALLS) & 1) * layout.DESCRIPTOR_STRIDE
 
 
 @part
 def agreed(node: int, state: int) -> bool:
-    """Whether all lines of the current call agree. Shapes agree where one of them is 0, that of a flat array."""
-    first = line(node, state, 0)
+    """Whether all descriptors of the current call agree. Shapes agree where one of them is 0, that of a flat array."""
+    first = descriptor(node, state, 0)
     shape = word(first, layout.SHAPE)
     for rank in range(word(node, layout.SIZE)):
-        other = line(node, state, rank)
+        other = descriptor(node, state, rank)
         if (
             word(other, layout.SIGNATURE) != word(first, layout.SIGNATURE)
             or word(other, layout.COUNT) != word(first, layout.COUNT)

@@ -16,9 +16,8 @@ from psgd.arguments import whole_number
 from psgd.checkpoint.state import State
 from psgd.client import Client
 from psgd.collectives import Communicator
-from psgd.collectives.mpi.split import ALIGN_BYTES
 from psgd.collectives.dispatch.nonblocking import Request
-from psgd.collectives.mpi.split import split
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.device_vectors import on_device, registered
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError

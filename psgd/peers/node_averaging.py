@@ -28,7 +28,7 @@ class NodeAveraging:
         far: sums of the other nodes, as of the last round.
         stop: the first leader asked to stop, as of the last round.
         wish: the largest for a cut, told in the last round.
-        bytes_sent: as `psgd.collectives.traffic` counts; as many were received.
+        bytes_sent: as `psgd.collectives.mpi.byte_counts` counts; as many were received.
     """
 
     def __init__(self, comm: MPI.Intracomm, params: NDArray[np.floating]) -> None:
