@@ -356,7 +356,8 @@ def test_jax_arrays_can_only_be_sent():
 
 def test_no_array_library_is_imported():
     code = (
-        "import sys, numpy; from psgd.collectives.arguments.host_arrays import view; view(numpy.ones((3, 4)).T, 'x', True); "
+        "import sys, numpy; from psgd.collectives.arguments.host_arrays import view; "
+        "view(numpy.ones((3, 4)).T, 'x', True); "
         "view(bytearray(3), 'x', True); assert not {'torch', 'jax', 'ml_dtypes', 'cupy'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -35,7 +35,7 @@ class Rounds:
         stop: worker 0 asked to stop in the last round, alike on all workers.
         all_done: all workers were at their end in the last round.
         waited_s: seconds that the client has spent in `step`; it adds them itself.
-        bytes_sent: of the rounds and what was added to them, as `psgd.collectives.mpi.byte_counts` counts; as many received.
+        bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
 
     def __init__(self, comm: "collectives.Communicator", metrics: RunMetrics, cuts: Cuts | None = None) -> None:
