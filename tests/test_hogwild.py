@@ -251,27 +251,27 @@ def test_memory_that_cannot_be_shared_is_one_error(comm):
 
 @pytest.mark.ranks(2)
 def test_memory_that_cannot_be_reached_or_had_is_one_error(comm):
-    real = node_memory.shared.attach, node_memory.shared.SharedArray
+    real = node_memory.shared_memory.attach, node_memory.shared_memory.SharedArray
 
     def refuse(*arguments):
         raise OSError("no room")
 
     try:
-        node_memory.shared.attach = lambda *arguments: None
+        node_memory.shared_memory.attach = lambda *arguments: None
         with (
             pytest.raises(UsageError, match=r"rank 1: .* that of rank 0 cannot be reached"),
             psgd.connect(comm, np.zeros(5), strategy="hogwild"),
         ):
             pass
-        node_memory.shared.attach = real[0]
-        node_memory.shared.SharedArray = refuse
+        node_memory.shared_memory.attach = real[0]
+        node_memory.shared_memory.SharedArray = refuse
         with (
             pytest.raises(UsageError, match=r"rank 0: .*no room"),
             psgd.connect(comm, np.zeros(5), strategy="hogwild"),
         ):
             pass
     finally:
-        node_memory.shared.attach, node_memory.shared.SharedArray = real
+        node_memory.shared_memory.attach, node_memory.shared_memory.SharedArray = real
 
 
 @pytest.mark.parametrize(
