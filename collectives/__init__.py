@@ -2,6 +2,9 @@
 
 `Communicator` has mpi4py's verbs; `MEAN` is the operation that MPI lacks; the functions are single algorithms for those
 who want one. Importing this package does not start MPI: the names below are imported on first use.
+
+Rooms, each of which imports only those before it: `mpi`, `shm`, `arguments`, `algorithms`, `device`, `dispatch`,
+`fastpath`, and the face (`communicator`, `functions`, `compressed`). Begin with `communicator.py`.
 """
 
 import importlib
@@ -21,8 +24,8 @@ _FUNCTIONS = (
 )
 _EXPORTS = {
     "Communicator": "psgd.collectives.communicator",
-    "MEAN": "psgd.collectives.operations",
-    "Request": "psgd.collectives.progress",
+    "MEAN": "psgd.collectives.arguments.operations",
+    "Request": "psgd.collectives.dispatch.nonblocking",
     **dict.fromkeys(_FUNCTIONS, "psgd.collectives.functions"),
 }
 

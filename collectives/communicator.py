@@ -10,17 +10,19 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives import contract, tuning, verbs
-from psgd.collectives.algorithms import shared
-from psgd.collectives.calls import Call
-from psgd.collectives.engine import Engine, Program
-from psgd.collectives.node import Node, ranks_of_node
-from psgd.collectives.programs import available, check_algorithm, program
-from psgd.collectives.progress import Queue, Request
-from psgd.collectives.quick import Quick
-from psgd.collectives.together import together
-from psgd.collectives.variables import Variables
-from psgd.collectives.waiting import cores_per_rank
+from psgd.collectives.algorithms import intranode
+from psgd.collectives.arguments import descriptor, parse
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.dispatch import tuning
+from psgd.collectives.dispatch.dispatch import available, check_algorithm, steps
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.dispatch.nonblocking import Request, RequestQueue
+from psgd.collectives.fastpath.fast_path import FastPath
+from psgd.collectives.mpi.agreement import together
+from psgd.collectives.mpi.env import Variables
+from psgd.collectives.mpi.node import ranks_of_node
+from psgd.collectives.mpi.wait import Steps, cores_per_rank
+from psgd.collectives.shm.registered import Node
 from psgd.kernels.errors import AgreedUsageError, UsageError
 
 
@@ -79,13 +81,13 @@ class Communicator:
         blocking, other = (Engine(lane, self._node, i, cores < 1, leaders, variables) for i, lane in enumerate(lanes))
         self._engine = blocking
         spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
-        self._queue = Queue(other, spare if variables.progress is None else variables.progress)
+        self._queue = RequestQueue(other, spare if variables.progress is None else variables.progress)
         if self._node is not None:
             self._node.use(blocking.comm)
         self.nodes = len(leaders)
         self._hierarchical = self._node is not None and not blocking.local and self.nodes < self.size
         self._limits: dict[str, tuning.Limits] = {}
-        self._quick = Quick(blocking, self._limits_of)
+        self._fast = FastPath(blocking, self._limits_of)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "comm":
@@ -133,9 +135,9 @@ class Communicator:
             stream: of CuPy, PyTorch or Numba, or its address: the work on it so far is waited for before device arrays
                 are read or written; by default that on their library's current stream. The result is there on return.
         """
-        if algorithm is None and self._quick.allreduce(sendbuf, recvbuf, op):
+        if algorithm is None and self._fast.allreduce(sendbuf, recvbuf, op):
             return
-        self._run("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
+        self._run("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
 
     def Reduce(
         self,
@@ -148,7 +150,7 @@ class Communicator:
         stream: Any = None,
     ) -> None:
         """Reduces everyone's values to `root`, the only rank whose `recvbuf` is used and that may pass MPI.IN_PLACE."""
-        self._run("Reduce", lambda: verbs.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm, stream)
+        self._run("Reduce", lambda: parse.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm, stream)
 
     def Reduce_scatter(
         self,
@@ -173,29 +175,29 @@ class Communicator:
         stream: Any = None,
     ) -> None:
         """Reduces everyone's values; each rank gets an equal block of the result."""
-        if algorithm is None and self._quick.reduce_scatter_block(sendbuf, recvbuf, op):
+        if algorithm is None and self._fast.reduce_scatter_block(sendbuf, recvbuf, op):
             return
         self._run("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm, stream)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers equal blocks of all ranks on all ranks."""
-        if algorithm is None and self._quick.allgather(sendbuf, recvbuf):
+        if algorithm is None and self._fast.allgather(sendbuf, recvbuf):
             return
-        self._run("Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
+        self._run("Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers blocks of any lengths; `recvbuf` is `[buffer, counts]` or `[buffer, counts, displacements, type]`."""
-        self._run("Allgatherv", lambda: verbs.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
+        self._run("Allgatherv", lambda: parse.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Copies the root's values to all ranks."""
-        if algorithm is None and self._quick.bcast(buf, root):
+        if algorithm is None and self._fast.bcast(buf, root):
             return
-        self._run("Bcast", lambda: verbs.bcast(self.size, self.rank, buf, root), algorithm, stream)
+        self._run("Bcast", lambda: parse.bcast(self.size, self.rank, buf, root), algorithm, stream)
 
     def Barrier(self) -> None:
         """Returns once all ranks have called it."""
-        if self._quick.barrier():
+        if self._fast.barrier():
             return
         self._run("Barrier", lambda: Call("Barrier"), None)
 
@@ -209,7 +211,7 @@ class Communicator:
         stream: Any = None,
     ) -> Request:
         """As Allreduce, at once; the buffers are psgd's until the request is done."""
-        return self._start("Allreduce", lambda: verbs.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
+        return self._start("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
 
     def Ireduce_scatter(
         self,
@@ -239,7 +241,7 @@ class Communicator:
     def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> Request:
         """As Allgather, at once."""
         return self._start(
-            "Allgather", lambda: verbs.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
+            "Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
         )
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -270,8 +272,9 @@ class Communicator:
         if self._node is None:
             return np.zeros(call.shape, dtype)
         memory = self._node.register(call.count)
-        self._engine.remap()
-        self._queue.engine.remap()
+        for engine in (self._engine, self._queue.engine):
+            assert engine.shared is not None
+            engine.shared.remap()
         return memory.view(dtype).reshape(call.shape)
 
     def algorithm(self, verb: str, nbytes: int) -> str:
@@ -287,7 +290,7 @@ class Communicator:
             return
         self._queue.close()
         self._freed = True
-        self._quick = Quick()
+        self._fast = FastPath()
         self._engine.free()
         if self._node is not None:
             self._node.close()
@@ -295,23 +298,21 @@ class Communicator:
     def _reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op | str
     ) -> Callable[[], Call]:
-        return lambda: verbs.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op)
+        return lambda: parse.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op)
 
     def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Callable[[], Call]:
-        return lambda: verbs.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op)
+        return lambda: parse.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op)
 
     def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> None:
         self._check_usable()
-        self._engine.run(self._program(self._engine, verb, parse, algorithm, stream))
+        self._engine.run(self._steps(self._engine, verb, parse, algorithm, stream))
 
     def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Request:
         self._check_usable()
-        return self._queue.start(self._program(self._queue.engine, verb, parse, algorithm, stream))
+        return self._queue.start(self._steps(self._queue.engine, verb, parse, algorithm, stream))
 
-    def _program(
-        self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any
-    ) -> Program:
-        """Parses a call and makes its program, which tells the other ranks if the arguments are wrong."""
+    def _steps(self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any) -> Steps:
+        """Parses a call and makes its steps, which report wrong arguments to the other ranks."""
         call, text = None, ""
         try:
             call = parse() if stream is None else _on_stream(stream, parse)
@@ -325,18 +326,18 @@ class Communicator:
             assert call is not None
             return _alone(call)
         if call is None:
-            return program(engine, verb, None, text, "?", 0)
+            return steps(engine, verb, None, text, "?", 0)
         name = algorithm or self._choose(engine, call)
-        sign = contract.signature(verb, call.kind, call.op, call.root, algorithm or "?")
+        sign = descriptor.signature(verb, call.kind, call.op, call.root, algorithm or "?")
         if call.job is not None:
-            sign |= contract.ON_DEVICE
-        return program(engine, verb, call, "", name, sign)
+            sign |= descriptor.ON_DEVICE
+        return steps(engine, verb, call, "", name, sign)
 
     def _choose(self, engine: Engine, call: Call) -> str:
         if call.op is not None and call.op.code < 0:
             return "native"
         name = tuning.choose(self._limits_of(call.verb), call.nbytes)
-        if name == "inline" and not shared.fits_inline(call):
+        if name == "inline" and not intranode.fits_inline(call):
             return "slots"
         return name
 
@@ -355,13 +356,13 @@ class Communicator:
 
 def _on_stream(stream: Any, parse: Callable[[], Call]) -> Call:
     """Parses arguments of which the caller has said on which stream they are worked on."""
-    from psgd.collectives.device.views import on_stream
+    from psgd.collectives.arguments.device_arrays import on_stream
 
     with on_stream(stream):
         return parse()
 
 
-def _alone(call: Call) -> Program:
+def _alone(call: Call) -> Steps:
     """One rank: the result is a copy."""
     if call.send is not None and call.recv is not None:
         own = call.ranges(1)[0]

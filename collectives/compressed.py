@@ -11,8 +11,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import traffic
 from psgd.collectives.communicator import Communicator
+from psgd.collectives.mpi import byte_counts
 from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.codec import Codec
 from psgd.kernels.errors import ContractError
@@ -36,7 +36,7 @@ class CompressedAllreduce:
 
     Attributes:
         codec: as given.
-        bytes_sent, bytes_received: of this rank, as `psgd.collectives.traffic` counts.
+        bytes_sent, bytes_received: of this rank, as `psgd.collectives.mpi.byte_counts` counts.
     """
 
     def __init__(self, comm: Communicator, codec: Codec) -> None:
@@ -68,7 +68,7 @@ class CompressedAllreduce:
         """
         looks = sparse.look(update) if update.size else 0
         self._comm.Allgather(np.array([looks >= 0], np.int64), self._fine)
-        self._count(traffic.allgather(self._comm.size, 8))
+        self._count(byte_counts.allgather(self._comm.size, 8))
         return np.asarray(self._fine != 0)
 
     def __call__(self, update: NDArray[Any], out: NDArray[Any]) -> None:
@@ -104,9 +104,9 @@ class CompressedAllreduce:
             if length:
                 self.codec.decode_add(came[at : at + length], out)
             at += length
-        self.bytes_sent += traffic.allgather(self._comm.size, nbytes)
+        self.bytes_sent += byte_counts.allgather(self._comm.size, nbytes)
         self.bytes_received += total - nbytes
-        self._count(traffic.allgather(self._comm.size, self._mine.nbytes))
+        self._count(byte_counts.allgather(self._comm.size, self._mine.nbytes))
 
     def dense(self, update: NDArray[Any], out: NDArray[Any]) -> None:
         """Adds the ranks' updates and all that their codecs have left out to `out`, whole. Collective, blocks.
@@ -118,7 +118,7 @@ class CompressedAllreduce:
         self.codec.send_whole(update)
         self._comm.Allreduce(MPI.IN_PLACE, update)
         np.add(out, update, out=out)
-        self._count(traffic.allreduce(self._comm.size, update.nbytes))
+        self._count(byte_counts.allreduce(self._comm.size, update.nbytes))
 
     def _count(self, nbytes: int) -> None:
         self.bytes_sent += nbytes

@@ -115,7 +115,7 @@ def main() -> None:
     from mpi4py import MPI  # starts MPI, which --help does not need
 
     from psgd import abort_on_exception, collectives
-    from psgd.collectives.split import split
+    from psgd.collectives.mpi.split import split
 
     abort_on_exception()  # an error on one rank ends the job instead of leaving the others waiting
     world = MPI.COMM_WORLD

@@ -14,10 +14,9 @@ from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.resume import Plan, say
 from psgd.checkpoint.saver import Saver
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.split import split
-from psgd.collectives.waiting import Waiter
-from psgd.collectives.watch import BACKGROUND
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
+from psgd.collectives.mpi.wait import Waiter
+from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.compression.options import Compression
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from psgd.collectives.node import address_of
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels import hogwild as kernels
 
 

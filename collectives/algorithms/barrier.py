@@ -1,17 +1,14 @@
 """Barrier by dissemination: in round k a rank tells the one 2^k ahead and hears the one 2^k behind; log2 P rounds."""
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from psgd.collectives.channel import Channel, Test
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.wait import Steps
 
 _NOTHING = np.empty(0, np.uint8)
 
 
-def barrier(channel: "Channel") -> Generator["Test", None, None]:
+def barrier(channel: Channel) -> Steps:
     """Ends once all ranks have begun it."""
     distance = 1
     while distance < channel.size:

@@ -8,16 +8,16 @@ gather on the root if it is in the block, else on the block's lowest rank. So th
 the ranks alone, and the result has the same bits in every run and on every root.
 """
 
-from collections.abc import Generator
 from typing import Any
 
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.operations import Operation
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.wait import Steps
 
 
-def bcast(channel: Channel, data: NDArray[Any], root: int) -> Generator[Test, None, None]:
+def bcast(channel: Channel, data: NDArray[Any], root: int) -> Steps:
     """Copies the root's array to all ranks.
 
     Args:
@@ -37,9 +37,7 @@ def bcast(channel: Channel, data: NDArray[Any], root: int) -> Generator[Test, No
     yield from sends
 
 
-def reduce(
-    channel: Channel, send: NDArray[Any], recv: NDArray[Any] | None, op: Operation, root: int
-) -> Generator[Test, None, None]:
+def reduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any] | None, op: Operation, root: int) -> Steps:
     """Reduces over all ranks; the root keeps the result.
 
     Args:

@@ -8,18 +8,18 @@ ones are on their way into receives that stand ready at their places in the arra
 """
 
 from collections import deque
-from collections.abc import Generator
 from typing import Any
 
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.split import segments
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.mpi.split import segments
+from psgd.collectives.mpi.wait import Steps, Test
 
 AHEAD = 4  # receives that stand ready, and sends on their way
 
 
-def bcast(channel: Channel, data: NDArray[Any], root: int, segment: int) -> Generator[Test, None, None]:
+def bcast(channel: Channel, data: NDArray[Any], root: int, segment: int) -> Steps:
     """Copies the root's array to all ranks.
 
     Args:

@@ -10,8 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.operations import Operation
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.wait import Steps, Test
 
 
 class Folding:
@@ -61,7 +62,7 @@ class Folding:
         op.combine(recv, came, send)
         return recv
 
-    def after(self, channel: Channel, recv: NDArray[Any]) -> Generator[Test, None, None]:
+    def after(self, channel: Channel, recv: NDArray[Any]) -> Steps:
         """Brings the result in `recv` to the ranks that sat out."""
         if self._paired:
             yield channel.receive(self._rank + 1, recv) if self._rank % 2 == 0 else channel.send(self._rank - 1, recv)

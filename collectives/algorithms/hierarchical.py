@@ -4,55 +4,55 @@ P ranks on H nodes, S bytes: the network carries 2 (H - 1)/H S for each node, as
 of ranks on a node; shared memory carries the rest.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from psgd.collectives import contract
-from psgd.collectives.algorithms import recursive_doubling, ring, shared
-from psgd.collectives.calls import Call
-from psgd.collectives.operations import SUM_
-
-if TYPE_CHECKING:
-    from psgd.collectives.engine import Engine, Program
+from psgd.collectives.algorithms import intranode, recursive_doubling, ring
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments import descriptor
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.arguments.operations import SUM_
+from psgd.collectives.mpi.wait import Steps
+from psgd.collectives.shm.shared_channel import SharedChannel
 
 _SMALL_BYTES = 16 * 1024
 
 
-def allreduce(engine: "Engine", call: Call, segment: int) -> "Program":
-    """Runs an all-reduce whose line is filled. Each node's ranks share memory.
+def allreduce(shared: SharedChannel, leaders: Channel, call: Call, number: int, ranks: int, segment: int) -> Steps:
+    """Runs an all-reduce whose descriptor is filled. Each node's ranks share memory.
 
     Args:
-        engine: with a node.
+        shared: with the ranks of this node.
+        leaders: between the first ranks of the nodes; not used on others.
         call: an Allreduce.
+        number: of the call, the same on all ranks.
+        ranks: on all nodes.
         segment: elements of a segment on the network.
     """
-    assert engine.node is not None and call.op is not None and call.send is not None and call.recv is not None
+    node = shared.node
+    assert call.op is not None and call.send is not None and call.recv is not None
     op = SUM_ if call.op.mean else call.op
-    leading = engine.node.rank == 0
+    leading = node.rank == 0
     inner = Call("Reduce", kind=call.kind, op=op, send=call.send, recv=call.recv if leading else None, count=call.count)
-    if engine.node.size > 1:
-        yield from shared.run(engine, inner, _method(call.nbytes))
+    if node.size > 1:
+        yield from intranode.run(shared, inner, _method(call.nbytes))
     elif call.send is not call.recv:
         call.recv[:] = call.send
     if leading:
-        channel = engine.leaders
-        channel.begin(engine.line, engine.calls)
+        leaders.begin(shared.descriptor, number)
         if call.nbytes <= _SMALL_BYTES:
-            yield from recursive_doubling.allreduce(channel, call.recv, call.recv, op)
+            yield from recursive_doubling.allreduce(leaders, call.recv, call.recv, op)
         else:
-            yield from ring.allreduce(channel, call.recv, call.recv, op, segment)
-        call.op.finish(call.recv, engine.size)
-    if engine.node.size > 1:
+            yield from ring.allreduce(leaders, call.recv, call.recv, op, segment)
+        call.op.finish(call.recv, ranks)
+    if node.size > 1:
         data = call.recv.view(np.uint8)
-        nothing = [0] * engine.node.size
+        nothing = [0] * node.size
         lengths = [data.size, *nothing[1:]]
         outer = Call(
             "Bcast", kind=call.kind, send=data if leading else None, recv=data, starts=nothing, lengths=lengths
         )
-        contract.fill(engine.line, contract.signature("Bcast", call.kind), call.count, (), 0)
-        yield from shared.run(engine, outer, _method(call.nbytes))
-    engine.took = ("hierarchical", "messages")
+        descriptor.fill(shared.descriptor, descriptor.signature("Bcast", call.kind), call.count, (), 0)
+        yield from intranode.run(shared, outer, _method(call.nbytes))
 
 
 def _method(nbytes: int) -> str:

@@ -5,7 +5,7 @@ so arrays of more than `CHUNK` elements go in several calls, one for each piece 
 counts differ by rank, one for each piece of each rank's block. Arrays are 1-D and contiguous.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -13,9 +13,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Test
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import segments
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.split import segments
+from psgd.collectives.mpi.wait import Steps
 
 CHUNK = 2**30
 
@@ -107,9 +107,7 @@ def barrier(comm: MPI.Intracomm) -> None:
     comm.Barrier()
 
 
-def start_allreduce(
-    comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], op: Operation
-) -> Generator[Test, None, None]:
+def start_allreduce(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Steps:
     """As allreduce, without blocking."""
     in_place = _overlap(send, recv)
     for cut in _pieces(recv.size):
@@ -119,7 +117,7 @@ def start_allreduce(
 
 def start_reduce_scatter(
     comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], counts: Sequence[int], op: Operation
-) -> Generator[Test, None, None]:
+) -> Steps:
     """As reduce_scatter, without blocking; at most CHUNK elements."""
     into = np.empty_like(recv) if _overlap(send, recv) else recv
     yield comm.Ireduce_scatter(send, into, list(counts), op.mpi).Test
@@ -128,7 +126,7 @@ def start_reduce_scatter(
         recv[:] = into
 
 
-def start_allgather(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any]) -> Generator[Test, None, None]:
+def start_allgather(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any]) -> Steps:
     """As allgather, without blocking; at most CHUNK elements."""
     yield comm.Iallgather(MPI.IN_PLACE if _overlap(send, recv) else _bits(send), _bits(recv)).Test
 

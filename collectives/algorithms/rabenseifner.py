@@ -10,19 +10,18 @@ second half the same steps run backward, and the windows grow with finished resu
 rank, and its bits are copied from there to all.
 """
 
-from collections.abc import Generator
 from typing import Any
 
 from numpy.typing import NDArray
 
+from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.algorithms.folding import Folding
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import split
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
+from psgd.collectives.mpi.wait import Steps
 
 
-def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Generator[Test, None, None]:
+def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Steps:
     """Reduces over all ranks; the result has the same bits on all of them.
 
     Args:
@@ -41,7 +40,7 @@ def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Oper
 
 def _exchange(
     channel: Channel, folding: Folding, mine: NDArray[Any], recv: NDArray[Any], came: NDArray[Any], op: Operation
-) -> Generator[Test, None, None]:
+) -> Steps:
     """Reduces over the places. `mine` is a rank's values, perhaps in `recv`; `came` has room for as many."""
     parts = split(recv.size, folding.places, max(1, ALIGN_BYTES // recv.itemsize))
 

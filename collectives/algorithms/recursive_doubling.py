@@ -8,17 +8,17 @@ Blocks: after k steps a rank holds the sum of a block of consecutive ranks, and 
 beside it. Both combine the two with the lower ranks' block first, so all ranks compute the same bits.
 """
 
-from collections.abc import Generator
 from typing import Any
 
 from numpy.typing import NDArray
 
+from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.algorithms.folding import Folding
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.operations import Operation
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.wait import Steps
 
 
-def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Generator[Test, None, None]:
+def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> Steps:
     """Reduces over all ranks; the result has the same bits on all of them.
 
     Args:

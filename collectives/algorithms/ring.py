@@ -15,25 +15,23 @@ the next. A link stands still once a group is through and its rank has not been 
 4 ms for 512 KiB. So groups are rather large, `GROUP_BYTES`.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Channel, Test
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import split
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
+from psgd.collectives.mpi.wait import Steps, Test
 
 AHEAD = 16  # segments of a group at most
 GROUP_BYTES = 2 * 1024 * 1024
 _BANKS = 3  # one step is being received, one combined, one sent
 
 
-def allreduce(
-    channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation, segment: int
-) -> Generator[Test, None, None]:
+def allreduce(channel: Channel, send: NDArray[Any], recv: NDArray[Any], op: Operation, segment: int) -> Steps:
     """Reduces over all ranks; the result has the same bits on all of them.
 
     Args:
@@ -58,7 +56,7 @@ def reduce_scatter(
     op: Operation,
     segment: int,
     space: NDArray[Any] | None = None,
-) -> Generator[Test, None, None]:
+) -> Steps:
     """Reduces over all ranks; each keeps its own chunk, finished if `op` is a mean.
 
     Args:
@@ -95,9 +93,7 @@ def reduce_scatter(
     yield from _circulate(channel, parts, segment, ahead, 1, lambda cut: send[cut], landing, arrived)
 
 
-def allgather(
-    channel: Channel, recv: NDArray[Any], parts: Sequence[range], segment: int
-) -> Generator[Test, None, None]:
+def allgather(channel: Channel, recv: NDArray[Any], parts: Sequence[range], segment: int) -> Steps:
     """Gathers everyone's chunk on all ranks.
 
     Args:
@@ -128,7 +124,7 @@ def _circulate(
     mine: Callable[[slice], NDArray[Any]],
     landing: Callable[[int, slice], NDArray[Any]],
     arrived: Callable[[NDArray[Any], slice, bool], None],
-) -> Generator[Test, None, None]:
+) -> Steps:
     """Sends chunks round: rank r starts with chunk r - first and then sends on what it has received.
 
     Steps are counted through all groups. A slot is the place of one segment of a step, and there are slots for three

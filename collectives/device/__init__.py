@@ -1,6 +1,8 @@
 """Collectives on arrays in GPU memory: over CUDA-aware MPI, or through pinned host memory where MPI is not.
 
-`views.py` takes CuPy's, PyTorch's, JAX's and Numba's arrays; `ring.py` moves and sums them in lanes, over one of the
-transports `direct.py` (device pointers given to MPI), `mailbox.py` (pinned memory that a node shares) and `relay.py`
-(pinned memory and messages). `cuda.py` is all that touches CUDA. Nothing here is imported before a device array comes.
+`ring.py` moves and sums segments in tasks, over one of three transports: `cuda_aware.py` (device pointers given to MPI)
+and the two of `staged.py` (pinned memory that a node shares; pinned memory and messages). `cuda.py` is all that touches
+CUDA. `detect.py` finds out whether MPI takes device pointers, `pick_gpu.py` which GPU a rank uses.
+
+May import `arguments` and `mpi`. Nothing here is imported before a device array comes. Begin with `ring.py`.
 """

@@ -15,10 +15,11 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.channel import Test
-from psgd.collectives.device.lanes import Flag, Steps
-from psgd.collectives.node import address_of
-from psgd.collectives.operations import Operation
+from psgd.collectives.arguments.device_arrays import phantom
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.device.tasks import DeviceEvent
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.mpi.wait import Steps, Test
 from psgd.kernels.device import combine
 
 _IPC_CAPABLE = 10  # CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
@@ -52,7 +53,7 @@ class Cuda:
             memory = self._scratch[name] = phantom(own.ptr, max(1, nbytes), np.dtype(np.uint8), own)
         return memory[:nbytes]
 
-    def combine(self, op: Operation, out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], ranks: int) -> Flag:
+    def combine(self, op: Operation, out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], ranks: int) -> DeviceEvent:
         """`out = a op b`; then what is left to do for a mean over `ranks`, unless that is 0."""
         kind, stream = _kind(out.dtype), self._sums
         combine.combine(op.code, kind, address_of(out), address_of(a), address_of(b), out.size, stream.cuda)
@@ -60,15 +61,15 @@ class Cuda:
             combine.divide(kind, address_of(out), ranks, out.size, stream.cuda)
         return stream.flag()
 
-    def copy(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+    def copy(self, to: NDArray[Any], source: NDArray[Any]) -> DeviceEvent:
         """Copies within the device."""
         return self._copied(to, source, self._sums)
 
-    def to_host(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+    def to_host(self, to: NDArray[Any], source: NDArray[Any]) -> DeviceEvent:
         """Copies to pinned host memory."""
         return self._copied(to, source, self._out)
 
-    def to_device(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+    def to_device(self, to: NDArray[Any], source: NDArray[Any]) -> DeviceEvent:
         """Copies from pinned host memory."""
         return self._copied(to, source, self._in)
 
@@ -97,7 +98,7 @@ class Cuda:
         with self._sums.cuda:
             yield
 
-    def marked(self) -> Flag:
+    def marked(self) -> DeviceEvent:
         """What was started on the stream for sums so far."""
         return self._sums.flag()
 
@@ -106,7 +107,7 @@ class Cuda:
         summed, out, came = self._sums.poll(), self._out.poll(), self._in.poll()
         return summed or out or came
 
-    def until(self, flag: Flag) -> Test:
+    def until(self, flag: DeviceEvent) -> Test:
         """A test that also looks."""
 
         def test() -> bool:
@@ -115,7 +116,7 @@ class Cuda:
 
         return test
 
-    def _copied(self, to: NDArray[Any], source: NDArray[Any], stream: "_Stream") -> Flag:
+    def _copied(self, to: NDArray[Any], source: NDArray[Any], stream: "_Stream") -> DeviceEvent:
         if to.nbytes:
             cupy.cuda.runtime.memcpyAsync(address_of(to), address_of(source), to.nbytes, _COPY, stream.cuda.ptr)
         return stream.flag()
@@ -146,14 +147,14 @@ class _Stream:
 
     def __init__(self) -> None:
         self.cuda = cupy.cuda.Stream(non_blocking=True)
-        self._waiting: deque[tuple[Any, Flag]] = deque()
+        self._waiting: deque[tuple[Any, DeviceEvent]] = deque()
         self._events: list[Any] = []
 
-    def flag(self) -> Flag:
+    def flag(self) -> DeviceEvent:
         """Set once all that was started so far is done."""
         event = self._events.pop() if self._events else cupy.cuda.Event(disable_timing=True)
         event.record(self.cuda)
-        flag = Flag()
+        flag = DeviceEvent()
         self._waiting.append((event, flag))
         return flag
 
@@ -180,18 +181,3 @@ class _Inside:
     def __call__(self) -> bool:
         with self._device:
             return self._test()
-
-
-def phantom(address: int, size: int, dtype: np.dtype[Any], owner: Any) -> NDArray[Any]:
-    """A 1-D NumPy array over device addresses, for address arithmetic alone. It keeps `owner` alive."""
-    if size == 0:
-        return np.empty(0, dtype)
-    return np.asarray(_Address(address, size, dtype, owner))
-
-
-class _Address:
-    """What NumPy makes an array of without looking at the memory."""
-
-    def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
-        self.owner = owner
-        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": dtype.str, "version": 3}

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.device.lanes import Chain, Flag, Steps, in_lanes
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.device.tasks import DeviceEvent, TaskSteps, in_lanes
 from psgd.collectives.device.transport import Gpu, Transport
-from psgd.collectives.operations import Operation
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
+from psgd.collectives.mpi.wait import Steps
 
-_NOTHING = Flag(True)
+_NOTHING = DeviceEvent(True)
 
 
 class Ring:
@@ -51,7 +51,7 @@ class Ring:
         segment = self._segment(parts, send.itemsize)
         space = None if np.may_share_memory(send, recv) else recv
 
-        def lane(k: int) -> Chain:
+        def lane(k: int) -> TaskSteps:
             yield from self._reduce(k, send, recv[own.start : own.stop], parts, op, segment, space)
             yield from self._gather(k, recv, parts, segment)
 
@@ -79,7 +79,7 @@ class Ring:
         segment = self._segment(parts, recv.itemsize)
         yield from self._in_lanes(parts, segment, lambda k: self._gather(k, recv, parts, segment))
 
-    def _in_lanes(self, parts: Sequence[range], segment: int, lane: Callable[[int], Chain]) -> Steps:
+    def _in_lanes(self, parts: Sequence[range], segment: int, lane: Callable[[int], TaskSteps]) -> Steps:
         count = -(-max(len(part) for part in parts) // segment)
         return in_lanes(count, self._transport.lanes, lane, self._polls)
 
@@ -102,7 +102,7 @@ class Ring:
         op: Operation,
         segment: int,
         space: NDArray[Any] | None,
-    ) -> Chain:
+    ) -> TaskSteps:
         """Segment k's way through a reduce-scatter; sums land in `space`, each in its place, or in scratch."""
         rank, size, gpu = self._rank, self._size, self._gpu
         own = parts[rank]
@@ -124,7 +124,7 @@ class Ring:
             yield sent
             data = landing
 
-    def _gather(self, k: int, recv: NDArray[Any], parts: Sequence[range], segment: int) -> Chain:
+    def _gather(self, k: int, recv: NDArray[Any], parts: Sequence[range], segment: int) -> TaskSteps:
         """Segment k's way through an all-gather."""
         rank, size = self._rank, self._size
         for hop in range(size - 1):
@@ -138,10 +138,10 @@ class Ring:
         name = f"lane {k % self._transport.lanes} {hop % 2}"
         return self._gpu.scratch(name, segment * dtype.itemsize).view(dtype)
 
-    def _send(self, k: int, data: NDArray[Any]) -> Flag:
+    def _send(self, k: int, data: NDArray[Any]) -> DeviceEvent:
         return self._transport.send(self._gpu, k % self._transport.lanes, data) if data.size else _NOTHING
 
-    def _receive(self, k: int, into: NDArray[Any]) -> Flag:
+    def _receive(self, k: int, into: NDArray[Any]) -> DeviceEvent:
         return self._transport.receive(self._gpu, k % self._transport.lanes, into) if into.size else _NOTHING
 
 

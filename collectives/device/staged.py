@@ -13,10 +13,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.lanes import Chain, Flag, Task
-from psgd.collectives.device.transport import Gpu, Requests
-from psgd.collectives.node import address_of
-from psgd.collectives.tags import Tag
+from psgd.collectives.device.tasks import DeviceEvent, DeviceTask, TaskSteps
+from psgd.collectives.device.transport import Gpu, PendingRequests
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.mpi.tags import Tag
 from psgd.kernels import words
 
 SLOT_BYTES = 4 * 1024 * 1024
@@ -66,15 +66,15 @@ class Mailbox:
             gpu.pin(memory)
         self._own, self._left, self._right = (Region(memory) for memory in memories)
         self._sent, self._received = [0] * LANES, [0] * LANES
-        self._looks: list[tuple[int, int, Flag]] = []
+        self._looks: list[tuple[int, int, DeviceEvent]] = []
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> DeviceEvent:
         """See `Transport`."""
-        return Task(self._put(gpu, lane, data))
+        return DeviceTask(self._put(gpu, lane, data))
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> DeviceEvent:
         """See `Transport`."""
-        return Task(self._take(gpu, lane, into))
+        return DeviceTask(self._take(gpu, lane, into))
 
     def poll(self) -> bool:
         """See `Transport`."""
@@ -84,23 +84,23 @@ class Mailbox:
             look[2].set()
         return bool(done)
 
-    def _put(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Chain:
+    def _put(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> TaskSteps:
         number = self._sent[lane]
         self._sent[lane] += 1
         yield self._reaches(self._right.taken[lane], number + 1 - SLOTS)
         yield gpu.to_host(self._own.slot(lane, number, data.nbytes), data)
         words.store(self._own.put[lane], number + 1)
 
-    def _take(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Chain:
+    def _take(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> TaskSteps:
         number = self._received[lane]
         self._received[lane] += 1
         yield self._reaches(self._left.put[lane], number + 1)
         yield gpu.to_device(into, self._left.slot(lane, number, into.nbytes))
         words.store(self._own.taken[lane], number + 1)
 
-    def _reaches(self, address: int, number: int) -> Flag:
+    def _reaches(self, address: int, number: int) -> DeviceEvent:
         """The word at an address has become so large."""
-        flag = Flag(words.load(address) >= number)
+        flag = DeviceEvent(words.load(address) >= number)
         if not flag.done:
             self._looks.append((address, number, flag))
         return flag
@@ -131,7 +131,7 @@ class Relay:
     def __init__(self, gpu: Gpu, comm: MPI.Intracomm, left: int, right: int) -> None:
         self._gpu, self._comm = gpu, comm
         self._left, self._right = left, right
-        self._requests = Requests()
+        self._requests = PendingRequests()
         self.poll = self._requests.poll
         # Whole pages of its own: to pin a part of a page pins what else lies there.
         self._memory = np.frombuffer(mmap.mmap(-1, 2 * LANES * SLOTS * self.largest), np.uint8)
@@ -140,13 +140,13 @@ class Relay:
         self._out, self._in = slots[0], slots[1]
         self._sent, self._received = [0] * LANES, [0] * LANES
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> DeviceEvent:
         """See `Transport`."""
-        return Task(self._put(gpu, lane, data))
+        return DeviceTask(self._put(gpu, lane, data))
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> DeviceEvent:
         """See `Transport`."""
-        return Task(self._take(gpu, lane, into))
+        return DeviceTask(self._take(gpu, lane, into))
 
     def close(self) -> None:
         """See `Transport`."""
@@ -154,14 +154,14 @@ class Relay:
             self._gpu.unpin(self._memory)
             self._memory = self._memory[:0]
 
-    def _put(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Chain:
+    def _put(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> TaskSteps:
         place = lane, self._sent[lane] % SLOTS
         self._sent[lane] += 1
         slot = self._out[place][: data.nbytes]
         yield gpu.to_host(slot, data)
         yield self._requests.flag(self._comm.Isend(slot, self._right, Tag.LANE + lane))
 
-    def _take(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Chain:
+    def _take(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> TaskSteps:
         place = lane, self._received[lane] % SLOTS
         self._received[lane] += 1
         slot = self._in[place][: into.nbytes]

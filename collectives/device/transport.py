@@ -5,8 +5,8 @@ from typing import Any, Protocol
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.device.lanes import Flag
-from psgd.collectives.operations import Operation
+from psgd.collectives.arguments.operations import Operation
+from psgd.collectives.device.tasks import DeviceEvent
 
 
 class Gpu(Protocol):
@@ -18,16 +18,16 @@ class Gpu(Protocol):
     def scratch(self, name: str, nbytes: int) -> NDArray[Any]:
         """Device memory by name."""
 
-    def combine(self, op: Operation, out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], ranks: int) -> Flag:
+    def combine(self, op: Operation, out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], ranks: int) -> DeviceEvent:
         """`out = a op b`, then a mean's division where `ranks` is not 0."""
 
-    def copy(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+    def copy(self, to: NDArray[Any], source: NDArray[Any]) -> DeviceEvent:
         """Device to device."""
 
-    def to_host(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+    def to_host(self, to: NDArray[Any], source: NDArray[Any]) -> DeviceEvent:
         """Device to pinned host memory."""
 
-    def to_device(self, to: NDArray[Any], source: NDArray[Any]) -> Flag:
+    def to_device(self, to: NDArray[Any], source: NDArray[Any]) -> DeviceEvent:
         """Pinned host memory to device."""
 
     def pin(self, memory: NDArray[Any]) -> None:
@@ -54,10 +54,10 @@ class Transport(Protocol):
     least: int
     opens: bool
 
-    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> Flag:
+    def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> DeviceEvent:
         """Sends memory of a GPU, which may change once that has happened."""
 
-    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> Flag:
+    def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> DeviceEvent:
         """Receives into memory of a GPU. In the order of the lane's sends."""
 
     def poll(self) -> bool:
@@ -67,16 +67,16 @@ class Transport(Protocol):
         """Lets go of what it holds."""
 
 
-class Requests:
+class PendingRequests:
     """MPI's requests, asked about all at once."""
 
     def __init__(self) -> None:
         self._requests: list[MPI.Request] = []
-        self._flags: list[Flag] = []
+        self._flags: list[DeviceEvent] = []
 
-    def flag(self, request: MPI.Request) -> Flag:
+    def flag(self, request: MPI.Request) -> DeviceEvent:
         """Set once the request is done."""
-        flag = Flag()
+        flag = DeviceEvent()
         self._requests.append(request)
         self._flags.append(flag)
         return flag

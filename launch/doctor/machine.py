@@ -38,7 +38,7 @@ def _version(distribution: str) -> str | None:
 def tuning() -> Check:
     """The table of algorithms and what is in it. Reads the file only; training does not go by it."""
     try:
-        from psgd.collectives import tuning as table
+        from psgd.collectives.dispatch import tuning as table
     except (ImportError, RuntimeError) as error:  # also Numba's, where it does not fit this NumPy
         return Check("tuning", f"not known: {str(error).splitlines()[0]}")
     path = table.path()

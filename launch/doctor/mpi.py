@@ -21,7 +21,7 @@ try:
 except Exception:
     ulfm = False
 try:
-    from psgd.collectives.device.aware import cuda_aware
+    from psgd.collectives.device.detect import cuda_aware
     cuda = cuda_aware(MPI.COMM_SELF)
 except Exception as error:
     cuda = False, f"not known: {error}"

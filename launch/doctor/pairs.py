@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 
 SMALL_REPEATS, LARGE_REPEATS, LARGE_BYTES = 20, 2, 1 << 20
 TAG = 11

@@ -14,9 +14,9 @@ SMALL_BYTES = 256 << 20
 _MEET = """
 import ctypes, errno, json, sys
 import numpy as np
-from psgd.collectives import shared
+from psgd.collectives.mpi import shared_memory
 asked = json.loads(sys.argv[1])
-memory = None if asked["memory"] is None else shared.attach(asked["memory"], 1, "u8")
+memory = None if asked["memory"] is None else shared_memory.attach(asked["memory"], 1, "u8")
 got = np.zeros(1, "u8")
 try:
     read = ctypes.CDLL(None, use_errno=True).process_vm_readv
@@ -67,7 +67,7 @@ def _meet() -> tuple[str, str]:
     try:
         import numpy as np
 
-        from psgd.collectives import shared
+        from psgd.collectives.mpi import shared_memory
     except ImportError as error:
         return (f"not known: {error}",) * 2
     secret = np.array([secrets.randbits(62)], np.uint64)
@@ -77,7 +77,7 @@ def _meet() -> tuple[str, str]:
         cannot = "this Python or system has no memfd_create"
     else:
         try:
-            memory = shared.SharedArray(1, np.uint64)
+            memory = shared_memory.SharedArray(1, np.uint64)
             memory.array[:] = secret
             asked["memory"] = memory.address()
         except OSError as error:
@@ -91,7 +91,7 @@ def _meet() -> tuple[str, str]:
         return ("not known: a second process to try it fails",) * 2
     if not cannot and mapped != secret[0]:
         cannot = "another process cannot open this one's memory"
-    if not cannot and not shared.enabled():
+    if not cannot and not shared_memory.enabled():
         cannot = "switched off by PSGD_SHARED=0"
     refused = "" if read == secret[0] else f"process_vm_readv: {os.strerror(number)}"
     if number == errno.EPERM:

@@ -16,7 +16,7 @@ def choose(comm: MPI.Intracomm, uses: bool) -> None:
     Raises:
         AgreedUsageError: CuPy or a GPU is missing on some rank; on all ranks.
     """
-    from psgd.collectives.device.select import choose_device, visible_devices
+    from psgd.collectives.device.pick_gpu import choose_device, visible_devices
 
     complaint, shared = None, 0
     users: MPI.Intracomm = comm.Split(0 if uses else MPI.UNDEFINED, comm.rank)  # type: ignore[assignment]

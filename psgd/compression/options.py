@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.variables import switch
+from psgd.collectives.mpi.env import switch
 from psgd.kernels import accumulate, codecs, descent
 from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.codec import Codec

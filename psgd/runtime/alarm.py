@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.requests import close
-from psgd.collectives.tags import Tag
+from psgd.collectives.mpi.request_cleanup import close
+from psgd.collectives.mpi.tags import Tag
 from psgd.kernels.errors import PeerLostError
 
 

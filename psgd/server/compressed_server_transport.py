@@ -12,9 +12,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.requests import close
-from psgd.collectives.tags import Tag
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.request_cleanup import close
+from psgd.collectives.mpi.tags import Tag
+from psgd.collectives.mpi.wait import Waiter
 from psgd.compression.options import Compression
 from psgd.kernels.errors import ContractError
 from psgd.runtime.mesh import Mesh

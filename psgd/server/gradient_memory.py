@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives import shared
+from psgd.collectives.mpi import shared_memory
 from psgd.runtime.agreement import gather
 from psgd.runtime.mesh import Mesh
 
@@ -32,14 +32,14 @@ class Gradients(NamedTuple):
 def allocate(mesh: Mesh, size: int, dtype: np.dtype[Any]) -> Gradients:
     """Makes each worker's gradient and lets the servers attach. Collective over the mesh; blocking."""
     own: Vector | None = None
-    memory: shared.SharedArray | None = None
+    memory: shared_memory.SharedArray | None = None
     if mesh.role == "worker":
         memory = _try_shared(size, dtype)
         own = np.zeros(size, dtype) if memory is None else memory.array  # type: ignore[assignment]
     addresses = gather(mesh.world, memory.address() if memory is not None else {})[mesh.servers :]
     views: list[Vector | None] = []
-    if mesh.role == "server" and shared.enabled():
-        views = [shared.attach(address, size, dtype) if address else None for address in addresses]  # type: ignore[misc]
+    if mesh.role == "server" and shared_memory.enabled():
+        views = [shared_memory.attach(address, size, dtype) if address else None for address in addresses]  # type: ignore[misc]
     views = views or [None] * mesh.workers
     answers = gather(mesh.world, {"reached": [view is not None for view in views]})[: mesh.servers]
     if memory is not None:
@@ -55,10 +55,10 @@ def apart(mesh: Mesh, size: int, dtype: np.dtype[Any]) -> Gradients:
     return Gradients(own, [None] * mesh.workers, [False] * mesh.servers)
 
 
-def _try_shared(size: int, dtype: np.dtype[Any]) -> shared.SharedArray | None:
-    if not shared.enabled():
+def _try_shared(size: int, dtype: np.dtype[Any]) -> shared_memory.SharedArray | None:
+    if not shared_memory.enabled():
         return None
     try:
-        return shared.SharedArray(size, dtype)
+        return shared_memory.SharedArray(size, dtype)
     except OSError:
         return None

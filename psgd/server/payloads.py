@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.tags import Tag
+from psgd.collectives.mpi.tags import Tag
 
 
 class Arrival:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
-from psgd.collectives.split import segments
+from psgd.collectives.mpi.split import segments
 from psgd.kernels import accumulate
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from psgd.checkpoint import restore as keeping
 from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
-from psgd.collectives.compiled.layout import ALIGN_BYTES
-from psgd.collectives.progress import Request
-from psgd.collectives.split import split
+from psgd.collectives.dispatch.nonblocking import Request
+from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
 from psgd.optim.optimizer import Optimizer

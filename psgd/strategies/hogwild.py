@@ -27,7 +27,7 @@ from psgd import collectives
 from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels import hogwild as kernels
 from psgd.kernels.errors import UsageError
 from psgd.metrics.totals import Shown, Sums, add

@@ -5,7 +5,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd import collectives
-from psgd.collectives import traffic
+from psgd.collectives.mpi import byte_counts
 from psgd.kernels import accumulate
 from psgd.metrics.totals import Sums
 
@@ -28,7 +28,7 @@ class NodeAveraging:
         far: sums of the other nodes, as of the last round.
         stop: the first leader asked to stop, as of the last round.
         wish: the largest for a cut, told in the last round.
-        bytes_sent: as `psgd.collectives.traffic` counts; as many were received.
+        bytes_sent: as `psgd.collectives.mpi.byte_counts` counts; as many were received.
     """
 
     def __init__(self, comm: MPI.Intracomm, params: NDArray[np.floating]) -> None:
@@ -68,8 +68,8 @@ class NodeAveraging:
         np.copyto(self._found, self._params)
         accumulate.weigh(self._average, self._found, self._weight())
         self._comm.Allreduce(MPI.IN_PLACE, self._average)
-        self.bytes_sent += traffic.allreduce(self._comm.size, self._average.nbytes)
-        self.bytes_sent += traffic.allgather(self._comm.size, self._mine.nbytes)
+        self.bytes_sent += byte_counts.allreduce(self._comm.size, self._average.nbytes)
+        self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         if all_done:
             np.copyto(self._params, self._average)
         else:

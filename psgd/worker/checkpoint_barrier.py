@@ -12,9 +12,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.requests import keep_for_ever
-from psgd.collectives.tags import Tag
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
+from psgd.collectives.mpi.tags import Tag
+from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.liveness import Liveness
 

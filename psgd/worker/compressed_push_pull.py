@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 from psgd.compression.options import BeforeEncoding, Compression
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import CheckpointError

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.node import ranks_of_node
+from psgd.collectives.mpi.node import ranks_of_node
 from psgd.kernels.errors import PeerLostError
 from psgd.runtime.alarm import Alarm
 

@@ -7,8 +7,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import shared
-from psgd.collectives.node import address_of, ranks_of_node
+from psgd.collectives.mpi import shared_memory
+from psgd.collectives.mpi.node import address_of, ranks_of_node
 from psgd.kernels import hogwild as kernels
 from psgd.metrics.totals import Sums
 from psgd.runtime.agreement import agree, gather
@@ -116,23 +116,23 @@ def share(comm: MPI.Intracomm, ranks: list[int], nbytes: int, who: str) -> NDArr
     Raises:
         UsageError: some node's ranks share no memory; on all ranks.
     """
-    memory: shared.SharedArray | None = None
+    memory: shared_memory.SharedArray | None = None
     array: NDArray[np.uint8] | None = None
-    why = "" if shared.enabled() else "it is switched off here (PSGD_SHARED=0, or a system without memory files)"
+    why = "" if shared_memory.enabled() else "it is switched off here (PSGD_SHARED=0, or a system without memory files)"
     if len(ranks) == 1:  # shared with nobody
         whole = np.zeros(nbytes + _LINE, np.uint8)
         start = -address_of(whole) % _LINE
         array, why = whole[start : start + nbytes], ""
     elif comm.rank == ranks[0] and not why:
         try:
-            memory = shared.SharedArray(nbytes, np.uint8)
+            memory = shared_memory.SharedArray(nbytes, np.uint8)
             array = memory.array  # type: ignore[assignment]
         except OSError as error:
             why = f"{nbytes} bytes of it are not to be had: {error}"
     addresses = gather(comm, memory.address() if memory is not None else {})
     try:
         if array is None and not why:
-            array = shared.attach(addresses[ranks[0]], nbytes, np.uint8)  # type: ignore[assignment]
+            array = shared_memory.attach(addresses[ranks[0]], nbytes, np.uint8)  # type: ignore[assignment]
             why = "" if array is not None else f"that of rank {ranks[0]} cannot be reached (another container or user?)"
         hint = "psgd doctor tells more; the other strategies do without"
         agree(comm, who, {}, f"expected memory shared by ranks {ranks} of one node, but {why}: {hint}" if why else None)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd import collectives
-from psgd.collectives import traffic
+from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.worker.checkpoint_votes import CheckpointVotes
 
@@ -35,7 +35,7 @@ class StatusRounds:
         stop: worker 0 asked to stop in the last round, alike on all workers.
         all_done: all workers were at their end in the last round.
         waited_s: seconds that the client has spent in `step`; it adds them itself.
-        bytes_sent: of the rounds and what was added to them, as `psgd.collectives.traffic` counts; as many received.
+        bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class StatusRounds:
     def begin(self, params: NDArray[np.floating]) -> None:
         """Gives everyone worker 0's parameters; the run's seconds count from here. Collective, blocks."""
         self._comm.Bcast(params, 0)
-        self.bytes_sent += traffic.bcast(self._comm.size, params.nbytes)
+        self.bytes_sent += byte_counts.bcast(self._comm.size, params.nbytes)
         self._comm.Barrier()  # who starts up late is not waited for in the run
         self._metrics.restart()
         self._began = time.perf_counter()
@@ -83,7 +83,7 @@ class StatusRounds:
 
     def count_allreduce(self, nbytes: int) -> None:
         """Counts an all-reduce of so many bytes that the client has made."""
-        self.bytes_sent += traffic.allreduce(self._comm.size, nbytes)
+        self.bytes_sent += byte_counts.allreduce(self._comm.size, nbytes)
 
     def forget(self) -> None:
         """Takes back what was noted since the last round: it is not going to be applied."""
@@ -121,7 +121,7 @@ class StatusRounds:
         self._mine[:] = (*counts, report is not None, accuracy, test_loss)
         self._comm.Allgather(self._mine, self._flat)
         ended = time.perf_counter()
-        self.bytes_sent += traffic.allgather(self._comm.size, self._mine.nbytes)
+        self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         self.forget()
         self._report = None
         self.samples[:] = self._all[:, _SAMPLES]

@@ -5,7 +5,7 @@ import pytest
 from harness.oracle import check, communicator, same_error
 from mpi4py import MPI
 
-from psgd.collectives import control
+from psgd.collectives.dispatch import errors
 from psgd.kernels.errors import ContractError, UsageError
 
 WAYS = pytest.mark.parametrize("variables", [{}, {"PSGD_CHECK": "1"}, {"PSGD_SHARED": "0", "PSGD_CHECK": "1"}], ids=str)
@@ -70,7 +70,7 @@ def test_over_messages_too_without_being_asked(comm, what):
 @pytest.mark.ranks(3)
 def test_a_message_of_an_earlier_call_is_never_taken_for_one_of_this(comm):
     """Two ranks that both think they are the root send and go on; what they sent must not become a later result."""
-    control._PATIENCE_S, patience = 0.5, control._PATIENCE_S
+    errors._PATIENCE_S, patience = 0.5, errors._PATIENCE_S
     c = communicator(comm, PSGD_SHARED="0").__enter__()
     got = np.full(4, comm.rank + 1.0)
     try:
@@ -86,7 +86,7 @@ def test_a_message_of_an_earlier_call_is_never_taken_for_one_of_this(comm):
         said = again.tolist()
     except ContractError:
         said = "error"
-    control._PATIENCE_S = patience
+    errors._PATIENCE_S = patience
     everyone = comm.allgather(said)
     assert all(each in ("error", [20.0] * 4) for each in everyone), everyone
 

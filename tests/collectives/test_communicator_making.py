@@ -8,12 +8,11 @@ from harness.oracle import check, communicator, same_error
 from mpi4py import MPI
 
 from psgd import collectives
-from psgd.collectives import engine as engine_module
-from psgd.collectives import node as node_module
-from psgd.collectives.shared import enabled
-from psgd.collectives.texts import TEXT_BYTES, packed, unpacked
-from psgd.collectives.together import together
-from psgd.collectives.variables import Variables
+from psgd.collectives.dispatch import errors as errors_module
+from psgd.collectives.mpi import node as node_module
+from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, together, unpacked
+from psgd.collectives.mpi.env import Variables
+from psgd.collectives.mpi.shared_memory import enabled
 from psgd.kernels.errors import Error, UsageError
 
 NAMES = ("PSGD_SHARED", "PSGD_CHECK", "PSGD_PROGRESS", "PSGD_STALL", "PSGD_TIMEOUT", "PSGD_TUNING")
@@ -102,16 +101,16 @@ def test_what_fails_on_one_rank_fails_on_all(comm):
 def test_no_memory_on_one_rank(comm):
     """Whatever needs it first: shared memory, which others do without, and a rank's own."""
     for _ in range(3):
-        real = engine_module.Control
+        real = errors_module.Control
         if comm.rank == 1:
-            engine_module.Control = no_memory
+            errors_module.Control = no_memory
         same_error(comm, lambda: collectives.Communicator(comm), MemoryError, "rank 1: Communicator: MemoryError")
-        engine_module.Control = real
-    real = node_module.shared.SharedArray
+        errors_module.Control = real
+    real = node_module.shared_memory.SharedArray
     if comm.rank == 1:
-        node_module.shared.SharedArray = no_memory
+        node_module.shared_memory.SharedArray = no_memory
     with communicator(comm) as c:
-        node_module.shared.SharedArray = real
+        node_module.shared_memory.SharedArray = real
         check(c, "Allreduce", 1000, "float32")
         assert c.last[1] == "messages"
     with communicator(comm) as c:
@@ -162,7 +161,7 @@ def test_a_rank_with_little_address_space(job):
 @pytest.mark.ranks(2)
 def test_requests_are_carried_forward_only_while_there_are_any(comm):
     """Every wait of the process looks after them: a communicator without any costs it nothing."""
-    from psgd.collectives.watch import BACKGROUND
+    from psgd.collectives.mpi.watchdog import BACKGROUND
 
     before = len(BACKGROUND._all)
     with communicator(comm, PSGD_PROGRESS="0") as c, communicator(comm, PSGD_PROGRESS="0") as d:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import psgd
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import split
 from psgd.kernels.errors import ContractError, PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules

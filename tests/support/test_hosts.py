@@ -16,11 +16,11 @@ COMMAND = [sys.executable, str(Path(harness_hosts.__file__))]
 NODES = """
 import json, os, pathlib, socket
 from mpi4py import MPI
-from psgd.collectives import shared
+from psgd.collectives.mpi import shared_memory
 comm = MPI.COMM_WORLD
 node = comm.Split_type(MPI.COMM_TYPE_SHARED)
 pathlib.Path(f"/dev/shm/rank{comm.rank}").touch()
-memory = shared.SharedArray(7, "f8")
+memory = shared_memory.SharedArray(7, "f8")
 addresses = comm.allgather(memory.address())
 found = {
     "node": node.allgather(comm.rank),
@@ -29,7 +29,7 @@ found = {
     "address": socket.gethostbyname(socket.gethostname()),
     "interfaces": sorted(name for _, name in socket.if_nameindex()),
     "files": sorted(path.name for path in pathlib.Path("/dev/shm").glob("rank*")),
-    "attached": [shared.attach(address, 7, "f8") is not None for address in addresses],
+    "attached": [shared_memory.attach(address, 7, "f8") is not None for address in addresses],
     "thread": os.environ["OMP_NUM_THREADS"],
     "given": os.environ["GIVEN"],
 }

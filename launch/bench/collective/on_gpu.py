@@ -30,7 +30,7 @@ def measure(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int]) ->
         WrongResultError: some contender errs, on all ranks.
     """
     from psgd import collectives
-    from psgd.collectives.device.select import choose_device
+    from psgd.collectives.device.pick_gpu import choose_device
 
     choose_device(comm)
     with collectives.Communicator(comm) as ours, collectives.Communicator(comm) as staged:

@@ -14,8 +14,9 @@ import click
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives import Communicator, programs, tuning
-from psgd.collectives.compiled import layout
+from psgd.collectives import Communicator
+from psgd.collectives.dispatch import dispatch, tuning
+from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.collective.contenders import VERBS, Buffers, Contender, out_of_place
 from psgd.launch.bench.collective.problem import BenchOptions, Problem
@@ -106,8 +107,8 @@ def candidates(comm: MPI.Intracomm, options: BenchOptions) -> list[str]:
     registered arrays off their fast path. Elsewhere they are those over messages, and MPI's.
     """
     verb = VERBS[options.collective]
-    able = [name for name in programs.SHARED if _works(comm, options, name)]
-    return able + [name for name in (["native"] if able else programs.MESSAGES[verb]) if _works(comm, options, name)]
+    able = [name for name in dispatch.SHARED if _works(comm, options, name)]
+    return able + [name for name in (["native"] if able else dispatch.MESSAGES[verb]) if _works(comm, options, name)]
 
 
 def _works(comm: MPI.Intracomm, options: BenchOptions, name: str) -> bool:

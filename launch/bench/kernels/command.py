@@ -27,7 +27,7 @@ def kernels(*, device: str, elements: int, repeats: int, as_json: bool) -> int:
         raise UsageError(f"--device: expected cuda, got {device!r}: psgd bench train times the host")
     if not ranks.speaks():
         return 0
-    from psgd.collectives.device.select import visible_devices
+    from psgd.collectives.device.pick_gpu import visible_devices
 
     visible_devices()
     from psgd.launch.bench.kernels import measure

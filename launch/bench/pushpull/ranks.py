@@ -13,7 +13,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import psgd
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import split
 from psgd.kernels.errors import Error
 from psgd.launch.bench.peers import raw_mpi
 from psgd.launch.bench.peers.torch_rpc import RpcPeer

@@ -16,8 +16,8 @@ from enum import IntEnum
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.requests import close
-from psgd.collectives.tags import Tag
+from psgd.collectives.mpi.request_cleanup import close
+from psgd.collectives.mpi.tags import Tag
 from psgd.kernels.errors import ContractError
 
 ORIGIN, NUMBER, KIND, SAMPLES, STOP, VALUE, VALUE2, APPLIED = range(8)

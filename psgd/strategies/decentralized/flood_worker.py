@@ -11,7 +11,7 @@ from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 from psgd.strategies.decentralized import distance
 from psgd.strategies.decentralized.flood import (
     APPLIED,

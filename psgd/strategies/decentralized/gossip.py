@@ -22,8 +22,8 @@ from psgd import collectives
 from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.collectives import traffic
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi import byte_counts
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import UsageError
 from psgd.optim.optimizer import Optimizer
 from psgd.runtime.agreement import gather
@@ -224,7 +224,7 @@ class GossipWorker(CheckpointVotes):
         """Gives all the mean of all, and measures how far they were from it."""
         own = self.params.copy()
         self._together.Allreduce(MPI.IN_PLACE, self.params, collectives.MEAN)
-        nbytes = traffic.allreduce(self._workers.size, own.nbytes)
+        nbytes = byte_counts.allreduce(self._workers.size, own.nbytes)
         self.bytes_sent, self.bytes_received = (
             self.exchanges.bytes_sent + nbytes,
             self.exchanges.bytes_received + nbytes,

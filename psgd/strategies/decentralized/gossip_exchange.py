@@ -6,8 +6,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.requests import close
-from psgd.collectives.tags import Tag
+from psgd.collectives.mpi.request_cleanup import close
+from psgd.collectives.mpi.tags import Tag
 
 Vector = NDArray[np.floating]
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.collectives.requests import close
-from psgd.collectives.tags import Tag
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.request_cleanup import close
+from psgd.collectives.mpi.tags import Tag
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels import elastic
 from psgd.strategies.easgd.tally import ExchangeCounts
 from psgd.worker.checkpoint_votes import CheckpointVotes

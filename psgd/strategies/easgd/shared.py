@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.collectives.node import address_of
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.node import address_of
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels import elastic
 from psgd.kernels import hogwild as lines
 from psgd.kernels.errors import UsageError

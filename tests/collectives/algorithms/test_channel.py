@@ -7,13 +7,14 @@ import pytest
 from harness.channel import Guarded, values
 from mpi4py import MPI
 
-from psgd.collectives import channel as module
-from psgd.collectives import contract, operations
-from psgd.collectives.channel import Channel, Mismatch
-from psgd.collectives.compiled import layout
-from psgd.collectives.requests import keep_for_ever
+from psgd.collectives.algorithms import channel as module
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments import descriptor, operations
+from psgd.collectives.mpi.agreement import Mismatch
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
+from psgd.collectives.shm import layout
 
-HEADER_BYTES = layout.LINE_BYTES
+HEADER_BYTES = layout.DESCRIPTOR_BYTES
 
 
 class Counting:
@@ -32,8 +33,8 @@ class Counting:
 
 
 def line(count=100, kind="float32"):
-    words = np.zeros(layout.LINE_WORDS, np.int64)
-    contract.fill(words, contract.signature("Allreduce", kind, operations.SUM_), count, (), 0)
+    words = np.zeros(layout.DESCRIPTOR_WORDS, np.int64)
+    descriptor.fill(words, descriptor.signature("Allreduce", kind, operations.SUM_), count, (), 0)
     return words
 
 

@@ -8,8 +8,7 @@ import pytest
 from harness.oracle import MESSAGES, VERBS, check, communicator
 from mpi4py import MPI
 
-from psgd.collectives import channel
-from psgd.collectives.algorithms import native
+from psgd.collectives.algorithms import channel, native
 
 N = 2**31 + 77
 NEEDED = 9 * 2**30

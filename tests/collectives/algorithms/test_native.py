@@ -6,9 +6,9 @@ from harness.channel import Guarded, cases, same_bits, sizes, values
 from harness.channel import expected as oracle
 from mpi4py import MPI
 
-from psgd.collectives import operations
 from psgd.collectives.algorithms import native
-from psgd.collectives.split import split
+from psgd.collectives.arguments import operations
+from psgd.collectives.mpi.split import split
 
 MOVED = ("float32", "complex128", "int8", "bool", "float16")
 

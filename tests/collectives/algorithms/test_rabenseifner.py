@@ -4,8 +4,8 @@ from harness.channel import Channel, cases, check_allreduce, check_rounding, dri
 from harness.channel import expected as oracle
 from mpi4py import MPI
 
-from psgd.collectives import operations
 from psgd.collectives.algorithms import rabenseifner
+from psgd.collectives.arguments import operations
 
 SUM = operations.resolve(MPI.SUM)
 

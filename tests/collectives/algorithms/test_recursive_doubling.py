@@ -3,9 +3,9 @@ import pytest
 from harness.channel import Channel, cases, check_allreduce, check_rounding, drive, nans, same_bits, values
 from mpi4py import MPI
 
-from psgd.collectives import operations
 from psgd.collectives.algorithms import recursive_doubling
 from psgd.collectives.algorithms.folding import Folding
+from psgd.collectives.arguments import operations
 
 SUM = operations.resolve(MPI.SUM)
 

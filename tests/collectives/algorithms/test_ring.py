@@ -15,9 +15,9 @@ from harness.channel import (
 from harness.channel import expected as oracle
 from mpi4py import MPI
 
-from psgd.collectives import operations
 from psgd.collectives.algorithms import ring
-from psgd.collectives.split import split
+from psgd.collectives.arguments import operations
+from psgd.collectives.mpi.split import split
 
 SUM = operations.resolve(MPI.SUM)
 LARGE = {1: (), 7: (1023,), 1000: (1023, 4097, 100_003)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from psgd.collectives.messages import block, counts, single, vector
+from psgd.collectives.arguments.buffer_spec import block, counts, single, vector
 from psgd.kernels.errors import UsageError
 
 GUARD = -9

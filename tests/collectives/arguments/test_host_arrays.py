@@ -8,7 +8,7 @@ import timeit
 import numpy as np
 import pytest
 
-from psgd.collectives.arrays import view
+from psgd.collectives.arguments.host_arrays import view
 from psgd.kernels.errors import UsageError
 
 KINDS = [
@@ -246,7 +246,7 @@ def test_errors_say_what_and_how_to_mend(make, words, writable):
 @pytest.mark.parametrize("make", [Device, lambda: DLPack(None, (2, 0))])
 def test_arrays_on_a_gpu_need_cupy(make, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "psgd.collectives.device.views", raising=False)
+    monkeypatch.delitem(sys.modules, "psgd.collectives.arguments.device_arrays", raising=False)
     with pytest.raises(UsageError, match=r"some buffer: expected CuPy for .* on a GPU, got .*; pip install cupy"):
         view(make(), "some buffer", True)
 
@@ -356,7 +356,8 @@ def test_jax_arrays_can_only_be_sent():
 
 def test_no_array_library_is_imported():
     code = (
-        "import sys, numpy; from psgd.collectives.arrays import view; view(numpy.ones((3, 4)).T, 'x', True); "
+        "import sys, numpy; from psgd.collectives.arguments.host_arrays import view; "
+        "view(numpy.ones((3, 4)).T, 'x', True); "
         "view(bytearray(3), 'x', True); assert not {'torch', 'jax', 'ml_dtypes', 'cupy'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

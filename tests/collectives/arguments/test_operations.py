@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from psgd import collectives
-from psgd.collectives import operations
+from psgd.collectives.arguments import operations
 from psgd.kernels.errors import UsageError
 
 OTHERS = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC", "MAXLOC", "REPLACE", "NO_OP")
@@ -69,7 +69,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX", "mean", "BOR", "LXOR"])
 def test_dtypes(op):
-    from psgd.collectives.arrays import BFLOAT16, KINDS
+    from psgd.collectives.arguments.view import BFLOAT16, KINDS
 
     found = operations.resolve(op if op == "mean" else getattr(MPI, op))
     row = {"PROD": "SUM", "MAX": "MIN"}.get(op, op)

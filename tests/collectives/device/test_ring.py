@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from psgd.collectives.arguments.operations import MAX_, MEAN_, SUM_
 from psgd.collectives.device import ring as rings
-from psgd.collectives.device.direct import Direct
-from psgd.collectives.device.lanes import Flag
+from psgd.collectives.device.cuda_aware import CudaAwareMpi
 from psgd.collectives.device.staged import REGION_BYTES, Mailbox, Relay
-from psgd.collectives.node import share_memory
-from psgd.collectives.operations import MAX_, MEAN_, SUM_
-from psgd.collectives.split import split
+from psgd.collectives.device.tasks import DeviceEvent
+from psgd.collectives.mpi.node import share_memory
+from psgd.collectives.mpi.split import split
 from psgd.kernels import reduce
 
 SIZES = (0, 1, 65, 1023, 20011)
@@ -67,7 +67,7 @@ class HostGpu:
         return went
 
     def _later(self, work):
-        flag = Flag()
+        flag = DeviceEvent()
         self.waiting.append([3, work, flag])
         return flag
 
@@ -75,7 +75,7 @@ class HostGpu:
 def make(kind, comm, gpu):
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     if kind == "direct":
-        return Direct(comm, left, right)
+        return CudaAwareMpi(comm, left, right)
     if kind == "relay":
         return Relay(gpu, comm, left, right)
     memories, _ = share_memory(comm, list(range(comm.size)), REGION_BYTES)
@@ -138,7 +138,7 @@ def test_every_verb_equals_numpy(comm, kind):
 def test_the_order_of_summing_is_the_rings(comm):
     """Chunk c is ((x[c+1] + x[c+2]) + ...) + x[c]: values that make another order another result."""
     own = comm.Dup()
-    ring = rings.Ring(HostGpu(), Direct(own, (own.rank - 1) % 3, (own.rank + 1) % 3), own.rank, 3)
+    ring = rings.Ring(HostGpu(), CudaAwareMpi(own, (own.rank - 1) % 3, (own.rank + 1) % 3), own.rank, 3)
     rng = np.random.default_rng(5)
     everyone = (rng.standard_normal((3, 300)) * 10.0 ** rng.integers(-6, 6, (3, 300))).astype(np.float32)
     out = np.empty(300, np.float32)

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from psgd.collectives.device.lanes import Flag, Task, in_lanes
+from psgd.collectives.device.tasks import DeviceEvent, DeviceTask, in_lanes
 
 
 class Later:
@@ -14,7 +14,7 @@ class Later:
         self.flags = deque()
 
     def flag(self, looks):
-        flag = Flag(looks == 0)
+        flag = DeviceEvent(looks == 0)
         if looks:
             self.flags.append([looks, flag])
         return flag
@@ -41,33 +41,33 @@ def run(steps):
 
 
 def test_a_task_goes_as_far_as_it_can_at_once():
-    told, flag = [], Flag()
+    told, flag = [], DeviceEvent()
 
     def chain():
         told.append(1)
-        yield Flag(True)
+        yield DeviceEvent(True)
         told.append(2)
         yield flag
         told.append(3)
 
-    task = Task(chain())
+    task = DeviceTask(chain())
     assert told == [1, 2] and not task.done
     flag.set()
     assert told == [1, 2, 3] and task.done
 
 
 def test_a_chain_that_waits_for_a_task_goes_on_after_it():
-    told, flag = [], Flag()
+    told, flag = [], DeviceEvent()
 
     def inner():
         yield flag
         told.append("inner")
 
     def outer():
-        yield Task(inner())
+        yield DeviceTask(inner())
         told.append("outer")
 
-    outside = Task(outer())
+    outside = DeviceTask(outer())
     flag.set()
     assert told == ["inner", "outer"] and outside.done
 
@@ -107,7 +107,7 @@ def test_flags_that_are_set_at_any_look_are_seen(looks, count):
 
 def test_a_round_without_news_says_so():
     """Then whoever waits looks whether the others still live, and in the end sleeps."""
-    flag = Flag()
+    flag = DeviceEvent()
 
     def lane(k):
         yield flag

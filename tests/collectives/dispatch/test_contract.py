@@ -1,4 +1,4 @@
-"""Lines that ranks compare: packed, told apart, put into words, and the error where they differ."""
+"""Descriptors that ranks compare: packed, told apart, put into words, and the error where they differ."""
 
 import itertools
 
@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from psgd.collectives import contract, operations
-from psgd.collectives.arrays import BFLOAT16, KINDS
-from psgd.collectives.compiled import layout
+from psgd.collectives.arguments import descriptor, operations
+from psgd.collectives.arguments.view import BFLOAT16, KINDS
+from psgd.collectives.dispatch import contract
+from psgd.collectives.mpi.agreement import name_ranks
+from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedContractError, AgreedError, AgreedUsageError, ContractError, UsageError
 
 
 def line(call="Allreduce", kind="float32", op=operations.SUM_, root=0, algorithm="?", count=100, shape=(), tells=None):
-    words = np.full(layout.LINE_WORDS, 77, np.int64)
-    tells = contract.fingerprint(shape) if tells is None else tells
-    contract.fill(words, contract.signature(call, kind, op, root, algorithm), count, shape, tells)
+    words = np.full(layout.DESCRIPTOR_WORDS, 77, np.int64)
+    tells = descriptor.fingerprint(shape) if tells is None else tells
+    descriptor.fill(words, descriptor.signature(call, kind, op, root, algorithm), count, shape, tells)
     return words
 
 
@@ -23,22 +25,22 @@ def test_signatures_are_all_different():
     """Whatever the combination: no field runs into its neighbour."""
     ops = (None, *operations.ALL, operations.resolve(MPI.BOR), operations.resolve(MPI.NO_OP))
     roots = (0, 1, 255, 256, 65535, 2**20, 2**31 - 1)
-    everything = itertools.product(contract.CALLS, contract.KINDS, ops, roots, contract.ALGORITHMS)
-    signs = [contract.signature(call, kind, op, root, name) for call, kind, op, root, name in everything]
+    everything = itertools.product(descriptor.CALLS, descriptor.KINDS, ops, roots, descriptor.ALGORITHMS)
+    signs = [descriptor.signature(call, kind, op, root, name) for call, kind, op, root, name in everything]
     assert len(set(signs)) == len(signs)
     assert min(signs) >= 0 and max(signs) < 2**63
 
 
 def test_every_kind_and_every_collective_has_a_number():
-    from psgd.collectives.programs import MESSAGES, SHARED
+    from psgd.collectives.dispatch.dispatch import MESSAGES, SHARED
 
-    assert set(contract.KINDS) == {"?", BFLOAT16, *KINDS.values()}
-    assert set(contract.CALLS) == {"?", *MESSAGES}
-    assert {*itertools.chain(*MESSAGES.values()), *SHARED} <= set(contract.ALGORITHMS)
+    assert set(descriptor.KINDS) == {"?", BFLOAT16, *KINDS.values()}
+    assert set(descriptor.CALLS) == {"?", *MESSAGES}
+    assert {*itertools.chain(*MESSAGES.values()), *SHARED} <= set(descriptor.ALGORITHMS)
 
 
 def test_fingerprints():
-    assert contract.fingerprint(()) == contract.fingerprint((24,)) == 0
+    assert descriptor.fingerprint(()) == descriptor.fingerprint((24,)) == 0
     shapes = [
         (4, 6),
         (6, 4),
@@ -52,9 +54,9 @@ def test_fingerprints():
         (1, 2, 3, 4, 1),
         (2**40, 1),
     ]
-    marks = [contract.fingerprint(shape) for shape in shapes]
+    marks = [descriptor.fingerprint(shape) for shape in shapes]
     assert len(set(marks)) == len(marks) and all(0 < mark <= 2**32 for mark in marks)
-    assert contract.fingerprint(np.array([4, 6])) == contract.fingerprint([4, 6]) == contract.fingerprint((4, 6))
+    assert descriptor.fingerprint(np.array([4, 6])) == descriptor.fingerprint([4, 6]) == descriptor.fingerprint((4, 6))
 
 
 def test_fill_leaves_nothing_of_the_last_call():
@@ -87,8 +89,8 @@ def test_a_line_in_words(words, text):
 
 def test_agreement():
     same = line(shape=(4, 25))
-    assert contract.agree(same, same.copy())
-    assert contract.agree(same, line()) and contract.agree(line(), same)  # a flat array agrees with every shape
+    assert descriptor.agree(same, same.copy())
+    assert descriptor.agree(same, line()) and descriptor.agree(line(), same)  # a flat array agrees with every shape
     others = [
         line("Reduce"),
         line(kind="int32"),
@@ -99,14 +101,18 @@ def test_agreement():
         line(shape=(25, 4)),
     ]
     for other in others:
-        assert not contract.agree(same, other) and not contract.agree(other, same), contract.describe(other)
+        assert not descriptor.agree(same, other) and not descriptor.agree(other, same), contract.describe(other)
     wrong = line()
     wrong[layout.ERROR] = 5
-    assert not contract.agree(line(), wrong) and not contract.agree(wrong, line()) and not contract.agree(wrong, wrong)
+    assert (
+        not descriptor.agree(line(), wrong)
+        and not descriptor.agree(wrong, line())
+        and not descriptor.agree(wrong, wrong)
+    )
     placed = line()
     placed[layout.SEND : layout.RECEIVE_OFFSET + 1] = 99  # where arrays lie is each rank's own affair
     placed[layout.CALL] = 7
-    assert contract.agree(line(), placed)
+    assert descriptor.agree(line(), placed)
 
 
 def test_the_error_names_all_ranks_and_both_sides():
@@ -121,9 +127,9 @@ def test_the_error_names_all_ranks_and_both_sides():
 def test_what_differs_can_be_seen_in_the_error():
     """Whenever two lines do not agree, their words differ too."""
     pairs = [
-        (line("Reduce_scatter", tells=contract.fingerprint((0, 3, 4))), line("Reduce_scatter", tells=5)),
+        (line("Reduce_scatter", tells=descriptor.fingerprint((0, 3, 4))), line("Reduce_scatter", tells=5)),
         (
-            line("Allgatherv", "int8", None, tells=contract.fingerprint((0, 3, 4))),
+            line("Allgatherv", "int8", None, tells=descriptor.fingerprint((0, 3, 4))),
             line("Allgatherv", "int8", None, tells=5),
         ),
         (line(count=120, shape=(2, 3, 4, 5, 1)), line(count=120, shape=(2, 3, 4, 1, 5))),
@@ -131,7 +137,7 @@ def test_what_differs_can_be_seen_in_the_error():
         (line(op=operations.resolve(MPI.BOR), kind="int8"), line(op=operations.resolve(MPI.BAND), kind="int8")),
     ]
     for a, b in pairs:
-        assert not contract.agree(a, b)
+        assert not descriptor.agree(a, b)
         assert "rank 0 " in str(contract.judge([0, 1], [a, b], ["", ""])), contract.describe(a)
 
 
@@ -155,4 +161,4 @@ def test_wrong_arguments_come_before_differences():
     ],
 )
 def test_names_of_ranks(ranks, text):
-    assert contract.name_ranks(ranks) == text
+    assert name_ranks(ranks) == text

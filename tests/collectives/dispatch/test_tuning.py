@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from harness.oracle import same_error
 
-from psgd.collectives import tuning
-from psgd.collectives.contract import ALGORITHMS
+from psgd.collectives.arguments.descriptor import ALGORITHMS
+from psgd.collectives.dispatch import tuning
 from psgd.kernels.errors import UsageError
 
 VERBS = ("Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Allgather", "Allgatherv", "Bcast", "Reduce")
@@ -35,8 +35,8 @@ def test_limits_belong_to_the_lower_range():
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("ranks", [2, 3, 64, 1000, 100_000])
 def test_built_in_limits_ascend_and_name_what_there_is(verb, ranks):
-    from psgd.collectives.compiled import layout
-    from psgd.collectives.programs import MESSAGES, SHARED
+    from psgd.collectives.dispatch.dispatch import MESSAGES, SHARED
+    from psgd.collectives.shm import layout
 
     for local, hierarchical in ((True, False), (False, True), (False, False)):
         limits = tuning.built_in(verb, ranks, local, hierarchical)

@@ -10,7 +10,8 @@ from harness.oracle import check, communicator, operation, same_error
 from mpi4py import MPI
 
 from psgd import collectives
-from psgd.collectives.arrays import KINDS
+from psgd.collectives.arguments.view import KINDS
+from psgd.collectives.dispatch.contract import describe
 from psgd.kernels.errors import ContractError, UsageError
 
 VERBS = ("Allreduce", "Reduce_scatter_block", "Allgather", "Bcast")
@@ -30,10 +31,10 @@ def ways(c, long=None):
 
         return call
 
-    quick = dict(vars(c._quick))
-    vars(c._quick).update({name: watched(way) for name, way in quick.items()})
+    quick = dict(vars(c._fast))
+    vars(c._fast).update({name: watched(way) for name, way in quick.items()})
     yield taken
-    vars(c._quick).update(quick)
+    vars(c._fast).update(quick)
 
 
 def takes(verb, dtype, op):
@@ -197,8 +198,8 @@ def test_both_ways_publish_the_same_line(comm):
                 with ways(c, long=long) as taken:
                     call(c)
                     assert taken == [not long]
-                lines.append([each.tolist()[:5] for each in c._engine.lines()[0]])
-                lines.append(collectives.communicator.contract.describe(c._engine.line))
+                lines.append([each.tolist()[:5] for each in c._engine.shared.descriptors()[0]])
+                lines.append(describe(c._engine.descriptor))
             assert lines[:2] == lines[2:]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from psgd.collectives import requests
+from psgd.collectives.mpi import request_cleanup
 
 
 class Thing:
@@ -20,7 +20,7 @@ def test_what_is_kept_for_ever_outlives_its_last_name():
     kept, dropped = Thing(), Thing()
     kept.part, dropped.part = Thing(), Thing()
     seen = [weakref.ref(each) for each in (kept, kept.part, dropped, dropped.part)]
-    requests.keep_for_ever(kept)
+    request_cleanup.keep_for_ever(kept)
     del kept, dropped
     gc.collect()
     assert [reference() is not None for reference in seen] == [True, True, False, False]
@@ -36,7 +36,7 @@ def test_done_or_waiting_requests_are_freed(comm):
         request.Start()
     MPI.Request.Waitall([receive, send])
     start = time.monotonic()
-    requests.close([receive, waiting, unused], [send])
+    request_cleanup.close([receive, waiting, unused], [send])
     assert time.monotonic() - start < 1
     assert all(request == MPI.REQUEST_NULL for request in (send, receive, waiting, unused))
     assert np.array_equal(into, np.arange(5.0) + 10 * peer)
@@ -54,7 +54,7 @@ def test_a_send_that_nobody_receives_keeps_its_request(comm):
         request.Start()
         references = sys.getrefcount(request)
         start = time.monotonic()
-        requests.close([], [request])
+        request_cleanup.close([], [request])
         assert 0.1 <= time.monotonic() - start < 1
         assert request != MPI.REQUEST_NULL and sys.getrefcount(request) == references + 1
         comm.Barrier()

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from psgd.collectives.shared import OFFSET, SharedArray, attach, enabled
+from psgd.collectives.mpi.shared_memory import OFFSET, SharedArray, attach, enabled
 
 SIZES = [1, 7, 1023, 100_003]
 
@@ -77,7 +77,7 @@ def test_memory_outlives_the_file_and_goes_with_its_last_view():
 def test_no_memory_is_an_error_now_and_not_a_signal_later():
     code = (
         "import resource\n"
-        "from psgd.collectives.shared import SharedArray\n"
+        "from psgd.collectives.mpi.shared_memory import SharedArray\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "try:\n    SharedArray(1 << 20, 'float64')\n"

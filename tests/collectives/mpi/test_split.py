@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psgd.collectives.split import segments, split
+from psgd.collectives.mpi.split import segments, split
 
 
 @given(st.integers(0, 100_003), st.integers(1, 40), st.integers(1, 64))

@@ -1,4 +1,4 @@
-from psgd.collectives.tags import Tag
+from psgd.collectives.mpi.tags import Tag
 
 
 def test_tags_stay_below_the_bound_that_the_standard_promises():

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from psgd.collectives.waiting import Waiter, cores_per_rank, ranks_outnumber_cores
+from psgd.collectives.mpi.wait import Waiter, cores_per_rank, ranks_outnumber_cores
 
 
 @pytest.mark.parametrize("crowded", [False, True])

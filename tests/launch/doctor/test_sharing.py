@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from psgd.collectives.shared import SharedArray
+from psgd.collectives.mpi.shared_memory import SharedArray
 from psgd.launch.doctor import child, sharing
 
 
@@ -14,8 +14,8 @@ def test_it_agrees_with_what_processes_can_do(monkeypatch):
     memory = SharedArray(3, np.int64)
     memory.array[:] = 5, 6, 7
     code = f"""
-from psgd.collectives import shared
-array = shared.attach({memory.address()!r}, 3, "i8")
+from psgd.collectives.mpi import shared_memory
+array = shared_memory.attach({memory.address()!r}, 3, "i8")
 print("yes" if array is not None and array.tolist() == [5, 6, 7] else "no")
 """
     shared, reads = sharing._meet()

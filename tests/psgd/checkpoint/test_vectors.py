@@ -3,7 +3,7 @@ import pytest
 
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import split
 from psgd.kernels.errors import CheckpointError
 
 N = 1003

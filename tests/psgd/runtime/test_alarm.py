@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psgd
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.optim.rules import Rule
 from psgd.runtime.alarm import Alarm

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from psgd.collectives.tags import Tag
-from psgd.collectives.waiting import Waiter
+from psgd.collectives.mpi.tags import Tag
+from psgd.collectives.mpi.wait import Waiter
 from psgd.server.payloads import Arrival
 
 

@@ -10,7 +10,7 @@ from harness.oracle import same_bits
 from harness.peers import SAMPLES, Sequential, curved, nodes_of_two, start_of
 
 import psgd
-from psgd.collectives.node import address_of
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.rules import Rule
@@ -252,27 +252,27 @@ def test_memory_that_cannot_be_shared_is_one_error(comm):
 
 @pytest.mark.ranks(2)
 def test_memory_that_cannot_be_reached_or_had_is_one_error(comm):
-    real = shared_parameters.shared.attach, shared_parameters.shared.SharedArray
+    real = shared_parameters.shared_memory.attach, shared_parameters.shared_memory.SharedArray
 
     def refuse(*arguments):
         raise OSError("no room")
 
     try:
-        shared_parameters.shared.attach = lambda *arguments: None
+        shared_parameters.shared_memory.attach = lambda *arguments: None
         with (
             pytest.raises(UsageError, match=r"rank 1: .* that of rank 0 cannot be reached"),
             psgd.connect(comm, np.zeros(5), strategy="hogwild"),
         ):
             pass
-        shared_parameters.shared.attach = real[0]
-        shared_parameters.shared.SharedArray = refuse
+        shared_parameters.shared_memory.attach = real[0]
+        shared_parameters.shared_memory.SharedArray = refuse
         with (
             pytest.raises(UsageError, match=r"rank 0: .*no room"),
             psgd.connect(comm, np.zeros(5), strategy="hogwild"),
         ):
             pass
     finally:
-        shared_parameters.shared.attach, shared_parameters.shared.SharedArray = real
+        shared_parameters.shared_memory.attach, shared_parameters.shared_memory.SharedArray = real
 
 
 @pytest.mark.parametrize(

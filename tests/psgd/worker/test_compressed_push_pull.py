@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import psgd
-from psgd.collectives.split import split
+from psgd.collectives.mpi.split import split
 from psgd.kernels import codecs
 from psgd.kernels.errors import PeerLostError
 from psgd.metrics.run_metrics import RunMetrics

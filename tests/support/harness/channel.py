@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives import operations
+from psgd.collectives.arguments import operations
 
 TAG = 77
 POISON = 0xA5

@@ -24,7 +24,7 @@ import numpy as np
 
 from psgd.checkpoint import folder, manifest, shards
 from psgd.checkpoint.manifest import Manifest
-from psgd.collectives import tuning
+from psgd.collectives.dispatch import tuning
 from psgd.data import sources
 from psgd.data.normalization import validate
 from psgd.kernels.errors import Error

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import psgd
 from psgd import collectives
-from psgd.collectives.device.select import choose_device
+from psgd.collectives.device.pick_gpu import choose_device
 from psgd.kernels.errors import ContractError, UsageError
 
 SIZES = (0, 1, 63, 65, 4097, 100003, 1_000_001)

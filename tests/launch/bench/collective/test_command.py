@@ -185,9 +185,9 @@ def test_blocks_of_gathers_and_scatters():
 
 @pytest.mark.ranks(1)
 def test_the_command_knows_all_algorithms(comm):
-    from psgd.collectives import programs
+    from psgd.collectives.dispatch import dispatch
     from psgd.launch.bench.collective.command import ALGORITHMS
     from psgd.launch.bench.collective.contenders import VERBS
 
     for collective, names in ALGORITHMS.items():
-        assert names == (*programs.SHARED, *programs.MESSAGES[VERBS[collective]])
+        assert names == (*dispatch.SHARED, *dispatch.MESSAGES[VERBS[collective]])

@@ -42,7 +42,7 @@ def test_limits_of_inline(comm):
 
 @pytest.mark.ranks(1)
 def test_limits_make_a_table(comm, tmp_path):
-    from psgd.collectives import tuning
+    from psgd.collectives.dispatch import tuning
     from psgd.launch.bench.collective.tune import limits
 
     made = [

@@ -11,7 +11,7 @@ LR = 0.25
 @pytest.mark.parametrize("n", [2, 63, 4097, 100003])
 @pytest.mark.parametrize("update", [False, True])
 def test_push_pull(comm, servers, n, update):
-    from psgd.collectives.split import split
+    from psgd.collectives.mpi.split import split
     from psgd.launch.bench.peers import raw_mpi
 
     if servers >= comm.size:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import psgd
-from psgd.collectives.tags import Tag
+from psgd.collectives.mpi.tags import Tag
 from psgd.metrics.run_metrics import RunMetrics
 
 N = 257

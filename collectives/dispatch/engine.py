@@ -1,0 +1,163 @@
+"""Carries out collective calls, one after the other: the private communicator, the ways between ranks, the waits.
+
+A Communicator has two engines, one for blocking and one for non-blocking calls, so that neither can get in the way of
+the other: each has a communicator and a region of shared memory of its own.
+"""
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.algorithms.intranode import PATHS
+from psgd.collectives.arguments.descriptor import agree
+from psgd.collectives.dispatch import contract
+from psgd.collectives.dispatch.errors import Failures
+from psgd.collectives.dispatch.stalls import StallWatchdog
+from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
+from psgd.collectives.mpi.env import Variables
+from psgd.collectives.mpi.wait import Steps, Waiter
+from psgd.collectives.shm import layout
+from psgd.collectives.shm.registered import Node
+from psgd.collectives.shm.shared_channel import SharedChannel
+
+SPINS = 2000  # looks at a word before MPI gets its turn: about 50 us
+
+
+class Engine:
+    """One sequence of collective calls.
+
+    Args:
+        comm: for its messages alone; `free` frees it.
+        node: this rank's node, or None where memory is not shared.
+        index: 0 for blocking calls, 1 for others; also of the node's regions.
+        crowded: ranks outnumber cores on this node.
+        leaders: the first rank of each node.
+        variables: of the environment.
+
+    Attributes:
+        shared: with the ranks of this node; None where memory is not shared.
+        channel: with all ranks, by messages.
+        leaders: with one rank a node; None on others.
+        local: all ranks are on this node and share memory.
+        one_node: all ranks are on this node.
+        blocking: calls of MPI may block.
+        checks: descriptors are exchanged between all ranks before each call (PSGD_CHECK=1).
+        descriptor: this rank's, of the current call.
+        failures: what to do when a call fails.
+        watchdog: called between tests.
+        took: algorithm and transport of the last call; None: the shared channel tells.
+        calls: so far.
+        context: what device calls keep between them, once there was one.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        node: Node | None,
+        index: int,
+        crowded: bool,
+        leaders: list[int],
+        variables: Variables,
+    ) -> None:
+        self.comm = comm
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.local = node is not None and node.size == self.size
+        self.one_node = len(leaders) == 1
+        self.blocking = index == 0
+        self.checks = variables.checks
+        self.channel = Channel(self.comm)
+        self.leaders = Channel(self.comm, leaders) if self.rank in leaders else None
+        spins = 0 if crowded else SPINS
+        self.shared = None if node is None else SharedChannel(node, index, spins, self._disagreement)
+        self.descriptor = np.zeros(layout.DESCRIPTOR_WORDS, np.int64) if self.shared is None else self.shared.descriptor
+        self.failures = Failures(self.comm, self.channel, self.shared, self.descriptor)
+        self.watchdog = StallWatchdog(
+            self.comm,
+            self.failures.control,
+            (self.channel,) if self.leaders is None else (self.channel, self.leaders),
+            self.shared,
+            self.descriptor,
+            self.local and not self.checks,  # else a rank may wait before it has published anything
+            variables.stall_s,
+            variables.timeout_s,
+        )
+        self.waiter = Waiter(crowded, self.watchdog, far=not self.one_node)
+        self.calls = 0
+        self.took: tuple[str, str] | None = ("", "")
+        self.context: Any = None
+        self._yields = False
+
+    def run(self, steps: Steps) -> None:
+        """Runs a call to its end. Blocks; its errors pass.
+
+        Raises:
+            AgreedError: ranks disagree, on all ranks.
+            PeerLostError: a rank ended or left a call in the middle.
+        """
+        self.begin()
+        wait = self.waiter.until if self._yields else self.waiter.soon
+        try:
+            for test in steps:
+                wait(test)
+        except BaseException as error:
+            agreed = self.failures.ended(steps, error)
+            if agreed is error:
+                raise
+            raise agreed from None
+
+    @property
+    def last(self) -> tuple[str, str]:
+        """Algorithm and transport of the last call."""
+        if self.took is None and self.shared is not None:
+            return PATHS.get(self.shared.path, ("inline", "shared"))
+        return self.took or ("", "")
+
+    def begin(self) -> None:
+        """Marks the beginning of a call.
+
+        Raises:
+            ContractError: an earlier call failed in a way that leaves this engine unusable.
+        """
+        self.failures.check()
+        self.calls += 1
+        self.watchdog.begin(self.calls)
+
+    def share_the_interpreter(self, spins: int) -> None:
+        """Has waits of `run` sleep rather than spin in Python: for a thread beside one that computes."""
+        self._yields = True
+        if self.shared is not None:
+            self.shared.spins = spins
+        self.waiter = Waiter(True, self.watchdog)
+
+    def check(self, text: str) -> Steps:
+        """Exchanges descriptors between all ranks through MPI: what PSGD_CHECK=1 asks for.
+
+        Args:
+            text: what is wrong with this rank's own arguments; empty where they are right.
+
+        Raises:
+            AgreedError: descriptors differ or some rank's arguments are wrong.
+        """
+        self.descriptor[layout.ERROR] = len(text.encode())
+        descriptors = np.empty((self.size, layout.DESCRIPTOR_WORDS), np.int64)
+        yield self.comm.Iallgather(self.descriptor, descriptors).Test
+        if all(agree(descriptors[0], each) for each in descriptors):
+            return
+        texts = np.empty((self.size, TEXT_BYTES), np.uint8)
+        yield self.comm.Iallgather(packed(text), texts).Test
+        raise contract.judge(range(self.size), list(descriptors), [unpacked(each) for each in texts])
+
+    def _disagreement(self) -> Exception:
+        return self.failures.disagreement()
+
+    def free(self) -> None:
+        """Frees the communicator. Collective."""
+        if self.failures.broken:
+            return
+        self.failures.broken = "it was freed"
+        if self.context is not None:
+            self.context.close()
+        self.comm.Free()

@@ -1,0 +1,133 @@
+"""What a waiting rank looks after between two tests: MPI's progress, other calls, lost ranks, and how long it waits."""
+
+import os
+import sys
+import time
+
+from mpi4py import MPI
+
+from psgd.collectives.algorithms.channel import Channel
+from psgd.collectives.arguments.descriptor import Words
+from psgd.collectives.dispatch.contract import describe
+from psgd.collectives.dispatch.errors import WAITING, Control
+from psgd.collectives.mpi.agreement import Mismatch, name_ranks
+from psgd.collectives.mpi.watchdog import BACKGROUND
+from psgd.collectives.shm import layout
+from psgd.collectives.shm.shared_channel import SharedChannel
+from psgd.kernels.errors import PeerLostError
+
+_LOOK_S = 0.1
+_STALL_REPORT_S = 2.0
+_FORWARD_S = 0.3  # for mpiexec to take what was said: it drops the rest when a rank aborts
+
+
+class StallWatchdog:
+    """Called between two tests of an engine's call.
+
+    Args:
+        comm: of the engine.
+        control: reports of other ranks.
+        channels: whose receives make progress.
+        shared: the node's ranks, where they share memory.
+        descriptor: of the engine's current call.
+        published: every rank of `comm` is on this node and publishes a step before it waits.
+        stall_s: after so long a wait it reports which ranks are missing.
+        timeout_s: after so long a wait it ends the job.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        control: Control,
+        channels: tuple[Channel, ...],
+        shared: SharedChannel | None,
+        descriptor: Words,
+        published: bool,
+        stall_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._rank, self._size = comm.rank, comm.size
+        self._control, self._channels = control, channels
+        self._shared, self._descriptor = shared, descriptor
+        self._local = shared is not None and shared.node.size == comm.size
+        self._published = published
+        self._stall_s = stall_s
+        self._timeout_s = timeout_s
+        self._since = self._next_look = 0.0
+        self._call = self._asked = self._reported = 0
+
+    def begin(self, call: int) -> None:
+        """A new call has begun, of that number."""
+        self._call = call
+        self._since = self._next_look = 0.0
+
+    def __call__(self) -> None:
+        """Makes progress, and now and then sees whether anything is wrong.
+
+        Raises:
+            Mismatch: over messages, a rank has failed in its call or left it.
+            PeerLostError: a rank of this node ended or left a call in the middle.
+        """
+        if self._control.poll() and not self._local:
+            raise Mismatch
+        for channel in self._channels:
+            channel.poll()
+        BACKGROUND.advance()
+        now = time.perf_counter()
+        if now >= self._next_look:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        self._since = self._since or now
+        self._next_look = now + _LOOK_S
+        waited = now - self._since
+        if waited < _LOOK_S:
+            return
+        if self._shared is not None:
+            self._see_lost(self._shared)
+        if waited > self._stall_s:
+            self._report_stall(waited)
+        if waited > self._timeout_s:
+            print(
+                f"psgd: error: rank {self._rank}: {describe(self._descriptor)}: waited {waited:.0f} s, "
+                f"more than PSGD_TIMEOUT={self._timeout_s:g}; ending the job",
+                file=sys.stderr,
+                flush=True,
+            )
+            time.sleep(_FORWARD_S)
+            MPI.COMM_WORLD.Abort(1)
+            os._exit(1)  # under ULFM the abort of one rank lets the others run
+
+    def _see_lost(self, shared: SharedChannel) -> None:
+        node = shared.node
+        if lost := node.lost():
+            raise PeerLostError(f"{describe(self._descriptor)}: {name_ranks(lost)} ended")
+        if (place := shared.aborted()) >= 0 and place != node.rank:
+            raise PeerLostError(
+                f"{describe(self._descriptor)}: rank {node.ranks[place]} left a call in the middle; "
+                "its own error says why"
+            )
+
+    def _report_stall(self, waited: float) -> None:
+        """Reports once a call on stderr, from the first rank that is in it, which ranks are not."""
+        self._descriptor[layout.CALL] = self._call
+        if self._shared is not None and self._published:
+            absent = self._shared.behind()
+        else:
+            if self._asked < self._call:
+                self._asked = self._call
+                self._control.say(WAITING, self._descriptor)
+            if waited < self._stall_s + _STALL_REPORT_S:
+                return
+            here = {self._rank, *self._control.waiting(self._call)}
+            absent = [rank for rank in range(self._size) if rank not in here]
+        if self._reported == self._call or not absent:
+            return
+        self._reported = self._call
+        if self._rank == min(rank for rank in range(self._size) if rank not in absent):
+            print(
+                f"psgd: warning: {describe(self._descriptor)}, call {self._call} of this communicator: "
+                f"{name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come for {waited:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,0 +1,133 @@
+"""Steps and descriptors: how ranks see each other's progress and whether they agree on what they do."""
+
+from numba import types
+
+from psgd.collectives.shm import layout
+from psgd.kernels import atomic
+from psgd.kernels.jit import part
+from psgd.kernels.reduce import COMBINE, DIVIDE, calculate
+from psgd.kernels.stream import prefetch
+
+memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+
+
+@part
+def word(table: int, index: int) -> int:
+    """Reads word `index` of the table at an address."""
+    value: int = atomic.load(table + 8 * index)
+    return value
+
+
+@part
+def put(table: int, index: int, value: int) -> None:
+    """Writes word `index` of the table at an address."""
+    atomic.store(table + 8 * index, value)
+
+
+@part
+def region(node: int, rank: int) -> int:
+    """The address of a rank's region."""
+    return word(node, layout.REGIONS + rank)
+
+
+@part
+def publish(node: int, state: int) -> None:
+    """Takes one step: what was written before is seen by whoever sees the step."""
+    step = word(state, layout.STEP) + 1
+    put(state, layout.STEP, step)
+    atomic.store(region(node, word(node, layout.RANK)) + layout.STEP_AT, step)
+
+
+@part
+def reached(node: int, rank: int, step: int, spins: int) -> bool:
+    """Whether a rank has taken a step, looking `spins` more times than once."""
+    address = region(node, rank) + layout.STEP_AT
+    while atomic.load(address) < step:
+        if spins <= 0:
+            return False
+        spins -= 1
+        atomic.pause()
+    return True
+
+
+@part
+def all_reached(node: int, state: int, step: int, spins: int) -> bool:
+    """Whether all ranks have taken a step. Where not, the next call goes on with the one that is behind."""
+    for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
+        if not reached(node, rank, step, spins):
+            put(state, layout.PEER, rank)
+            return False
+    put(state, layout.PEER, 0)
+    return True
+
+
+@part
+def all_greeted(node: int, state: int, spins: int) -> bool:
+    """As `all_reached` the current step, fetching into the cache what is read next: descriptors and what follows."""
+    for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
+        if not reached(node, rank, word(state, layout.STEP), spins):
+            put(state, layout.PEER, rank)
+            return False
+        prefetch(descriptor(node, state, rank))
+        prefetch(descriptor(node, state, rank) + layout.DESCRIPTOR_BYTES)
+    put(state, layout.PEER, 0)
+    return True
+
+
+@part
+def descriptor(node: int, state: int, rank: int) -> int:
+    """The address of a rank's descriptor in the current call. Two take turns: a rank two calls ahead cannot be."""
+    return region(node, rank) + layout.DESCRIPTORS_AT + (word(state, layout.CALLS) & 1) * layout.DESCRIPTOR_STRIDE
+
+
+@part
+def agreed(node: int, state: int) -> bool:
+    """Whether all descriptors of the current call agree. Shapes agree where one of them is 0, that of a flat array."""
+    first = descriptor(node, state, 0)
+    shape = word(first, layout.SHAPE)
+    for rank in range(word(node, layout.SIZE)):
+        other = descriptor(node, state, rank)
+        if (
+            word(other, layout.SIGNATURE) != word(first, layout.SIGNATURE)
+            or word(other, layout.COUNT) != word(first, layout.COUNT)
+            or word(other, layout.ERROR) != 0
+        ):
+            return False
+        if word(other, layout.SHAPE) != 0:
+            if shape != 0 and word(other, layout.SHAPE) != shape:
+                return False
+            shape = word(other, layout.SHAPE)
+    return True
+
+
+@part
+def first_of(node: int, call: int, rank: int, item: int) -> int:
+    """The first element of a rank's chunk; of the rank behind the last one, the number of elements."""
+    parts, size, count = word(call, layout.PARTS), word(node, layout.SIZE), word(call, layout.COUNT)
+    if parts != 0:
+        return word(parts, 2 * rank)
+    align = max(1, layout.ALIGN_BYTES // item)
+    blocks = (count + align - 1) // align
+    return min(count, align * (rank * (blocks // size) + min(rank, blocks % size)))
+
+
+@part
+def length_of(node: int, call: int, rank: int, item: int) -> int:
+    """The elements of a rank's chunk."""
+    parts = word(call, layout.PARTS)
+    if parts != 0:
+        return word(parts, 2 * rank + 1)
+    return first_of(node, call, rank + 1, item) - first_of(node, call, rank, item)
+
+
+@part
+def combine(call: int, out: int, a: int, b: int, n: int) -> None:
+    """`out = a op b` for n elements at addresses, with the call's operation and dtype; `out` may be `a` or `b`."""
+    calculate(word(call, layout.ARITHMETIC), COMBINE, word(call, layout.OP), out, a, b, 0, n)
+
+
+@part
+def finish(call: int, out: int, n: int) -> None:
+    """Divides n elements where the call asks for a mean."""
+    if word(call, layout.DIVISOR) > 0:
+        calculate(word(call, layout.ARITHMETIC), DIVIDE, word(call, layout.DIVISOR), out, 0, 0, 0, n)
