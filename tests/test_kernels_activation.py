@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from harness.device import on_gpu
 
-from psgd.kernels import activation
+from psgd.kernels.layers import activation
 
 
 @pytest.mark.parametrize("form", [activation.add_bias, on_gpu(activation.add_bias)])
@@ -42,3 +42,14 @@ def test_backward(form, shape, dtype):
     form(y, dy, dbias)
     np.testing.assert_array_equal(dy, expected)
     np.testing.assert_allclose(dbias, expected.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("form", [activation.relu_backward, on_gpu(activation.relu_backward)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_relu_backward(form, dtype):
+    rng = np.random.default_rng(2)
+    y = np.maximum(rng.standard_normal((5, 7, 3)), 0).astype(dtype)
+    dy = rng.standard_normal(y.shape).astype(dtype)
+    expected = np.where(y > 0, dy, 0)
+    form(y, dy, np.full_like(y, np.nan))
+    np.testing.assert_array_equal(dy, expected)

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from psgd.kernels import atomic
 from psgd.kernels.jit import kernel
+from psgd.kernels.memory import atomic
 
 
 @kernel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from harness.device import on_gpu
 
-from psgd.kernels import convolution as c
+from psgd.kernels.layers import convolution as c
 
 CASES = [  # n, height, width, channels, size, stride
     (1, 1, 1, 1, 1, 1),

@@ -5,7 +5,7 @@ import pytest
 from harness.device import on_gpu
 
 from psgd.kernels.errors import DataError
-from psgd.kernels.loss import softmax_cross_entropy
+from psgd.kernels.layers.loss import loss_and_hits, softmax_cross_entropy
 
 FORMS = [softmax_cross_entropy, on_gpu(softmax_cross_entropy)]
 
@@ -59,3 +59,8 @@ def test_nan_shows(form, where):
 def test_label_out_of_range(form, label):
     with pytest.raises(DataError, match=rf"label {label} in row 1 .* 0\.\.2"):
         form(np.zeros((2, 3), np.float32), np.array([0, label]), 1.0)
+
+
+@pytest.mark.parametrize("form", [loss_and_hits, on_gpu(loss_and_hits)])
+def test_the_pass_itself_says_which_row_is_wrong(form):
+    assert form(np.zeros((3, 4), np.float32), np.array([0, 1, 4]), 1.0) == (-1.0, 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from harness.device import cupy, on_gpu
 
-from psgd.kernels.matmul import matmul, product_over_rows, sum_rows
+from psgd.kernels.layers.matmul import matmul, product_over_rows, sum_rows
 
 
 def sides():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from harness.device import on_gpu
 
-from psgd.kernels import pooling
+from psgd.kernels.layers import pooling
 
 HOST = pooling.max_pool, pooling.max_pool_backward
 DEVICE = pytest.param(*(on_gpu(f).values[0] for f in HOST), marks=pytest.mark.gpu)

@@ -17,7 +17,7 @@ from psgd.collectives.device.lanes import Chain, Flag, Task
 from psgd.collectives.device.transport import Gpu, Requests
 from psgd.collectives.node import address_of
 from psgd.collectives.tags import Tag
-from psgd.kernels import words
+from psgd.kernels.memory import words
 
 SLOT_BYTES = 4 * 1024 * 1024
 SLOTS = 2  # of a lane

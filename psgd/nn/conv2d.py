@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psgd.kernels.activation import add_bias
 from psgd.kernels.array import Array
-from psgd.kernels.convolution import fold, unfold
 from psgd.kernels.errors import UsageError
-from psgd.kernels.matmul import matmul, product_over_rows, sum_rows
+from psgd.kernels.layers.activation import add_bias
+from psgd.kernels.layers.convolution import fold, unfold
+from psgd.kernels.layers.matmul import matmul, product_over_rows, sum_rows
 from psgd.nn.initialize import Init
 from psgd.nn.layer import Layer, Room, Shape, Weights
 
@@ -88,7 +88,7 @@ class Conv2D(Layer[Conv2DState]):
         unfold(x, columns, self.stride, p)
         flat_weight = weight.reshape(-1, self.channels)
         flat_y = y.reshape(-1, self.channels)
-        matmul(columns.reshape(-1, len(flat_weight)), flat_weight, out=flat_y)
+        matmul(columns.reshape(-1, len(flat_weight)), flat_weight, flat_y)
         add_bias(flat_y, bias)
         return y
 
@@ -103,7 +103,7 @@ class Conv2D(Layer[Conv2DState]):
         sum_rows(flat_dy, state.ones, dbias)
         if state.dx is None:
             return None
-        matmul(flat_dy, flat_weight.T, out=flat_columns)  # the windows are not needed any more
+        matmul(flat_dy, flat_weight.T, flat_columns)  # the windows are not needed any more
         dx = state.dx[:n]
         if state.dpadded is None:
             fold(columns, dx, self.stride, p)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from psgd.kernels.activation import add_bias, bias_relu, bias_relu_backward
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.kernels.matmul import matmul, sum_rows
+from psgd.kernels.layers.activation import add_bias, bias_relu, bias_relu_backward
+from psgd.kernels.layers.matmul import matmul, sum_rows
 from psgd.nn.initialize import Init
 from psgd.nn.layer import Layer, Room, Shape, Weights
 
@@ -59,7 +59,7 @@ class Linear(Layer[LinearState]):
         """Returns x W + b, rectified or not."""
         y = state.y[: len(x)]
         state.x = x
-        matmul(x, weight, out=y)
+        matmul(x, weight, y)
         if self.relu:
             bias_relu(y, bias)
         else:
@@ -73,6 +73,6 @@ class Linear(Layer[LinearState]):
             bias_relu_backward(state.y[:n], dy, dbias)
         else:
             sum_rows(dy, state.ones, dbias)
-        matmul(state.x.T, dy, out=dweight)
+        matmul(state.x.T, dy, dweight)
         state.x = None
-        return None if state.dx is None else matmul(dy, weight.T, out=state.dx[:n])
+        return None if state.dx is None else matmul(dy, weight.T, state.dx[:n])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.kernels.pooling import max_pool, max_pool_backward
+from psgd.kernels.layers.pooling import max_pool, max_pool_backward
 from psgd.nn.layer import Layer, Room, Shape
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from psgd import keyed
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
-from psgd.kernels.loss import softmax_cross_entropy
+from psgd.kernels.layers.loss import softmax_cross_entropy
 from psgd.nn.context import Context
 from psgd.nn.initialize import Init, bound, uniform
 from psgd.nn.layer import Layer, Room, Shape, Weights

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from psgd.kernels.array import Array, array_module
+from psgd.kernels.layers.activation import relu_backward
 from psgd.nn.layer import Layer, Room, Shape
 
 
@@ -36,11 +35,6 @@ class ReLU(Layer[ReLUState]):
 
     def backward(self, state: ReLUState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
         """Returns dy with 0 where the output was 0, in place."""
-        y = state.y[: len(dy)]
-        if array_module(dy) is not np:
-            from psgd.kernels.device import layers
-
-            layers.relu_backward(y, dy)
-            return dy
-        mask = np.sign(y, out=state.mask[: len(dy)])  # of dy's dtype: nothing is cast
-        return np.multiply(dy, mask, out=dy)
+        n = len(dy)
+        relu_backward(state.y[:n], dy, state.mask[:n])
+        return dy

@@ -19,8 +19,8 @@ from psgd.checkpoint.state import State
 from psgd.collectives.node import address_of
 from psgd.collectives.waiting import Waiter
 from psgd.kernels import elastic
-from psgd.kernels import hogwild as lines
 from psgd.kernels.errors import UsageError
+from psgd.kernels.memory import counters as lines
 from psgd.peers import Peers, keeping, rounds
 from psgd.peers.cuts import Cuts
 from psgd.peers.meeting import Meeting
@@ -34,8 +34,8 @@ _SHOW_S = 5e-3
 class Shared:
     """A worker's part. Implements `psgd.peers.easgd.Order`.
 
-    Each worker has a cache line for its counters (`psgd.kernels.hogwild`); the lock and the number of exchanges have
-    one of their own, in front of the centre.
+    Each worker has a cache line for its counters (`psgd.kernels.memory.counters`); the lock and the number of exchanges
+    have one of their own, in front of the centre.
 
     Args:
         peers: what to work with.

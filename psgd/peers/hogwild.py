@@ -30,8 +30,8 @@ from psgd.arguments import whole_number
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
 from psgd.collectives.waiting import Waiter
-from psgd.kernels import hogwild as kernels
 from psgd.kernels.errors import UsageError
+from psgd.kernels.memory import counters as kernels
 from psgd.peers import Peers, keeping
 from psgd.peers.cuts import Cuts
 from psgd.peers.meeting import Meeting

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from psgd.agreement import agree, gather
 from psgd.collectives import shared
 from psgd.collectives.node import address_of, ranks_of_node
-from psgd.kernels import hogwild as kernels
+from psgd.kernels.memory import counters as kernels
 from psgd.peers.sums import Sums
 
 _LINE = kernels.LINE_BYTES
@@ -57,7 +57,7 @@ class NodeMemory:
         kernels.put(self._at, self.place, word, value)
 
     def totals(self) -> tuple[int, int, int, int]:
-        """See `psgd.kernels.hogwild.totals`."""
+        """See `psgd.kernels.memory.counters.totals`."""
         return kernels.totals(self._at, self._size)
 
     def sums(self) -> Sums:

@@ -1,6 +1,7 @@
-"""Windows over images in GPU memory: a convolution's two halves beside its product, and max pooling.
+"""Windows over images in GPU memory: a convolution's two halves beside its product.
 
-All arrays are C-contiguous, (samples, height, width, channels).
+All arrays are C-contiguous, (samples, height, width, channels). The padding around
+x need not be there: `padding` says how many zeros to think of.
 """
 
 import numpy as np
@@ -30,38 +31,6 @@ extern "C" __global__ void fold(const T* columns, T* x, long long n, int height,
         }
     x[i] = sum;
 }
-
-extern "C" __global__ void max_pool(const T* x, T* y, unsigned char* winner, long long n, int height, int width,
-                                    int channels, int down, int across, int size) {
-    const I i = INDEX;
-    if (i >= n) return;
-    const I cell = i / channels;
-    const int column = cell % across * size, row = cell / across % down * size;
-    const T* at = x + ((cell / across / down * height + row) * width + column) * channels + i % channels;
-    T best = *at;
-    int place = 0;
-    for (int k = 1; k < size * size; ++k) {
-        const T value = at[((I)(k / size) * width + k % size) * channels];
-        if (value > best) {
-            best = value;
-            place = k;
-        }
-    }
-    y[i] = best;
-    winner[i] = place;
-}
-
-extern "C" __global__ void max_pool_backward(const T* dy, const unsigned char* winner, T* dx, long long n, int height,
-                                             int width, int channels, int down, int across, int size) {
-    const I i = INDEX;
-    if (i >= n) return;
-    const I cell = i / channels;
-    const int column = cell % across * size, row = cell / across % down * size, place = winner[i];
-    T* at = dx + ((cell / across / down * height + row) * width + column) * channels + i % channels;
-    const T value = dy[i];
-    for (int k = 0; k < size * size; ++k)
-        at[((I)(k / size) * width + k % size) * channels] = k == place ? value : 0;
-}
 """
 _UNFOLD = r"""
 extern "C" __global__ void unfold(const T* x, T* columns, long long n, int height, int width, int channels, int down,
@@ -82,7 +51,6 @@ extern "C" __global__ void unfold(const T* x, T* columns, long long n, int heigh
 
 
 def unfold(x: Array, columns: Array, stride: int, padding: int = 0) -> None:
-    """See `psgd.kernels.convolution.unfold`; here x may be without its padding."""
     if x.dtype == np.float32 and x.shape[3] % 4 == 0 and x.data.ptr % 16 == columns.data.ptr % 16 == 0:
         x, columns = x.view(np.complex128), columns.view(np.complex128)  # four at once: they are only copied
     sizes = ints((*x.shape[1:], *columns.shape[1:4], stride, padding))
@@ -90,18 +58,5 @@ def unfold(x: Array, columns: Array, stride: int, padding: int = 0) -> None:
 
 
 def fold(columns: Array, x: Array, stride: int, padding: int = 0) -> None:
-    """See `psgd.kernels.convolution.fold`; here x may be without its padding."""
     sizes = ints((*x.shape[1:], *columns.shape[1:4], stride, padding))
     each(_SOURCE, "fold", x.size, x, columns, x, np.int64(x.size), *sizes)
-
-
-def max_pool(x: Array, y: Array, winner: Array, size: int) -> None:
-    """See `psgd.kernels.pooling.max_pool`."""
-    sizes = ints((*x.shape[1:], *y.shape[1:3], size))
-    each(_SOURCE, "max_pool", y.size, x, x, y, winner, np.int64(y.size), *sizes)
-
-
-def max_pool_backward(dy: Array, winner: Array, dx: Array, size: int) -> None:
-    """See `psgd.kernels.pooling.max_pool_backward`."""
-    sizes = ints((*dx.shape[1:], *dy.shape[1:3], size))
-    each(_SOURCE, "max_pool_backward", dy.size, dy, dy, winner, dx, np.int64(dy.size), *sizes)

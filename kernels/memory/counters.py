@@ -7,8 +7,8 @@ write to one cache line. Words are int64; LOSS is a float64. Addresses are integ
 import numba
 import numpy as np
 
-from psgd.kernels import atomic
 from psgd.kernels.jit import kernel
+from psgd.kernels.memory import atomic
 
 LINE_WORDS = 8
 LINE_BYTES = 8 * LINE_WORDS

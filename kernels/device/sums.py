@@ -1,4 +1,4 @@
-"""Bias, ReLU and sums over rows in GPU memory. All arrays are C-contiguous; sums have a fixed order, so runs repeat.
+"""Sums over the rows of a matrix in GPU memory, C-contiguous. Their order is fixed, so runs repeat.
 
 Nothing here allocates once its scratch memory is large enough, so that a step can be captured as a CUDA graph.
 """
@@ -9,35 +9,11 @@ import cupy
 import numpy as np
 
 from psgd.kernels.array import Array
-from psgd.kernels.device.each import THREADS, each, ints, kernel
+from psgd.kernels.device.each import THREADS, ints, kernel
 
 _PARTS = 132
 """Into which tall sums are cut: enough blocks for a large GPU, and few enough for one block to add their results."""
 _SOURCE = r"""
-constexpr int W = 16 / sizeof(T);
-struct alignas(16) Pack { T v[W]; };
-
-// y and bias are aligned to 16 bytes, and `units` is a multiple of W, where `packed`
-extern "C" __global__ void bias_relu(T* y, const T* bias, long long n, int units, bool rectify, bool packed) {
-    const I i = INDEX;
-    if (i >= n) return;
-    const int across = packed ? units / W : units;
-    const I unit = i % across;
-    if (packed) {
-        Pack value = ((Pack*)y)[i];
-        const Pack more = ((const Pack*)bias)[unit];
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-            const T sum = value.v[k] + more.v[k];
-            value.v[k] = rectify && sum < 0 ? 0 : sum;  // NaN stays
-        }
-        ((Pack*)y)[i] = value;
-    } else {
-        const T sum = y[i] + bias[unit];
-        y[i] = rectify && sum < 0 ? 0 : sum;
-    }
-}
-
 // out[p, c] = the sum of rows p * per and following; with y, of dy where y > 0, which is written back
 extern "C" __global__ void column_sum(T* dy, const T* y, T* out, int rows, int units, int per) {
     __shared__ T sums[256];
@@ -61,39 +37,7 @@ extern "C" __global__ void column_sum(T* dy, const T* y, T* out, int rows, int u
         out[(long long)blockIdx.y * units + c] = sum;
     }
 }
-
-extern "C" __global__ void relu_backward(T* dy, const T* y, long long n) {
-    const I i = INDEX;
-    if (i < n && !(y[i] > 0)) dy[i] = 0;
-}
 """
-
-
-def add_bias(y: Array, bias: Array) -> None:
-    """See `psgd.kernels.activation.add_bias`."""
-    _bias(y, bias, np.False_)
-
-
-def bias_relu(y: Array, bias: Array) -> None:
-    """See `psgd.kernels.activation.bias_relu`."""
-    _bias(y, bias, np.True_)
-
-
-def _bias(y: Array, bias: Array, rectify: np.bool_) -> None:
-    width = 16 // y.dtype.itemsize
-    packed = bias.size % width == 0 and y.data.ptr % 16 == 0 and bias.data.ptr % 16 == 0
-    n = y.size // width if packed else y.size
-    each(_SOURCE, "bias_relu", n, y, y, bias, np.int64(n), np.int32(bias.size), rectify, np.bool_(packed))
-
-
-def bias_relu_backward(y: Array, dy: Array, dbias: Array) -> None:
-    """See `psgd.kernels.activation.bias_relu_backward`."""
-    column_sum(dy, dbias, y)
-
-
-def relu_backward(y: Array, dy: Array) -> None:
-    """Zeroes dy where the output y is not positive, in place."""
-    each(_SOURCE, "relu_backward", dy.size, dy, dy, y, np.int64(dy.size))
 
 
 def column_sum(values: Array, out: Array, y: Array = None) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from psgd.kernels.jit import kernel
-from psgd.kernels.stream import LINE_BYTES, drain, prefetch, put_line
+from psgd.kernels.memory.cacheline import LINE_BYTES, drain, prefetch, put_line
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Words in shared memory for Python code, which must not be reordered with what they tell of."""
 
-from psgd.kernels import atomic
 from psgd.kernels.jit import kernel
+from psgd.kernels.memory import atomic
 
 
 @kernel

@@ -90,7 +90,7 @@ def _figures(device: int) -> Array:
 
 
 def start(logits: Array, labels: Array, scale: float, losses: Array = None, steps: Array = None) -> Array:
-    """Starts what `psgd.kernels.loss.softmax_cross_entropy` does.
+    """Starts what `psgd.kernels.layers.loss.softmax_cross_entropy` does.
 
     Args:
         logits: as there.
@@ -111,7 +111,7 @@ def start(logits: Array, labels: Array, scale: float, losses: Array = None, step
     return figures
 
 
-def softmax_cross_entropy(logits: Array, labels: Array, scale: float) -> tuple[float, int]:
-    """See `psgd.kernels.loss.softmax_cross_entropy`; a label out of range returns (-1, its row). Waits."""
+def loss_and_hits(logits: Array, labels: Array, scale: float) -> tuple[float, int]:
+    """Waits for the result."""
     loss, correct, bad = start(logits, labels, scale).tolist()
     return (-1.0, int(bad)) if bad < len(logits) else (loss, int(correct))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from psgd.collectives.node import address_of
-from psgd.kernels import hogwild as kernels
+from psgd.kernels.memory import counters as kernels
 
 
 def test_lines():

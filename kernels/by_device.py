@@ -1,4 +1,4 @@
-"""Functions of one meaning with two devices: the compiled loop here, its twin of the same name for GPU memory."""
+"""One decorator for functions of one meaning on two devices: the host's here, its twin in `psgd.kernels.device`."""
 
 import functools
 import importlib
@@ -10,12 +10,12 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def with_twin(host: F) -> F:
+def by_device(host: F) -> F:
     """Sends calls whose first argument is a device array to `psgd.kernels.device`, others to `host`.
 
     Args:
-        host: a function in `psgd.kernels.x`; `psgd.kernels.device.x` has one of the same name and arguments, and is
-            imported when it is first needed.
+        host: a function in `psgd.kernels.x`, called with positional arguments alone; `psgd.kernels.device.x` has one of
+            the same name and arguments, and is imported when it is first needed.
     """
 
     @functools.cache

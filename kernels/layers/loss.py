@@ -3,7 +3,9 @@
 import numpy as np
 
 from psgd.kernels.array import Array
+from psgd.kernels.by_device import by_device
 from psgd.kernels.errors import DataError
+from psgd.kernels.jit import lazy_kernel
 
 
 def softmax_cross_entropy(logits: Array, labels: Array, scale: float) -> tuple[float, int]:
@@ -24,15 +26,39 @@ def softmax_cross_entropy(logits: Array, labels: Array, scale: float) -> tuple[f
     Raises:
         DataError: a label outside 0..classes-1. The logits are then unusable.
     """
-    if isinstance(logits, np.ndarray):
-        from psgd.kernels import layers_host
-
-        loss, correct = layers_host.softmax_cross_entropy(logits, labels, scale)
-    else:
-        from psgd.kernels.device import loss as device
-
-        loss, correct = device.softmax_cross_entropy(logits, labels, scale)
+    loss, correct = loss_and_hits(logits, labels, scale)
     if loss < 0:
         label, classes = int(labels[correct]), logits.shape[1]
         raise DataError(f"label {label} in row {correct} of the batch is not in 0..{classes - 1}")
+    return loss, correct
+
+
+@by_device
+@lazy_kernel
+def loss_and_hits(logits: Array, labels: Array, scale: float) -> tuple[float, int]:
+    """Does what `softmax_cross_entropy` says, but for a label out of range returns (-1, its row)."""
+    rows, classes = logits.shape
+    loss = 0.0
+    correct = 0
+    for i in range(rows):
+        label = labels[i]
+        if label < 0 or label >= classes:
+            return -1.0, i
+        best = 0
+        for j in range(1, classes):
+            if logits[i, j] > logits[i, best]:
+                best = j
+        top = logits[i, best]
+        picked = logits[i, label] - top
+        total = 0.0
+        for j in range(classes):
+            power = np.exp(logits[i, j] - top)
+            logits[i, j] = power
+            total += power
+        factor = scale / total
+        for j in range(classes):
+            logits[i, j] *= factor
+        logits[i, label] -= scale
+        loss += np.log(total) - picked
+        correct += best == label
     return loss, correct

@@ -1,23 +1,18 @@
 """Matrix products and sums over rows, on the host by NumPy's BLAS and on the GPU by cuBLAS."""
 
-from typing import cast
-
 import numpy as np
 
 from psgd.kernels.array import Array
+from psgd.kernels.by_device import by_device
 
-_ROWS = 128
 
-
+@by_device
 def matmul(a: Array, b: Array, out: Array) -> Array:
     """Computes `out = a b` for matrices; a and b may be transposes. Returns out."""
-    if isinstance(a, np.ndarray):
-        return cast(Array, np.matmul(a, b, out=out))
-    from psgd.kernels.device import blas
-
-    return blas.matmul(a, b, out)
+    return np.matmul(a, b, out=out)
 
 
+@by_device
 def product_over_rows(a: Array, b: Array, out: Array, parts: int) -> None:
     """Computes `out = a^T b` for tall matrices.
 
@@ -30,24 +25,10 @@ def product_over_rows(a: Array, b: Array, out: Array, parts: int) -> None:
         out: (m, n), overwritten.
         parts: a divisor of rows.
     """
-    if isinstance(a, np.ndarray):
-        np.matmul(a.T, b, out=out)
-        return
-    from psgd.kernels.device import blas, layers
-
-    rows = len(a) // parts
-    while rows % 2 == 0 and rows > _ROWS:
-        rows, parts = rows // 2, 2 * parts
-    products = layers.scratch("products", parts * out.size, out.dtype).reshape(parts, *out.shape)
-    blas.matmul_each(a.reshape(parts, rows, -1), b.reshape(parts, rows, -1), products)
-    layers.column_sum(products, out)
+    np.matmul(a.T, b, out=out)
 
 
+@by_device
 def sum_rows(values: Array, ones: Array, out: Array) -> None:
     """Computes `out`, (n,), as the sum of the rows of `values`, (rows, n); `ones` are at least as many ones as rows."""
-    if isinstance(values, np.ndarray):
-        np.matmul(ones[: len(values)], values, out=out)
-        return
-    from psgd.kernels.device import layers
-
-    layers.column_sum(values, out)
+    np.matmul(ones[: len(values)], values, out=out)

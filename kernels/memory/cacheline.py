@@ -9,8 +9,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from psgd.kernels.atomic import call_on_x86
 from psgd.kernels.jit import intrinsic
+from psgd.kernels.memory.atomic import call_on_x86
 
 LINE_BYTES = 64
 
