@@ -29,11 +29,14 @@ def kernel(function: F) -> F:
 
 def lazy_kernel(function: F) -> F:
     """A `kernel` for which Numba is not even imported before its first call. Other kernels cannot call it."""
-    compiled = functools.cache(lambda: kernel(function))
+    compiled: Any = None
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        return compiled()(*arguments)
+        nonlocal compiled
+        if compiled is None:
+            compiled = kernel(function)
+        return compiled(*arguments)
 
     return call  # type: ignore[return-value]
 
