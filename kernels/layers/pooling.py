@@ -1,4 +1,7 @@
-"""Max pooling over windows that do not overlap; rows and columns that fill no window are left out."""
+"""Max pooling over windows that do not overlap, and the mean over tokens.
+
+Rows and columns of an image that fill no window are left out.
+"""
 
 from psgd.kernels.array import Array
 from psgd.kernels.by_device import by_device
@@ -50,3 +53,36 @@ def max_pool_backward(dy: Array, winner: Array, dx: Array, size: int) -> None:
                             if winner[n, i, j, c] != u * size + v:
                                 value = dy.dtype.type(0)
                             dx[n, i * size + u, j * size + v, c] = value
+
+
+@by_device
+@lazy_kernel
+def mean_pool(x: Array, y: Array) -> None:
+    """Writes the mean over axis 1 of x to y. The sum is made in order, in the arrays' dtype.
+
+    Args:
+        x: (n, tokens, features), float32 or float64, C-contiguous.
+        y: (n, features), same dtype; overwritten.
+    """
+    samples, tokens, features = x.shape
+    count = y.dtype.type(tokens)
+    for n in range(samples):
+        for f in range(features):
+            y[n, f] = x[n, 0, f]
+        for t in range(1, tokens):
+            for f in range(features):
+                y[n, f] += x[n, t, f]
+        for f in range(features):
+            y[n, f] /= count
+
+
+@by_device
+@lazy_kernel
+def mean_pool_backward(dy: Array, dx: Array) -> None:
+    """Overwrites dx, (n, tokens, features), with dy, (n, features), divided by the number of tokens."""
+    samples, tokens, features = dx.shape
+    count = dy.dtype.type(tokens)
+    for n in range(samples):
+        for t in range(tokens):
+            for f in range(features):
+                dx[n, t, f] = dy[n, f] / count

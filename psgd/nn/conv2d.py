@@ -9,8 +9,8 @@ from psgd.kernels.errors import UsageError
 from psgd.kernels.layers.activation import add_bias
 from psgd.kernels.layers.convolution import fold, unfold
 from psgd.kernels.layers.matmul import matmul, product_over_rows, sum_rows
-from psgd.nn.initialize import Init
-from psgd.nn.layer import Layer, Room, Shape, Weights
+from psgd.nn.initialize import Init, Uniform, Zeros
+from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 
 
 @dataclass
@@ -46,6 +46,11 @@ class Conv2D(Layer[Conv2DState]):
     init: Init | None = None
     name = "conv"
 
+    @property
+    def reads_output(self) -> bool:
+        """False: backward needs the windows alone."""
+        return False
+
     def output_shape(self, shape: Shape) -> Shape:
         """Returns (height, width, channels) of the output; windows that do not fit whole are left out."""
         if len(shape) != 3:
@@ -57,11 +62,14 @@ class Conv2D(Layer[Conv2DState]):
             raise UsageError(f"Conv2D: kernel {self.size} is larger than the image {shape[0]} x {shape[1]}")
         return down, across, self.channels
 
-    def weights(self, shape: Shape) -> Weights:
-        """Returns W (size, size, channels in, channels out)."""
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        """Returns weight (size, size, channels in, channels out) and bias (channels out,)."""
         area = self.size * self.size
-        extents = (self.size, self.size, shape[2], self.channels)
-        return Weights(extents, area * shape[2], area * self.channels, self.init)
+        initializer = Uniform(area * shape[2], area * self.channels, self.init)
+        return (
+            ParameterSpec("weight", (self.size, self.size, shape[2], self.channels), initializer),
+            ParameterSpec("bias", (self.channels,), Zeros()),
+        )
 
     def allocate(self, room: Room) -> Conv2DState:
         """Makes the unfolded windows, the output, and what padding and the input's gradient need."""
@@ -78,8 +86,9 @@ class Conv2D(Layer[Conv2DState]):
             dx=room.empty(*room.shape) if room.wants_dx else None,
         )
 
-    def forward(self, state: Conv2DState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: Conv2DState, x: Array, params: Arrays) -> Array:
         """Returns the windows times W, plus b."""
+        weight, bias = params
         n, p = len(x), self.padding
         if state.padded is not None:
             state.padded[:n, p:-p, p:-p] = x
@@ -92,8 +101,9 @@ class Conv2D(Layer[Conv2DState]):
         add_bias(flat_y, bias)
         return y
 
-    def backward(self, state: Conv2DState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: Conv2DState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Writes dW = windows^T dy, db = the sum over dy's pixels, returns dx = dy W^T folded back."""
+        (weight, _), (dweight, dbias) = params, grads
         n, p = len(dy), self.padding
         flat_weight = weight.reshape(-1, self.channels)
         flat_dy = dy.reshape(-1, self.channels)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.layers.activation import relu_backward
-from psgd.nn.layer import Layer, Room, Shape
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 
 
 @dataclass
@@ -29,11 +29,11 @@ class ReLU(Layer[ReLUState]):
         """Makes output and mask."""
         return ReLUState(room.empty(*room.shape), room.empty(*room.shape))
 
-    def forward(self, state: ReLUState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: ReLUState, x: Array, params: Arrays) -> Array:
         """Returns max(x, 0)."""
         return array_module(x).maximum(x, 0, out=state.y[: len(x)])
 
-    def backward(self, state: ReLUState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: ReLUState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Returns dy with 0 where the output was 0, in place."""
         n = len(dy)
         relu_backward(state.y[:n], dy, state.mask[:n])

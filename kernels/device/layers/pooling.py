@@ -1,4 +1,4 @@
-"""Max pooling in GPU memory. All arrays are C-contiguous, (samples, height, width, channels)."""
+"""Max pooling, and the mean over tokens with the host's bits, in GPU memory. All arrays are C-contiguous."""
 
 import numpy as np
 
@@ -37,6 +37,21 @@ extern "C" __global__ void max_pool_backward(const T* dy, const unsigned char* w
     for (int k = 0; k < size * size; ++k)
         at[((I)(k / size) * width + k % size) * channels] = k == place ? value : 0;
 }
+
+extern "C" __global__ void mean_pool(const T* x, T* y, long long n, int tokens, int features) {
+    const I i = INDEX;
+    if (i >= n) return;
+    const T* at = x + i / features * features * tokens + i % features;
+    T sum = *at;
+    for (int t = 1; t < tokens; ++t) sum += at[(I)t * features];
+    y[i] = sum / tokens;
+}
+
+extern "C" __global__ void mean_pool_backward(const T* dy, T* dx, long long n, int tokens, int features) {
+    const I i = INDEX;
+    if (i >= n) return;
+    dx[i] = dy[i / features / tokens * features + i % features] / tokens;
+}
 """
 
 
@@ -48,3 +63,11 @@ def max_pool(x: Array, y: Array, winner: Array, size: int) -> None:
 def max_pool_backward(dy: Array, winner: Array, dx: Array, size: int) -> None:
     sizes = ints((*dx.shape[1:], *dy.shape[1:3], size))
     each(_SOURCE, "max_pool_backward", dy.size, dy, dy, winner, dx, np.int64(dy.size), *sizes)
+
+
+def mean_pool(x: Array, y: Array) -> None:
+    each(_SOURCE, "mean_pool", y.size, x, x, y, np.int64(y.size), *ints(x.shape[1:]))
+
+
+def mean_pool_backward(dy: Array, dx: Array) -> None:
+    each(_SOURCE, "mean_pool_backward", dx.size, dy, dy, dx, np.int64(dx.size), *ints(dx.shape[1:]))
