@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from psgd.kernels.by_device import by_device
 from psgd.kernels.jit import kernel
-from psgd.kernels.twin import with_twin
 
 
-@with_twin
+@by_device
 @kernel
 def weigh(out: np.ndarray, values: np.ndarray, weight: float) -> None:
     """`out = weight * values`, in the dtype of `out`."""
@@ -15,7 +15,7 @@ def weigh(out: np.ndarray, values: np.ndarray, weight: float) -> None:
         out[i] = weight_ * values[i]
 
 
-@with_twin
+@by_device
 @kernel
 def add_weighted(out: np.ndarray, values: np.ndarray, weight: float) -> None:
     """`out += weight * values`, in the dtype of `out`."""
@@ -24,7 +24,7 @@ def add_weighted(out: np.ndarray, values: np.ndarray, weight: float) -> None:
         out[i] += weight_ * values[i]
 
 
-@with_twin
+@by_device
 @kernel
 def sum_of_squares(values: np.ndarray) -> float:
     """Sum of squares in float64, in index order (the same bits on every host)."""

@@ -6,15 +6,15 @@ step that the worker takes with its gradient starts there too. Arithmetic is in 
 
 import numpy as np
 
-from psgd.kernels import atomic
+from psgd.kernels.by_device import by_device
 from psgd.kernels.jit import kernel
-from psgd.kernels.twin import with_twin
+from psgd.kernels.memory import atomic
 
 LOCK, EXCHANGES = 0, 1
 """Words (int64) in shared memory: 0, or 1 plus the worker that has the lock; exchanges so far."""
 
 
-@with_twin
+@by_device
 @kernel
 def stretch(displacement: np.ndarray, params: np.ndarray, centre: np.ndarray, rate: float) -> None:
     """`displacement = rate * (params - centre)`."""
@@ -23,7 +23,7 @@ def stretch(displacement: np.ndarray, params: np.ndarray, centre: np.ndarray, ra
         displacement[i] = rate_ * (params[i] - centre[i])
 
 
-@with_twin
+@by_device
 @kernel
 def forward(
     displacement: np.ndarray, params: np.ndarray, incoming: np.ndarray, outgoing: np.ndarray, rate: float

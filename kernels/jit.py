@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numba
-
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -18,6 +16,8 @@ def kernel(function: F) -> F:
     The GIL is released while it runs. Fast-math is off and no contraction is allowed, so that the same
     inputs give the same bits on every rank of one machine type.
     """
+    import numba
+
     compile_ = functools.partial(numba.njit, nogil=True, fastmath=False, error_model="numpy")
     try:
         compiled: F = compile_(function, cache=True)
@@ -27,8 +27,24 @@ def kernel(function: F) -> F:
     return compiled
 
 
+def lazy_kernel(function: F) -> F:
+    """A `kernel` for which Numba is not even imported before its first call. Other kernels cannot call it."""
+    compiled: Any = None
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        nonlocal compiled
+        if compiled is None:
+            compiled = kernel(function)
+        return compiled(*arguments)
+
+    return call  # type: ignore[return-value]
+
+
 def part(function: F) -> F:
     """Compiles `function` as a part of the kernels that call it: Python cannot call it, and it is not cached alone."""
+    import numba
+
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     compiled: F = numba.njit(function, nogil=True, fastmath=False, error_model="numpy", **options)
     return compiled
@@ -75,8 +91,8 @@ def _depend_on_all(compiled: Any, folder: Path) -> None:
 
 @functools.cache
 def _sources(folder: Path) -> int:
-    """A checksum of a folder's source files."""
+    """A checksum of a folder's source files and those of its sub-rooms."""
     total = 0
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         total = zlib.crc32(path.read_bytes(), total)
     return total

@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import overload
 
-from psgd.kernels import atomic
 from psgd.kernels.jit import compile_callback, intrinsic, kernel, part
+from psgd.kernels.memory import atomic
 
 SUM, PROD, MIN, MAX = range(4)
 

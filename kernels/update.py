@@ -7,11 +7,11 @@ CuPy's.
 
 import numpy as np
 
+from psgd.kernels.by_device import by_device
 from psgd.kernels.jit import kernel
-from psgd.kernels.twin import with_twin
 
 
-@with_twin
+@by_device
 @kernel
 def sgd(params: np.ndarray, grad: np.ndarray, lr: float, scale: float, weight_decay: float) -> None:
     """`w -= lr * g`."""
@@ -20,7 +20,7 @@ def sgd(params: np.ndarray, grad: np.ndarray, lr: float, scale: float, weight_de
         params[i] -= lr_ * (scale_ * grad[i] + decay_ * params[i])
 
 
-@with_twin
+@by_device
 @kernel
 def momentum(
     params: np.ndarray,
@@ -48,7 +48,7 @@ def adam_rates(lr: float, beta1: float, beta2: float, step: int) -> tuple[float,
     return lr / (1.0 - beta1**step), 1.0 / np.sqrt(1.0 - beta2**step)
 
 
-@with_twin
+@by_device
 @kernel
 def adam(
     params: np.ndarray,

@@ -121,6 +121,7 @@ def _weights(found: "Checkpoint") -> dict[str, Any]:
 
     vector = vectors.weights([found.state(name) for name in found.manifest.names()])
     layout = found.manifest.layout
-    if odd := [p.name for p in layout.parameters if not re.fullmatch(r"[\w.-]+", p.name)] if layout else []:
+    weights = {"params": vector} if layout is None else layout.views(vector)
+    if odd := [name for name in weights if not re.fullmatch(r"[\w.-]+", name)]:
         raise CheckpointError(f"{found.path}: cannot export a parameter named {odd[0]!r}")
-    return {"params": vector} if layout is None else layout.views(vector)
+    return weights

@@ -17,7 +17,7 @@ from psgd.collectives.device.tasks import DeviceEvent, DeviceTask, TaskSteps
 from psgd.collectives.device.transport import Gpu, PendingRequests
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.tags import Tag
-from psgd.kernels import words
+from psgd.kernels.memory import words
 
 SLOT_BYTES = 4 * 1024 * 1024
 SLOTS = 2  # of a lane

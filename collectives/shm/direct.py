@@ -23,10 +23,10 @@ from psgd.collectives.shm.steps import (
     region,
     word,
 )
-from psgd.kernels import atomic
 from psgd.kernels.jit import kernel, part
+from psgd.kernels.memory import atomic
+from psgd.kernels.memory.cacheline import LINE_BYTES, drain, prefetch, put_line
 from psgd.kernels.reduce import ADD_ALL, SUM, calculate
-from psgd.kernels.stream import LINE_BYTES, drain, prefetch, put_line
 
 _readv = types.ExternalFunction(
     "process_vm_readv", types.intp(types.intp, types.intp, types.intp, types.intp, types.intp, types.intp)

@@ -3,10 +3,10 @@
 from numba import types
 
 from psgd.collectives.shm import layout
-from psgd.kernels import atomic
 from psgd.kernels.jit import part
+from psgd.kernels.memory import atomic
+from psgd.kernels.memory.cacheline import prefetch
 from psgd.kernels.reduce import COMBINE, DIVIDE, calculate
-from psgd.kernels.stream import prefetch
 
 memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 

@@ -9,7 +9,7 @@ from psgd.kernels.codecs import golomb
 from psgd.kernels.codecs.bits import from_bits, peek
 from psgd.kernels.codecs.header import NBYTES
 from psgd.kernels.jit import kernel, part
-from psgd.kernels.stream import prefetch
+from psgd.kernels.memory.cacheline import prefetch
 
 CHUNK = 4096
 """Elements that are looked at together, few enough to stay in the first-level cache between two looks."""

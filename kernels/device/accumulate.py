@@ -46,12 +46,10 @@ extern "C" __global__ void squares(const T* values, double* parts, const long lo
 
 
 def weigh(out: Array, values: Array, weight: float) -> None:
-    """See `psgd.kernels.accumulate.weigh`."""
     _WEIGH((out, values), (weight,))
 
 
 def add_weighted(out: Array, values: Array, weight: float) -> None:
-    """See `psgd.kernels.accumulate.add_weighted`."""
     _ADD_WEIGHTED((out, values), (weight,))
 
 

@@ -15,10 +15,8 @@ _FORWARD = Elementwise(
 
 
 def stretch(displacement: Array, params: Array, centre: Array, rate: float) -> None:
-    """See `psgd.kernels.elastic.stretch`."""
     _STRETCH((displacement, params, centre), (rate,))
 
 
 def forward(displacement: Array, params: Array, incoming: Array, outgoing: Array, rate: float) -> None:
-    """See `psgd.kernels.elastic.forward`."""
     _FORWARD((displacement, params, incoming, outgoing), (rate,))

@@ -20,7 +20,6 @@ _ADAM = Elementwise(
 
 
 def sgd(params: Array, grad: Array, lr: float, scale: float, weight_decay: float) -> None:
-    """See `psgd.kernels.update.sgd`."""
     _SGD((params, grad), (lr, scale, weight_decay))
 
 
@@ -34,7 +33,6 @@ def momentum(
     factor: float,
     nesterov: bool,
 ) -> None:
-    """See `psgd.kernels.update.momentum`."""
     (_NESTEROV if nesterov else _MOMENTUM)((params, grad, velocity), (lr, scale, weight_decay, factor))
 
 
@@ -51,7 +49,6 @@ def adam(
     epsilon: float,
     step: int,
 ) -> None:
-    """See `psgd.kernels.update.adam`."""
     rate, root = adam_rates(lr, beta1, beta2, step)
     scalars = (rate, root, scale, weight_decay, beta1, beta2, 1.0 - beta1, 1.0 - beta2, epsilon)
     _ADAM((params, grad, mean, square), scalars)

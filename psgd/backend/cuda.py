@@ -14,7 +14,8 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.device import blas
-from psgd.nn.model import Model, OnReady
+from psgd.nn.model import Model
+from psgd.nn.stage import OnReady
 
 _EVALUATED_AT_ONCE = 1000
 
@@ -85,7 +86,7 @@ class CudaBackend:
 
         Args:
             indices: of the samples.
-            on_ready: as `Model.backward`; then nothing is captured.
+            on_ready: as `Stage.backward`; then nothing is captured.
             touch: called with the batch before it is used; likewise.
 
         Returns:

@@ -10,7 +10,8 @@ from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
-from psgd.nn.model import Model, OnReady
+from psgd.nn.model import Model
+from psgd.nn.stage import OnReady
 
 
 class HostBackend:

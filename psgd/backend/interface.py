@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels.array import Array
-from psgd.nn.model import OnReady
+from psgd.nn.stage import OnReady
 
 EVALUATION_BATCH = 500
 

@@ -29,8 +29,8 @@ class Losses:
         self.count = 0
 
     def start(self, logits: Array, labels: Array, scale: float) -> tuple[float, int]:
-        """In place of `psgd.kernels.loss.softmax_cross_entropy`: waits for nothing, and gives nothing yet."""
-        from psgd.kernels.device import loss as kernels
+        """In place of `psgd.kernels.layers.loss.softmax_cross_entropy`: waits for nothing, and gives nothing yet."""
+        from psgd.kernels.device.layers import loss as kernels
 
         kernels.start(logits, labels, scale, self._device, self.steps)
         return 0.0, 0

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.mpi.env import switch
-from psgd.kernels import accumulate, codecs, descent
+from psgd.kernels import accumulate, codecs, momentum_direction
 from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.codec import Codec
 from psgd.kernels.errors import UsageError
@@ -102,7 +102,7 @@ class BeforeEncoding:
         self._clip = clip_norm / math.sqrt(workers)
         self.velocity: Vector = np.zeros(size if self._factor else 0, dtype)
         none = np.zeros(0, dtype)
-        descent.direction(none, none, none, none, 1.0, 0.0, 0.0, 1.0)
+        momentum_direction.direction(none, none, none, none, 1.0, 0.0, 0.0, 1.0)
         accumulate.sum_of_squares(none)
         sparse.look(none)
 
@@ -125,7 +125,7 @@ class BeforeEncoding:
         if self._clip:
             norm = math.sqrt(accumulate.sum_of_squares(grads))
             scale = self._clip / norm if norm > self._clip else 1.0
-        descent.direction(out, grads, params, self.velocity, scale, self._decay, self._factor, rate)
+        momentum_direction.direction(out, grads, params, self.velocity, scale, self._decay, self._factor, rate)
         if sparse.look(out) >= 0:
             return True
         self.velocity.fill(0)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psgd.kernels.activation import add_bias
 from psgd.kernels.array import Array
-from psgd.kernels.convolution import fold, unfold
 from psgd.kernels.errors import UsageError
-from psgd.kernels.matmul import matmul, product_over_rows, sum_rows
-from psgd.nn.initialize import Init
-from psgd.nn.layer import Layer, Room, Shape, Weights
+from psgd.kernels.layers.activation import add_bias
+from psgd.kernels.layers.convolution import fold, unfold
+from psgd.kernels.layers.matmul import matmul, product_over_rows, sum_rows
+from psgd.nn.initialize import Init, Uniform, Zeros
+from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 
 
 @dataclass
@@ -46,6 +46,11 @@ class Conv2D(Layer[Conv2DState]):
     init: Init | None = None
     name = "conv"
 
+    @property
+    def reads_output(self) -> bool:
+        """False: backward needs the windows alone."""
+        return False
+
     def output_shape(self, shape: Shape) -> Shape:
         """Returns (height, width, channels) of the output; windows that do not fit whole are left out."""
         if len(shape) != 3:
@@ -57,11 +62,14 @@ class Conv2D(Layer[Conv2DState]):
             raise UsageError(f"Conv2D: kernel {self.size} is larger than the image {shape[0]} x {shape[1]}")
         return down, across, self.channels
 
-    def weights(self, shape: Shape) -> Weights:
-        """Returns W (size, size, channels in, channels out)."""
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        """Returns weight (size, size, channels in, channels out) and bias (channels out,)."""
         area = self.size * self.size
-        extents = (self.size, self.size, shape[2], self.channels)
-        return Weights(extents, area * shape[2], area * self.channels, self.init)
+        initializer = Uniform(area * shape[2], area * self.channels, self.init)
+        return (
+            ParameterSpec("weight", (self.size, self.size, shape[2], self.channels), initializer),
+            ParameterSpec("bias", (self.channels,), Zeros()),
+        )
 
     def allocate(self, room: Room) -> Conv2DState:
         """Makes the unfolded windows, the output, and what padding and the input's gradient need."""
@@ -78,8 +86,9 @@ class Conv2D(Layer[Conv2DState]):
             dx=room.empty(*room.shape) if room.wants_dx else None,
         )
 
-    def forward(self, state: Conv2DState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: Conv2DState, x: Array, params: Arrays) -> Array:
         """Returns the windows times W, plus b."""
+        weight, bias = params
         n, p = len(x), self.padding
         if state.padded is not None:
             state.padded[:n, p:-p, p:-p] = x
@@ -88,12 +97,13 @@ class Conv2D(Layer[Conv2DState]):
         unfold(x, columns, self.stride, p)
         flat_weight = weight.reshape(-1, self.channels)
         flat_y = y.reshape(-1, self.channels)
-        matmul(columns.reshape(-1, len(flat_weight)), flat_weight, out=flat_y)
+        matmul(columns.reshape(-1, len(flat_weight)), flat_weight, flat_y)
         add_bias(flat_y, bias)
         return y
 
-    def backward(self, state: Conv2DState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: Conv2DState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Writes dW = windows^T dy, db = the sum over dy's pixels, returns dx = dy W^T folded back."""
+        (weight, _), (dweight, dbias) = params, grads
         n, p = len(dy), self.padding
         flat_weight = weight.reshape(-1, self.channels)
         flat_dy = dy.reshape(-1, self.channels)
@@ -103,7 +113,7 @@ class Conv2D(Layer[Conv2DState]):
         sum_rows(flat_dy, state.ones, dbias)
         if state.dx is None:
             return None
-        matmul(flat_dy, flat_weight.T, out=flat_columns)  # the windows are not needed any more
+        matmul(flat_dy, flat_weight.T, flat_columns)  # the windows are not needed any more
         dx = state.dx[:n]
         if state.dpadded is None:
             fold(columns, dx, self.stride, p)

@@ -7,20 +7,20 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from psgd.kernels.array import Array
-from psgd.nn.initialize import Init
+from psgd.nn.initialize import Initializer
 
 Shape = tuple[int, ...]
+Arrays = tuple[Array, ...]
 State = TypeVar("State")
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What a layer with parameters asks for: a weight of `shape` and a bias as long as its last extent."""
+class ParameterSpec:
+    """One parameter that a layer asks for; its name is the layer's own, as in "weight"."""
 
+    name: str
     shape: Shape
-    fan_in: int
-    fan_out: int
-    init: Init | None = None
+    initializer: Initializer
 
 
 @dataclass(frozen=True)
@@ -54,34 +54,42 @@ class Layer(ABC, Generic[State]):
     """One layer. Instances are immutable and may be shared between models.
 
     All buffers live in a state made by `allocate`, one for each context; parameters and gradients are views
-    handed to each call. `n`, the samples of a call, is the length of its input and at most the state's batch.
-    Images are channels last: (n, height, width, channels).
+    handed to each call, in the order of `weights`. `n`, the samples of a call, is the length of its input and at
+    most the state's batch. Samples have any shape; images are channels last: (n, height, width, channels).
     """
 
     name = ""
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether backward needs what forward returned, so that a loss must not write its gradient there.
+
+        So it is where forward returns a view of its input: the layer before may need it.
+        """
+        return True
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
         """Returns the shape of one output sample, or raises UsageError when `shape` does not fit."""
 
-    def weights(self, shape: Shape) -> Weights | None:
-        """Returns the parameters for inputs of `shape`, or None for a layer without any."""
-        return None
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        """Returns the parameters for inputs of `shape`: any number of them."""
+        return ()
 
     @abstractmethod
     def allocate(self, room: Room) -> State:
         """Makes every buffer that forward and backward need."""
 
     @abstractmethod
-    def forward(self, state: State, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: State, x: Array, params: Arrays) -> Array:
         """Returns the output, a buffer of `state` or a view of x.
 
         x is not written, and must stay unchanged until backward.
         """
 
     @abstractmethod
-    def backward(self, state: State, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
-        """Overwrites dweight and dbias, and returns the input's gradient (None where not wanted).
+    def backward(self, state: State, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Overwrites each of `grads`, and returns the input's gradient (None where not wanted).
 
         Once for each forward. dy may be overwritten. What is returned is a buffer of `state`, or dy.
         """

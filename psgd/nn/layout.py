@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
@@ -11,11 +12,21 @@ from psgd.kernels.errors import UsageError
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: elements `offset` to `stop` of the vector, seen as an array of `shape` in C order."""
+    """One parameter: elements `offset` to `stop` of the vector, seen as an array of `shape` in C order.
+
+    Attributes:
+        name: used once in a layout.
+        shape: of what lies in this vector.
+        offset: of the first element.
+        global_shape: of the whole parameter, where this vector has a part of it; else `shape`.
+        start: where in the whole that part begins, along each axis.
+    """
 
     name: str
     shape: tuple[int, ...]
     offset: int
+    global_shape: tuple[int, ...]
+    start: tuple[int, ...]
 
     @property
     def size(self) -> int:
@@ -27,6 +38,11 @@ class Parameter:
         """Offset just behind the last element."""
         return self.offset + self.size
 
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """What of the whole lies here: `whole[slices]` has `shape`."""
+        return tuple(slice(start, start + extent) for start, extent in zip(self.start, self.shape, strict=True))
+
 
 @dataclass(frozen=True, init=False)
 class Layout:
@@ -37,16 +53,32 @@ class Layout:
     Attributes:
         parameters: in order of offset.
         align: in elements.
+        tied: other names of parameters, each as (name, the parameter's name): two names, one place.
     """
 
     parameters: tuple[Parameter, ...]
     align: int
+    tied: tuple[tuple[str, str], ...]
 
-    def __init__(self, parameters: Iterable[tuple[str, Sequence[int]]], align: int = 16) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, Sequence[int]]],
+        align: int = 16,
+        parts: Mapping[str, tuple[Sequence[int], Sequence[int]]] | None = None,
+        tied: Mapping[str, str] | None = None,
+    ) -> None:
         """Lays the parameters out one behind the other.
 
+        Args:
+            parameters: name and shape of each, as they lie in this vector.
+            align: in elements.
+            parts: for each parameter of which this vector has a part alone: the shape of the whole, and where the part
+                begins along each axis.
+            tied: other names, each with the parameter that it names too.
+
         Raises:
-            UsageError: a name that is empty or comes twice, an extent below 1, an alignment below 1.
+            UsageError: a name that is empty or comes twice, an extent below 1, an alignment below 1, a part that does
+                not lie in its whole, a part or a tie of a parameter that is not there.
         """
         if type(align) is not int or align < 1:
             raise UsageError(f"layout: align is an integer of at least 1, got {align!r}")
@@ -60,10 +92,16 @@ class Layout:
             if not all(type(extent) is int and extent > 0 for extent in shape):
                 raise UsageError(f"layout: shape of {name} has integers of at least 1, got {shape}")
             names.add(name)
-            placed.append(Parameter(name, shape, offset))
+            whole, start = (parts or {}).get(name, (shape, (0,) * len(shape)))
+            placed.append(_part(Parameter(name, shape, offset, tuple(whole), tuple(start))))
             offset = -(-placed[-1].stop // align) * align
+        if unknown := {*(parts or {}), *(tied or {}).values()} - names:
+            raise UsageError(f"layout: a part or a tie of {sorted(map(str, unknown))[0]}, which is no parameter")
+        if wrong := [name for name in tied or {} if not isinstance(name, str) or not name or name in names]:
+            raise UsageError(f"layout: parameter names are texts, each used once; got {wrong[0]!r}")
         object.__setattr__(self, "parameters", tuple(placed))
         object.__setattr__(self, "align", align)
+        object.__setattr__(self, "tied", tuple((tied or {}).items()))
 
     @property
     def size(self) -> int:
@@ -78,7 +116,7 @@ class Layout:
         return tuple(gap for gap in gaps if gap)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """Returns each parameter as a view of `vector` (NumPy or CuPy): nothing is copied.
+        """Returns each parameter, by every name, as a view of `vector` (NumPy or CuPy): nothing is copied.
 
         Raises:
             UsageError: `vector` is not 1-D and contiguous with `size` elements.
@@ -88,12 +126,21 @@ class Layout:
                 f"layout: expected a contiguous vector of {self.size} elements, got shape {vector.shape}"
                 f"{'' if vector.flags.c_contiguous else ', not contiguous'}"
             )
-        return {p.name: vector[p.offset : p.stop].reshape(p.shape) for p in self.parameters}
+        views = {p.name: vector[p.offset : p.stop].reshape(p.shape) for p in self.parameters}
+        return views | {name: views[same] for name, same in self.tied}
 
     def to_json(self) -> str:
-        """Returns the layout as JSON text, offsets included, for `from_json` and for readers elsewhere."""
-        parameters = [{"name": p.name, "shape": p.shape, "offset": p.offset} for p in self.parameters]
-        return json.dumps({"align": self.align, "size": self.size, "parameters": parameters})
+        """Returns the layout as JSON text, offsets included, for `from_json` and for readers elsewhere.
+
+        Parts and ties stand there only where there are any.
+        """
+        parameters: list[dict[str, Any]] = []
+        for p in self.parameters:
+            parameters.append({"name": p.name, "shape": p.shape, "offset": p.offset})
+            if p.global_shape != p.shape:
+                parameters[-1] |= {"global_shape": p.global_shape, "start": p.start}
+        fields = {"align": self.align, "size": self.size, "parameters": parameters}
+        return json.dumps(fields | ({"tied": dict(self.tied)} if self.tied else {}))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Layout":
@@ -106,12 +153,28 @@ class Layout:
         try:
             fields = json.loads(text)
             entries = fields["parameters"]
-            layout = cls([(entry["name"], entry["shape"]) for entry in entries], fields["align"])
+            parts = {e["name"]: (e["global_shape"], e["start"]) for e in entries if "global_shape" in e}
+            shapes = [(entry["name"], entry["shape"]) for entry in entries]
+            layout = cls(shapes, fields["align"], parts, fields.get("tied"))
             same = json.loads(layout.to_json()) == fields
         except UsageError:
             raise
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UsageError(f"layout: not a layout in JSON: {type(error).__name__}: {error}") from None
         if not same:
             raise UsageError("layout: offsets or size in the JSON do not follow from shapes and alignment")
         return layout
+
+
+def _part(parameter: Parameter) -> Parameter:
+    """Returns it if it lies in its whole."""
+    shape, whole, start = parameter.shape, parameter.global_shape, parameter.start
+    if not (
+        len(shape) == len(whole) == len(start)
+        and all(type(number) is int for number in whole + start)
+        and all(0 <= first <= of - extent for extent, of, first in zip(shape, whole, start, strict=True))
+    ):
+        raise UsageError(
+            f"layout: part {shape} of {parameter.name}, from {start} on, does not lie in a whole of shape {whole}"
+        )
+    return parameter

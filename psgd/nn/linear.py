@@ -1,13 +1,14 @@
 """The fully connected layer: y = x W + b, with or without ReLU."""
 
+import math
 from dataclasses import dataclass
 
-from psgd.kernels.activation import add_bias, bias_relu, bias_relu_backward
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.kernels.matmul import matmul, sum_rows
-from psgd.nn.initialize import Init
-from psgd.nn.layer import Layer, Room, Shape, Weights
+from psgd.kernels.layers.activation import add_bias, bias_relu, bias_relu_backward
+from psgd.kernels.layers.matmul import matmul, sum_rows
+from psgd.nn.initialize import Init, Uniform, Zeros
+from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 
 
 @dataclass
@@ -22,13 +23,13 @@ class LinearState:
 
 @dataclass(frozen=True)
 class Linear(Layer[LinearState]):
-    """y = x W + b with W of shape (inputs, units), or max(x W + b, 0).
+    """y = x W + b with W of shape (inputs, units), or max(x W + b, 0), along the last axis of samples.
 
     W lies inputs first: all three products then run on BLAS without a copy, and forward reads W in the order
     that is fastest for batches smaller than the layer.
 
     Attributes:
-        units: outputs for each sample.
+        units: outputs for each sample, or for each token of samples (tokens, features).
         relu: rectify in the same pass that adds the bias; the same as a ReLU layer behind, in less time.
         init: None chooses he when a ReLU follows and xavier otherwise.
     """
@@ -38,41 +39,66 @@ class Linear(Layer[LinearState]):
     init: Init | None = None
     name = "linear"
 
+    @property
+    def reads_output(self) -> bool:
+        """For ReLU alone."""
+        return self.relu
+
     def output_shape(self, shape: Shape) -> Shape:
-        """Returns (units,)."""
-        if len(shape) != 1:
-            raise UsageError(f"Linear takes flat samples, got shape {shape}; put Flatten before it")
+        """Returns `shape` with `units` as its last extent."""
+        if not shape:
+            raise UsageError("Linear takes samples with at least one axis, got samples of shape ()")
         if self.units < 1:
             raise UsageError(f"Linear needs at least one unit, got {self.units}")
-        return (self.units,)
+        return (*shape[:-1], self.units)
 
-    def weights(self, shape: Shape) -> Weights:
-        """Returns W (inputs, units)."""
-        return Weights((shape[0], self.units), shape[0], self.units, self.init)
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        """Returns weight (inputs, units) and bias (units,)."""
+        initializer = Uniform(shape[-1], self.units, self.init or ("he" if self.relu else None))
+        return (
+            ParameterSpec("weight", (shape[-1], self.units), initializer),
+            ParameterSpec("bias", (self.units,), Zeros()),
+        )
 
     def allocate(self, room: Room) -> LinearState:
         """Makes output, input gradient, and the ones that sum the bias's gradient on BLAS."""
         dx = room.empty(*room.shape) if room.wants_dx else None
-        return LinearState(room.empty(self.units), room.xp.ones(room.batch, room.dtype), dx)
+        rows = room.batch * math.prod(room.shape[:-1])
+        return LinearState(room.empty(*self.output_shape(room.shape)), room.xp.ones(rows, room.dtype), dx)
 
-    def forward(self, state: LinearState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: LinearState, x: Array, params: Arrays) -> Array:
         """Returns x W + b, rectified or not."""
-        y = state.y[: len(x)]
+        weight, bias = params
+        y = rows = state.y[: len(x)]
+        if x.ndim != 2:  # tokens
+            x, rows = _rows(x), _rows(y)
         state.x = x
-        matmul(x, weight, out=y)
+        matmul(x, weight, rows)
         if self.relu:
-            bias_relu(y, bias)
+            bias_relu(rows, bias)
         else:
-            add_bias(y, bias)
+            add_bias(rows, bias)
         return y
 
-    def backward(self, state: LinearState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: LinearState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Writes dW = x^T dy, db = the sum of dy's rows; returns dx = dy W^T."""
+        (weight, _), (dweight, dbias) = params, grads
         n = len(dy)
+        if dy.ndim != 2:
+            dy = _rows(dy)
         if self.relu:
-            bias_relu_backward(state.y[:n], dy, dbias)
+            bias_relu_backward(_rows(state.y[:n]), dy, dbias)
         else:
             sum_rows(dy, state.ones, dbias)
-        matmul(state.x.T, dy, out=dweight)
+        matmul(state.x.T, dy, dweight)
         state.x = None
-        return None if state.dx is None else matmul(dy, weight.T, out=state.dx[:n])
+        if state.dx is None:
+            return None
+        dx = state.dx[:n]
+        matmul(dy, weight.T, _rows(dx))
+        return dx
+
+
+def _rows(x: Array) -> Array:
+    """Samples, or their tokens, as the rows of a matrix: a view."""
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.kernels.pooling import max_pool, max_pool_backward
-from psgd.nn.layer import Layer, Room, Shape
+from psgd.kernels.layers.pooling import max_pool, max_pool_backward
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 
 
 @dataclass
@@ -28,6 +28,11 @@ class MaxPool(Layer[MaxPoolState]):
     size: int = 2
     name = "pool"
 
+    @property
+    def reads_output(self) -> bool:
+        """False: backward needs the winners alone."""
+        return False
+
     def output_shape(self, shape: Shape) -> Shape:
         """Returns (height // size, width // size, channels)."""
         if len(shape) != 3:
@@ -44,13 +49,13 @@ class MaxPool(Layer[MaxPoolState]):
         dx = room.zeros(*room.shape) if room.wants_dx else None
         return MaxPoolState(room.empty(*shape), room.empty(*shape, dtype="uint8"), dx)
 
-    def forward(self, state: MaxPoolState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: MaxPoolState, x: Array, params: Arrays) -> Array:
         """Returns each window's maximum."""
         y = state.y[: len(x)]
         max_pool(x, y, state.winner[: len(x)], self.size)
         return y
 
-    def backward(self, state: MaxPoolState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: MaxPoolState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Hands each gradient to its window's winner."""
         dx = state.dx[: len(dy)]
         max_pool_backward(dy, state.winner[: len(dy)], dx, self.size)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from psgd.kernels.array import Array, array_module
-from psgd.nn.layer import Layer, Room, Shape
+from psgd.kernels.layers.activation import relu_backward
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 
 
 @dataclass
@@ -30,17 +29,12 @@ class ReLU(Layer[ReLUState]):
         """Makes output and mask."""
         return ReLUState(room.empty(*room.shape), room.empty(*room.shape))
 
-    def forward(self, state: ReLUState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: ReLUState, x: Array, params: Arrays) -> Array:
         """Returns max(x, 0)."""
         return array_module(x).maximum(x, 0, out=state.y[: len(x)])
 
-    def backward(self, state: ReLUState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: ReLUState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Returns dy with 0 where the output was 0, in place."""
-        y = state.y[: len(dy)]
-        if array_module(dy) is not np:
-            from psgd.kernels.device import layers
-
-            layers.relu_backward(y, dy)
-            return dy
-        mask = np.sign(y, out=state.mask[: len(dy)])  # of dy's dtype: nothing is cast
-        return np.multiply(dy, mask, out=dy)
+        n = len(dy)
+        relu_backward(state.y[:n], dy, state.mask[:n])
+        return dy

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.nn.layer import Layer, Room, Shape
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Flatten(Layer[FlattenState]):
         """Needs no buffer."""
         return FlattenState(room.shape)
 
-    def forward(self, state: FlattenState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: FlattenState, x: Array, params: Arrays) -> Array:
         """Returns x as (n, elements)."""
         return x.reshape(len(x), -1)
 
-    def backward(self, state: FlattenState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: FlattenState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Returns dy in the input's shape."""
         return dy.reshape(len(dy), *state.shape)
 
@@ -65,7 +65,7 @@ class ChannelsLast(Layer[ChannelsLastState]):
         shape = self.output_shape(room.shape)
         return ChannelsLastState(room.empty(*shape), room.empty(*room.shape) if room.wants_dx else None)
 
-    def forward(self, state: ChannelsLastState, x: Array, weight: Array, bias: Array) -> Array:
+    def forward(self, state: ChannelsLastState, x: Array, params: Arrays) -> Array:
         """Returns x with its channels last, contiguous."""
         if state.y is None:
             return x.reshape(len(x), *x.shape[2:], 1)
@@ -73,10 +73,35 @@ class ChannelsLast(Layer[ChannelsLastState]):
         y[...] = x.transpose(0, 2, 3, 1)
         return y
 
-    def backward(self, state: ChannelsLastState, dy: Array, weight: Array, dweight: Array, dbias: Array) -> Array:
+    def backward(self, state: ChannelsLastState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Returns dy with its channels first, contiguous."""
         if state.y is None:
             return dy.reshape(len(dy), 1, *dy.shape[1:3])
         dx = state.dx[: len(dy)]
         dx[...] = dy.transpose(0, 3, 1, 2)
         return dx
+
+
+@dataclass(frozen=True)
+class RowTokens(Layer[FlattenState]):
+    """Images (height, width, channels) as (tokens, features): each row of pixels is a token. A view."""
+
+    name = "rowtokens"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns (height, width * channels)."""
+        if len(shape) != 3:
+            raise UsageError(f"RowTokens takes images (height, width, channels), got samples of shape {shape}")
+        return shape[0], shape[1] * shape[2]
+
+    def allocate(self, room: Room) -> FlattenState:
+        """Needs no buffer."""
+        return FlattenState(room.shape)
+
+    def forward(self, state: FlattenState, x: Array, params: Arrays) -> Array:
+        """Returns x as (n, height, width * channels)."""
+        return x.reshape(len(x), state.shape[0], -1)
+
+    def backward(self, state: FlattenState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Returns dy in the input's shape."""
+        return dy.reshape(len(dy), *state.shape)

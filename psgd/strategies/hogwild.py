@@ -28,8 +28,8 @@ from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.wait import Waiter
-from psgd.kernels import hogwild as kernels
 from psgd.kernels.errors import UsageError
+from psgd.kernels.memory import counters as kernels
 from psgd.metrics.totals import Shown, Sums, add
 from psgd.optim.optimizer import Optimizer
 from psgd.runtime.agreement import gather

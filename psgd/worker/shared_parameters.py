@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from psgd.collectives.mpi import shared_memory
 from psgd.collectives.mpi.node import address_of, ranks_of_node
-from psgd.kernels import hogwild as kernels
+from psgd.kernels.memory import counters as kernels
 from psgd.metrics.totals import Sums
 from psgd.runtime.agreement import agree, gather
 
@@ -57,7 +57,7 @@ class SharedParameters:
         kernels.put(self._at, self.place, word, value)
 
     def totals(self) -> tuple[int, int, int, int]:
-        """See `psgd.kernels.hogwild.totals`."""
+        """See `psgd.kernels.memory.counters.totals`."""
         return kernels.totals(self._at, self._size)
 
     def sums(self) -> Sums:

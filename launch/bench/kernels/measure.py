@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from psgd.kernels import accumulate, activation, elastic, half, update
+from psgd.kernels import accumulate, elastic, half, update
 from psgd.kernels.array import Array
 from psgd.kernels.device import accumulate as device_accumulate
+from psgd.kernels.layers import activation
 
 _WIDE = 256
 _CHECKED = 1 << 18

@@ -19,8 +19,8 @@ from psgd.checkpoint.state import State
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels import elastic
-from psgd.kernels import hogwild as lines
 from psgd.kernels.errors import UsageError
+from psgd.kernels.memory import counters as lines
 from psgd.runtime.agreement import gather
 from psgd.worker.checkpoint_barrier import CheckpointBarrier
 from psgd.worker.checkpoint_votes import CheckpointVotes
@@ -35,8 +35,8 @@ _SHOW_S = 5e-3
 class SharedOrder:
     """A worker's part. Implements `psgd.strategies.easgd.easgd.ExchangeOrder`.
 
-    Each worker has a cache line for its counters (`psgd.kernels.hogwild`); the lock and the number of exchanges have
-    one of their own, in front of the centre.
+    Each worker has a cache line for its counters (`psgd.kernels.memory.counters`); the lock and the number of exchanges
+    have one of their own, in front of the centre.
 
     Args:
         peers: what to work with.

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,12 @@ def test_round_trip(tmp_path):
     assert got.shard("server-1") is got.shards[1]
     with pytest.raises(CheckpointError, match="no shard worker-3"):
         got.shard("worker-3")
+
+
+def test_layouts_with_parts_and_ties_come_back(tmp_path):
+    layout = Layout([("w", (4, 3))], parts={"w": ((8, 3), (4, 0))}, tied={"v": "w"})
+    manifest.write(tmp_path, replace(WHOLE, layout=layout), SHARDS)
+    assert manifest.read(tmp_path).layout == layout
 
 
 CHANGES = [

@@ -84,6 +84,65 @@ def test_wrong_alignment_is_refused(align):
         Layout(MLP, align)
 
 
+def test_a_part_knows_its_place_in_the_whole():
+    whole = np.arange(48.0).reshape(6, 8)
+    for rank in range(2):
+        parts = {"w": ((6, 8), (0, 4 * rank))}
+        layout = Layout([("w", (6, 4)), ("b", (5,))], align=4, parts=parts)
+        w, b = layout.parameters
+        assert (w.global_shape, w.start, b.global_shape, b.start) == ((6, 8), (0, 4 * rank), (5,), (0,))
+        np.testing.assert_array_equal(whole[w.slices], whole[:, 4 * rank : 4 * rank + 4])
+        assert b.slices == (slice(0, 5),)
+        assert layout.size == 32  # of the part alone
+        assert Layout.from_json(layout.to_json()) == layout
+        assert layout != Layout([("w", (6, 4)), ("b", (5,))], align=4)
+
+
+def test_tied_names_are_one_place():
+    layout = Layout([("embedding.weight", (5, 3)), ("bias", (2,))], tied={"output.weight": "embedding.weight"})
+    assert layout.size == Layout([("embedding.weight", (5, 3)), ("bias", (2,))]).size
+    assert [p.name for p in layout.parameters] == ["embedding.weight", "bias"]
+    views = layout.views(np.zeros(layout.size))
+    assert list(views) == ["embedding.weight", "bias", "output.weight"]
+    views["output.weight"][1, 2] = 7
+    assert views["embedding.weight"][1, 2] == 7
+    assert Layout.from_json(layout.to_json()) == layout
+    assert json.loads(layout.to_json())["tied"] == {"output.weight": "embedding.weight"}
+    assert layout != Layout([("embedding.weight", (5, 3)), ("bias", (2,))])
+
+
+OLD = (
+    '{"align": 16, "size": 48, "parameters": [{"name": "linear1.weight", "shape": [7, 3], "offset": 0}, '
+    '{"name": "linear1.bias", "shape": [3], "offset": 32}]}'
+)
+
+
+def test_layouts_of_older_checkpoints_are_read_and_written_alike():
+    layout = Layout([("linear1.weight", (7, 3)), ("linear1.bias", (3,))])
+    assert Layout.from_json(OLD) == layout
+    assert layout.to_json() == OLD
+
+
+@pytest.mark.parametrize(
+    ("parts", "tied", "message"),
+    [
+        ({"a": ((4,), (2,))}, {}, r"part \(3,\) of a, from \(2,\) on, does not lie in a whole of shape \(4,\)"),
+        ({"a": ((4,), (-1,))}, {}, "does not lie"),
+        ({"a": ((4, 1), (0, 0))}, {}, "does not lie"),
+        ({"a": ((4,), (0, 0))}, {}, "does not lie"),
+        ({"a": ((4.0,), (0,))}, {}, "does not lie"),
+        ({"b": ((4,), (0,))}, {}, "of b, which is no parameter"),
+        ({}, {"b": "c"}, "of c, which is no parameter"),
+        ({}, {"a": "a"}, "each used once; got 'a'"),
+        ({}, {"": "a"}, "each used once; got ''"),
+        ({}, {3: "a"}, "each used once; got 3"),
+    ],
+)
+def test_wrong_parts_and_ties_are_refused(parts, tied, message):
+    with pytest.raises(UsageError, match=f"layout: .*{message}"):
+        Layout([("a", (3,))], parts=parts, tied=tied)
+
+
 def edited(change):
     fields = json.loads(Layout(MLP).to_json())
     change(fields)
@@ -114,6 +173,17 @@ def edited(change):
         edited(lambda f: f["parameters"][1].update(shape=256)),
         edited(lambda f: f["parameters"][1].update(name=None)),
         edited(lambda f: f["parameters"][1].update(name="w1")),
+        edited(lambda f: f["parameters"][1].update(global_shape=[257])),
+        edited(lambda f: f["parameters"][1].update(global_shape=[255], start=[0])),
+        edited(lambda f: f["parameters"][1].update(global_shape=257, start=0)),
+        edited(lambda f: f["parameters"][1].update(global_shape=["x"], start=[0])),
+        edited(lambda f: f["parameters"][1].update(start=[0])),
+        edited(lambda f: f.update(tied={"w3": "w4"})),
+        edited(lambda f: f.update(tied={"w2": "w1"})),
+        edited(lambda f: f.update(tied={"w3": ["w1"]})),
+        edited(lambda f: f.update(tied=["w3", "w1"])),
+        edited(lambda f: f.update(tied=3)),
+        edited(lambda f: f.update(tied={})),
     ],
 )
 def test_wrong_json_is_refused(text):

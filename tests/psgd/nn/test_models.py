@@ -11,6 +11,7 @@ import pytest
 
 import psgd
 from psgd.kernels.errors import DataError
+from psgd.kernels.layers.loss import softmax_cross_entropy
 from psgd.nn.conv2d import Conv2D
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
@@ -18,8 +19,9 @@ from psgd.nn.models import NAMES, build
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import Flatten
 
-CASES = [("softmax", (7,)), ("softmax", (2, 3, 4)), ("mlp", (7,)), ("mlp", (1, 5, 4)), ("cnn", (1, 8, 8)),
+PLAIN = [("softmax", (7,)), ("softmax", (2, 3, 4)), ("mlp", (7,)), ("mlp", (1, 5, 4)), ("cnn", (1, 8, 8)),
          ("cnn", (3, 9, 7)), ("cnn", (2, 4, 5))]  # fmt: skip
+CASES = [*PLAIN, ("resmlp", (5, 3)), ("resmlp", (1, 4, 4)), ("resmlp", (2, 3, 4))]
 CLASSES, HIDDEN, BATCH, N = 4, 9, 5, 3
 ROOT = Path(psgd.__path__[0]).parent
 
@@ -104,7 +106,7 @@ def torch_twin(torch, model, params):
     return net, gradients
 
 
-@pytest.mark.parametrize(("name", "shape"), CASES)
+@pytest.mark.parametrize(("name", "shape"), PLAIN)
 def test_pytorch(name, shape):
     torch = pytest.importorskip("torch")
     model, params, grads, x, y = make(name, shape)
@@ -171,7 +173,7 @@ def test_on_ready_covers_the_vector_backwards_and_ranges_are_final(name, shape):
     assert ranges[0].stop == model.layout.size
     assert ranges[-1].start == 0
     assert all(later.stop == earlier.start for earlier, later in itertools.pairwise(ranges))
-    assert len(ranges) == {"softmax": 1, "mlp": 2, "cnn": 4}[name]
+    assert len(ranges) == {"softmax": 1, "mlp": 2, "cnn": 4, "resmlp": 6}[name]
     np.testing.assert_array_equal(np.concatenate(parts[::-1]), grads)
     for gap in model.layout.padding:
         assert not grads[gap.start : gap.stop].any()
@@ -187,12 +189,12 @@ def test_two_contexts_alive_and_rebound_gradients(name, shape):
         model.bind(params, grads)
         expected.append((model.gradient(model.context(BATCH), xs, ys), grads))
     one, two = model.context(BATCH), model.context(N)
-    model.forward(one, x)
-    model.forward(two, other_x)
-    for ctx, ys, (loss, grads) in ((one, y, expected[0]), (two, other_y, expected[1])):
+    logits = [model.forward(one, x), model.forward(two, other_x)]
+    for ctx, dy, ys, (loss, grads) in zip((one, two), logits, (y, other_y), expected, strict=True):
         got = np.full_like(params, np.nan)
         model.bind(params, got)
-        assert model.backward(ctx, ys) == loss
+        assert softmax_cross_entropy(dy, ys, 1 / N)[0] / N == loss
+        assert model.backward(ctx, dy) is None
         np.testing.assert_array_equal(got, grads)
 
 

@@ -32,6 +32,8 @@ def make():
         ("cnn", (1, 3, 9), "at least 4 x 4"),
         ("mlp", (), "at least one value"),
         ("mlp", (3, 0), "at least one value"),
+        ("resmlp", (64,), "resmlp needs images .* or samples"),
+        ("resmlp", (1, 2, 3, 4), "use softmax or mlp"),
     ],
 )
 def test_build_refuses_in_one_line(name, shape, message):
@@ -74,12 +76,17 @@ def test_calls_refuse_wrong_arguments():
     with pytest.raises(UsageError, match="at least 1"):
         model.context(0)
     model.gradient(ctx, x, y)
+    dy = np.ones((N, CLASSES))
     with pytest.raises(UsageError, match="forward pass"):
-        model.backward(ctx, y)
+        model.backward(ctx, dy)
     model.forward(ctx, x)
     model.evaluate(ctx, x, y)
     with pytest.raises(UsageError, match="forward pass"):
-        model.backward(ctx, y)
+        model.backward(ctx, dy)
+    for bad in (dy[:2], dy.astype(np.float32), dy.reshape(N, CLASSES, 1)):
+        model.forward(ctx, x)
+        with pytest.raises(UsageError, match="backward: dy is"):
+            model.backward(ctx, bad)
     model.bind(params)
     with pytest.raises(UsageError, match="bound grads"):
         model.gradient(ctx, x, y)

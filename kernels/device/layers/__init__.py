@@ -1,0 +1,1 @@
+"""The twins of `psgd.kernels.layers` for CUDA GPUs, module by module. Begin with `activation`."""

@@ -1,0 +1,117 @@
+"""Softmax cross-entropy in one pass over logits in GPU memory; the result stays there until it is asked for."""
+
+import functools
+from typing import Any
+
+import cupy
+import numpy as np
+
+from psgd.kernels.array import Array
+from psgd.kernels.device.elementwise import TYPES
+
+LOSS, CORRECT, BAD, FIGURES = range(4)
+_SOURCE = r"""
+// One block: the sums are made in a fixed order. A warp takes every 32nd row.
+extern "C" __global__ void softmax_cross_entropy(T* logits, const long long* labels, const T scale, const int rows,
+                                                 const int classes, double* figures, double* losses,
+                                                 long long* steps, const int kept) {
+    __shared__ double loss_of[32];
+    __shared__ int correct_of[32], bad_of[32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    double loss = 0;
+    int correct = 0, bad = rows;
+    for (int row = warp; row < rows; row += 32) {
+        T* z = logits + (long long)row * classes;
+        const long long label = labels[row];
+        if (label < 0 || label >= classes) {
+            bad = min(bad, row);
+            continue;
+        }
+        T top = -INFINITY;
+        int best = classes;
+        bool nan = false;
+        for (int j = lane; j < classes; j += 32) {
+            const T value = z[j];
+            nan |= value != value;
+            if (value > top || best == classes) top = value, best = j;
+        }
+        for (int away = 16; away; away /= 2) {
+            const T other = __shfl_xor_sync(~0u, top, away);
+            const int place = __shfl_xor_sync(~0u, best, away);
+            if (place < classes && (best == classes || other > top || (other == top && place < best)))
+                top = other, best = place;
+        }
+        const T picked = z[label] - top;
+        __syncwarp();
+        T total = 0;
+        for (int j = lane; j < classes; j += 32) {
+            const T power = exp(z[j] - top);
+            z[j] = power;
+            total += power;
+        }
+        for (int away = 16; away; away /= 2) total += __shfl_xor_sync(~0u, total, away);
+        const T factor = scale / total;
+        for (int j = lane; j < classes; j += 32) z[j] = z[j] * factor - (j == label ? scale : 0);
+        loss += __any_sync(~0u, nan) ? NAN : log(total) - picked;
+        correct += best == label;
+    }
+    if (lane == 0) loss_of[warp] = loss, correct_of[warp] = correct, bad_of[warp] = bad;
+    __syncthreads();
+    if (warp) return;
+    loss = loss_of[lane], correct = correct_of[lane], bad = bad_of[lane];
+    for (int away = 16; away; away /= 2) {
+        loss += __shfl_xor_sync(~0u, loss, away);
+        correct += __shfl_xor_sync(~0u, correct, away);
+        bad = min(bad, __shfl_xor_sync(~0u, bad, away));
+    }
+    if (lane == 0) {
+        figures[0] = loss;
+        figures[1] = correct;
+        figures[2] = bad;
+        if (losses) {  // kept by the number of the step, which only this kernel changes
+            losses[*steps % kept] = bad < rows ? NAN : loss / rows;
+            *steps += 1;
+        }
+    }
+}
+"""
+
+
+@functools.cache
+def _kernel(dtype: str) -> Any:
+    limits = "#define INFINITY __int_as_float(0x7f800000)\n#define NAN __int_as_float(0x7fffffff)\n"
+    code = f"typedef {TYPES[dtype]} T;\n{limits}{_SOURCE}"
+    return cupy.RawKernel(code, "softmax_cross_entropy", options=("-std=c++17",))
+
+
+@functools.cache
+def _figures(device: int) -> Array:
+    return cupy.zeros(FIGURES, np.float64)
+
+
+def start(logits: Array, labels: Array, scale: float, losses: Array = None, steps: Array = None) -> Array:
+    """Starts what `psgd.kernels.layers.loss.softmax_cross_entropy` does.
+
+    Args:
+        logits: as there.
+        labels: as there.
+        scale: as there.
+        losses: float64; element `steps[0]` modulo its size gets the mean loss, NaN where a label is out of range. May
+            be pinned host memory. None: nowhere.
+        steps: (1,) int64, incremented after that.
+
+    Returns:
+        Float64 on the device, overwritten by the next call: the summed loss, hits, first row with a bad label.
+    """
+    figures, none = _figures(cupy.cuda.runtime.getDevice()), np.uintp(0)
+    rows, classes = logits.shape
+    kept = (none, none, np.int32(1)) if losses is None else (losses, steps, np.int32(losses.size))
+    arguments = logits, labels, logits.dtype.type(scale), np.int32(rows), np.int32(classes), figures, *kept
+    _kernel(logits.dtype.name)((1,), (1024,), arguments)
+    return figures
+
+
+def loss_and_hits(logits: Array, labels: Array, scale: float) -> tuple[float, int]:
+    """Waits for the result."""
+    loss, correct, bad = start(logits, labels, scale).tolist()
+    return (-1.0, int(bad)) if bad < len(logits) else (loss, int(correct))

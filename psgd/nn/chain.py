@@ -1,0 +1,71 @@
+"""Layers one behind the other: shapes that fit, names of their parameters, first values by place."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from psgd.nn.initialize import Uniform
+from psgd.nn.layer import Layer, ParameterSpec, Room, Shape
+from psgd.nn.relu import ReLU
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer in its place.
+
+    Attributes:
+        layer: as given.
+        name: of the layer, with its number among those of its kind.
+        shape: of one input sample.
+        specs: its parameters, "name.weight" and so on.
+    """
+
+    layer: Layer[Any]
+    name: str
+    shape: Shape
+    specs: tuple[ParameterSpec, ...]
+
+
+def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
+    """Returns each layer in its place behind samples of `shape`, and the last one's output shape.
+
+    Raises:
+        UsageError: shapes that do not fit.
+    """
+    layers = tuple(layers)
+    steps: list[Step] = []
+    counts: dict[str, int] = {}
+    for layer in layers:
+        output = layer.output_shape(shape)
+        counts[layer.name] = counts.get(layer.name, 0) + 1
+        name = f"{layer.name}{counts[layer.name]}"
+        specs = tuple(replace(spec, name=f"{name}.{spec.name}") for spec in layer.weights(shape))
+        steps.append(Step(layer, name, shape, specs))
+        shape = output
+    return [replace(step, specs=_by_place(steps, i)) for i, step in enumerate(steps)], shape
+
+
+def _by_place(steps: Sequence[Step], index: int) -> tuple[ParameterSpec, ...]:
+    """Chooses what a layer left open: he where a ReLU comes before the next layer with parameters, else xavier."""
+    following = next((s for s in steps[index + 1 :] if s.specs or isinstance(s.layer, ReLU)), None)
+    init: Any = "he" if following is not None and isinstance(following.layer, ReLU) else "xavier"
+    return tuple(
+        replace(spec, initializer=replace(spec.initializer, init=init))
+        if isinstance(spec.initializer, Uniform) and spec.initializer.init is None
+        else spec
+        for spec in steps[index].specs
+    )
+
+
+def first_with_parameters(steps: Sequence[Step]) -> int:
+    """Returns where backward may end when the input's gradient is not wanted."""
+    return next((i for i, step in enumerate(steps) if step.specs), len(steps))
+
+
+def allocate(steps: Sequence[Step], room: Room) -> list[Any]:
+    """Makes each layer's state, for an input and a wish for its gradient as `room` has them."""
+    first = first_with_parameters(steps)
+    return [
+        step.layer.allocate(replace(room, shape=step.shape, wants_dx=room.wants_dx or index > first))
+        for index, step in enumerate(steps)
+    ]

@@ -1,0 +1,83 @@
+"""The residual connection: y = x + f(x), f being any layers that keep the samples' shape."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from psgd.kernels.array import Array, array_module
+from psgd.kernels.errors import UsageError
+from psgd.nn import chain
+from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
+
+
+@dataclass
+class ResidualState:
+    """Buffers of one context: the branch's, and those of the sums.
+
+    Attributes:
+        branch: for each inner layer: itself, its state, where its parameters are among all.
+        backwards: those of them that backward needs, last first.
+        y: output.
+        dx: None where the input's gradient is not wanted.
+    """
+
+    branch: list[tuple[Layer[Any], Any, slice]]
+    backwards: list[tuple[Layer[Any], Any, slice]]
+    y: Array
+    dx: Array
+
+
+@dataclass(frozen=True)
+class Residual(Layer[ResidualState]):
+    """x plus what `layers`, one behind the other, make of it (He et al. 2016).
+
+    Its parameters are theirs, named "linear1.weight" and so on. Its whole gradient is ready at once.
+    """
+
+    layers: tuple[Layer[Any], ...]
+    name = "residual"
+
+    @property
+    def reads_output(self) -> bool:
+        """False: the sum has a buffer of its own."""
+        return False
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns `shape`, which the layers must keep."""
+        _, output = chain.fit(self.layers, shape)
+        if output != shape or not self.layers:
+            raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these make {output} of it")
+        return shape
+
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        """Returns the parameters of all layers, in order."""
+        steps, _ = chain.fit(self.layers, shape)
+        return tuple(spec for step in steps for spec in step.specs)
+
+    def allocate(self, room: Room) -> ResidualState:
+        """Makes the layers' states, the output and the input's gradient."""
+        steps, _ = chain.fit(self.layers, room.shape)
+        branch: list[tuple[Layer[Any], Any, slice]] = []
+        start = 0
+        for step, state in zip(steps, chain.allocate(steps, room), strict=True):
+            stop = start + len(step.specs)
+            branch.append((step.layer, state, slice(start, stop)))
+            start = stop
+        dx = room.empty(*room.shape) if room.wants_dx else None
+        first = 0 if room.wants_dx else chain.first_with_parameters(steps)
+        return ResidualState(branch, branch[first:][::-1], room.empty(*room.shape), dx)
+
+    def forward(self, state: ResidualState, x: Array, params: Arrays) -> Array:
+        """Returns x + f(x)."""
+        y = x
+        for layer, inner, mine in state.branch:
+            y = layer.forward(inner, y, params[mine])
+        return array_module(x).add(x, y, out=state.y[: len(x)])
+
+    def backward(self, state: ResidualState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Returns dx = dy + what the branch's backward makes of it."""
+        dx = None if state.dx is None else state.dx[: len(dy)]
+        if dx is not None:
+            dx[...] = dy  # the branch may overwrite dy
+        for layer, inner, mine in state.backwards:
+            dy = layer.backward(inner, dy, params[mine], grads[mine])
+        return None if dx is None else array_module(dx).add(dx, dy, out=dx)
