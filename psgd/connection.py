@@ -21,6 +21,7 @@ from psgd.compression.options import Compression
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules
+from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
 from psgd.runtime.alarm import Alarm
@@ -102,11 +103,7 @@ class Connection:
             RunContext,
             mesh=mesh,
             params=params,
-            rule=rule,
-            schedule=schedule,
-            segment=segment,
-            clip_norm=clip_norm,
-            reduction_factor=reduction_factor,
+            optimizer=OptimizerOptions(rule, schedule, clip_norm, reduction_factor),
             metrics=metrics,
             compression=compression,
         )

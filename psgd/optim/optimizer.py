@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,27 @@ from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
 
 Vector = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """What a run's optimizer does at each step, the same on all ranks.
+
+    Attributes:
+        rule: the update rule.
+        schedule: the learning rate by samples applied, of all workers together.
+        clip_norm: largest norm of a step's mean gradient; 0 is off.
+        reduction_factor: what a mean gradient is multiplied by: 1, or the number of workers with `reduction="sum"`.
+    """
+
+    rule: Rule
+    schedule: Schedule
+    clip_norm: float = 0.0
+    reduction_factor: float = 1.0
+
+    def create(self, params: Vector) -> "Optimizer":
+        """An optimizer of a vector that lies on this rank as a whole."""
+        return Optimizer(params, self.rule, self.schedule, self.clip_norm)
 
 
 class Optimizer:

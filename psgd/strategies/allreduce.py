@@ -19,7 +19,6 @@ from psgd.collectives.dispatch.nonblocking import Request
 from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Optimizer
 from psgd.runtime.device_vectors import on_device, registered
 from psgd.runtime.validation import whole_number
 from psgd.worker.checkpoint_votes import CheckpointVotes
@@ -50,12 +49,12 @@ def create(workers: int, accumulate: int = 1) -> Callable[[RunContext], Worker]:
     return partial(_client, every=every)
 
 
-def _client(peers: RunContext, every: int) -> Worker:
-    if peers.compression is None:
-        return AllreduceWorker(peers, every)
+def _client(context: RunContext, every: int) -> Worker:
+    if context.compression is None:
+        return AllreduceWorker(context, every)
     from psgd.strategies.compressed_allreduce import CompressedAllreduceWorker
 
-    return CompressedAllreduceWorker(peers, every, peers.compression)
+    return CompressedAllreduceWorker(context, every, context.compression)
 
 
 class AllreduceWorker(CheckpointVotes):
@@ -68,20 +67,20 @@ class AllreduceWorker(CheckpointVotes):
     A cut lies after an optimizer's step; worker 0 saves what all have alike.
     """
 
-    def __init__(self, peers: RunContext, accumulate: int) -> None:
+    def __init__(self, context: RunContext, accumulate: int) -> None:
         super().__init__()
-        self.params = peers.params
-        size, dtype = peers.params.size, peers.params.dtype
-        self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = StatusRounds(self._comm, peers.metrics, self)
-        self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
-        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
-        self._metrics, self._factor = peers.metrics, peers.reduction_factor
+        self.params = context.params
+        size, dtype = context.params.size, context.params.dtype
+        self._comm = Communicator(context.mesh.worker)  # type: ignore[arg-type]
+        self._rounds = StatusRounds(self._comm, context.metrics, self)
+        self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
+        self._stepper = context.optimizer.create(context.params)
+        self._metrics, self._factor = context.metrics, context.optimizer.reduction_factor
         self._every = accumulate
-        self._sum = registered(self._comm, peers.params)
-        self.grads: Vector = self._sum if accumulate == 1 else np.zeros_like(peers.params)
+        self._sum = registered(self._comm, context.params)
+        self.grads: Vector = self._sum if accumulate == 1 else np.zeros_like(context.params)
         count = max(1, -(-self._sum.nbytes // BUCKET_BYTES))
-        self._overlaps = count > 1 and not on_device(peers.params) and _all_have_threads(self._comm)
+        self._overlaps = count > 1 and not on_device(context.params) and _all_have_threads(self._comm)
         ranges = split(size, count, max(1, ALIGN_BYTES // dtype.itemsize)) if self._overlaps else [range(size)]
         self._buckets = [(r.start, self._sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in reversed(ranges)]
         self._requests: list[Request] = []

@@ -18,7 +18,6 @@ from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
 from psgd.kernels import accumulate
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Optimizer
 from psgd.runtime.device_vectors import registered
 from psgd.runtime.validation import real_number, whole_number
 from psgd.worker.checkpoint_votes import CheckpointVotes
@@ -57,7 +56,7 @@ def create(
     start = real_number("local_from", local_from)
     rate = real_number("outer_lr", outer_lr, above=0.0)
     factor = real_number("outer_momentum", outer_momentum, below=1.0)
-    return lambda peers: AveragingWorker(peers, int(period), average_momentum, start, rate, factor)
+    return lambda context: AveragingWorker(context, int(period), average_momentum, start, rate, factor)
 
 
 class AveragingWorker(CheckpointVotes):
@@ -78,7 +77,7 @@ class AveragingWorker(CheckpointVotes):
 
     def __init__(
         self,
-        peers: RunContext,
+        context: RunContext,
         period: int,
         average_momentum: bool,
         local_from: float,
@@ -86,24 +85,24 @@ class AveragingWorker(CheckpointVotes):
         outer_momentum: float,
     ) -> None:
         super().__init__()
-        self.params = peers.params
-        self.grads: Vector = np.zeros_like(peers.params)
+        self.params = context.params
+        self.grads: Vector = np.zeros_like(context.params)
         self.version = 0
         self.waited_s = 0.0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = StatusRounds(self._comm, peers.metrics, self)
-        self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
-        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
-        self._metrics, self._factor = peers.metrics, peers.reduction_factor
+        self._comm = Communicator(context.mesh.worker)  # type: ignore[arg-type]
+        self._rounds = StatusRounds(self._comm, context.metrics, self)
+        self.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
+        self._stepper = context.optimizer.create(context.params)
+        self._metrics, self._factor = context.metrics, context.optimizer.reduction_factor
         self._period, self._local_from = period, local_from
         self._averaged = self._stepper.state if average_momentum else ()
         self._counts_together = average_momentum
         self._outer = (outer_lr, outer_momentum) if (outer_lr, outer_momentum) != (1.0, 0.0) else None
-        self._work = registered(self._comm, peers.params)
-        self._old = np.empty_like(peers.params) if self._outer else None
-        self._velocity = np.zeros_like(peers.params) if outer_momentum else None
+        self._work = registered(self._comm, context.params)
+        self._old = np.empty_like(context.params) if self._outer else None
+        self._velocity = np.zeros_like(context.params) if outer_momentum else None
         self._known = 0  # samples of all workers at the last averaging
         self._own = self._steps = 0  # samples and steps of this worker since
         self._base = 0  # steps of the busiest worker at the last averaging

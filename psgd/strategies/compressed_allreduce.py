@@ -34,16 +34,17 @@ class CompressedAllreduceWorker(CheckpointVotes):
         reduce: the compressed all-reduce; its codec's residual is what this worker has left to say.
     """
 
-    def __init__(self, peers: RunContext, every: int, compression: Compression) -> None:
+    def __init__(self, context: RunContext, every: int, compression: Compression) -> None:
         super().__init__()
-        self.params = peers.params
-        size, dtype = peers.params.size, peers.params.dtype
-        self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = StatusRounds(self._comm, peers.metrics, self)
-        self._metrics, self._schedule, self._factor = peers.metrics, peers.schedule, peers.reduction_factor
+        self.params = context.params
+        size, dtype = context.params.size, context.params.dtype
+        self._comm = Communicator(context.mesh.worker)  # type: ignore[arg-type]
+        self._rounds = StatusRounds(self._comm, context.metrics, self)
+        optimizer = context.optimizer
+        self._metrics, self._schedule, self._factor = context.metrics, optimizer.schedule, optimizer.reduction_factor
         self._compression = compression
         self.reduce = CompressedAllreduce(self._comm, compression.codec(size, dtype))
-        self._before = BeforeEncoding(compression, size, dtype, peers.clip_norm, peers.mesh.workers)
+        self._before = BeforeEncoding(compression, size, dtype, optimizer.clip_norm, context.mesh.workers)
         self._every = every
         self.grads: Vector = np.zeros(size, dtype)
         self._sum: Vector = np.zeros(size, dtype) if every > 1 else self.grads

@@ -31,7 +31,6 @@ from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import UsageError
 from psgd.kernels.memory import counters as kernels
 from psgd.metrics.totals import Shown, Sums, add
-from psgd.optim.optimizer import Optimizer
 from psgd.runtime.agreement import gather
 from psgd.runtime.validation import whole_number
 from psgd.strategies.node_averaging import NodeAveraging
@@ -83,23 +82,23 @@ class HogwildWorker(CheckpointVotes):
             they are written just before. The mode makes steps slower.
     """
 
-    def __init__(self, peers: RunContext, period: int, count_lost: bool) -> None:
+    def __init__(self, context: RunContext, period: int, count_lost: bool) -> None:
         super().__init__()
-        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
         self.version = self.lost = 0
         self.waited_s = 0.0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self._memory = SharedParameters(workers, peers.params, count_lost)
+        self._memory = SharedParameters(workers, context.params, count_lost)
         self.params, self._tally = self._memory.params, self._memory.tally
-        self.grads = np.zeros_like(peers.params)
-        self._stepper = Optimizer(self.params, peers.rule, peers.schedule, peers.clip_norm)
-        self._peers, self._period = peers, period
+        self.grads = np.zeros_like(context.params)
+        self._stepper = context.optimizer.create(self.params)
+        self._context, self._period = context, period
         self._leads = self._memory.place == 0
         self._everyone = collectives.Communicator(workers)
-        self._waiter = Waiter.for_node(workers, peers.alarm.check)
+        self._waiter = Waiter.for_node(workers, context.alarm.check)
         self._averaging = self._meet_nodes(workers)
-        self._watch = Liveness(workers, peers.alarm, "hogwild")
+        self._watch = Liveness(workers, context.alarm, "hogwild")
         self._meeting = CheckpointBarrier(
             workers, self, self._watch, Waiter(self._waiter.crowded, self._watch.check), words=2
         )
@@ -111,7 +110,7 @@ class HogwildWorker(CheckpointVotes):
         self._before = Sums(0, 0, 0.0)  # what other numbers of workers did, before this run went on from there
         self._tallied = 0  # steps of this node that its tally has not seen
         self._at_cut = [0, 0]
-        self._shown = Shown(peers.metrics) if workers.rank == 0 else None
+        self._shown = Shown(context.metrics) if workers.rank == 0 else None
         self._staleness: Counter[int] = Counter()
         self._reports: list[tuple[float, float]] = []
         self._averaged_at = self._memory.steps()  # of each worker of the node, at the last averaging
@@ -132,9 +131,9 @@ class HogwildWorker(CheckpointVotes):
         """See `Worker`."""
         self._memory.compile()
         if not self._resumed:
-            self._everyone.Bcast(self._peers.params, 0)
+            self._everyone.Bcast(self._context.params, 0)
             if self._leads:
-                self.params[:] = self._peers.params
+                self.params[:] = self._context.params
         if self._leads:
             self._put_far()
         self._everyone.Barrier()
@@ -146,7 +145,7 @@ class HogwildWorker(CheckpointVotes):
             if self._shown is not None:
                 self._shown.begin(add(near, self._far()))
             self._everyone.Barrier()  # until all have read what nobody adds to yet
-        self._peers.metrics.restart()
+        self._context.metrics.restart()
         self._began = time.perf_counter()
 
     def overlap(self, samples: int) -> None:
@@ -158,13 +157,13 @@ class HogwildWorker(CheckpointVotes):
         self.saving = False
         if now >= self._next_look:
             self._next_look = now + _LOOK_S
-            self._peers.alarm.check()
+            self._context.alarm.check()
             self._show(now)
         stepper, memory = self._stepper, self._memory
         if samples:
             steps, seen, _, _ = memory.totals()
             self._staleness[steps - stepper.version - self._others] += 1
-            stepper.take(self.grads, self._peers.reduction_factor, seen)
+            stepper.take(self.grads, self._context.optimizer.reduction_factor, seen)
             if self._tally is not None:
                 kernels.add_one(self._tally)
             memory.count(samples, loss)
@@ -246,7 +245,7 @@ class HogwildWorker(CheckpointVotes):
         if self._shown is None:
             self._reports.append((accuracy, loss))
         else:
-            self._peers.metrics.evaluated(accuracy, loss, self._peers.metrics.elapsed_s())
+            self._context.metrics.evaluated(accuracy, loss, self._context.metrics.elapsed_s())
             self._pass_stop_on()
 
     def finish(self) -> None:
@@ -265,7 +264,7 @@ class HogwildWorker(CheckpointVotes):
             return bool(request.Test())
 
         Waiter(self._waiter.crowded).until(all_here)  # the request looks for the alarm and for lost ranks itself
-        self._peers.params[:] = self.params
+        self._context.params[:] = self.params
         self._count(computed_s)
         self._watch.close()
         self._everyone.free()
@@ -279,7 +278,7 @@ class HogwildWorker(CheckpointVotes):
     def _average(self, averaging: NodeAveraging, done: bool) -> bool:
         """A round; returns whether it was the last."""
         sums, steps = self._memory.sums(), self._memory.steps()
-        last = averaging.round(sums, done, self._peers.metrics.stop, self._memory.wish())
+        last = averaging.round(sums, done, self._context.metrics.stop, self._memory.wish())
         self._averaged_at = steps
         self._put_far()
         self._memory.put(kernels.STOP, int(averaging.stop))
@@ -321,14 +320,14 @@ class HogwildWorker(CheckpointVotes):
             return
         if now < math.inf:
             self._next_show = now + _SHOW_S
-        metrics, near = self._peers.metrics, self._memory.sums()
+        metrics, near = self._context.metrics, self._memory.sums()
         for worker, steps in zip(self._memory.ranks, self._memory.steps(), strict=True):
             metrics.pushes[worker] = steps
         self._shown.count(add(near, self._far()), self._stepper.lr)
         self._pass_stop_on()
 
     def _pass_stop_on(self) -> None:
-        if self._peers.metrics.stop:
+        if self._context.metrics.stop:
             self._memory.put(kernels.STOP, 1)
 
     def _count(self, computed_s: float) -> None:
@@ -346,7 +345,7 @@ class HogwildWorker(CheckpointVotes):
             mine["node"] = near = self._memory.sums()
             if self._tally is not None:
                 mine["lost"] = (near.steps - self._tallied) * self._tally.size - int(self._tally.sum(dtype=np.int64))
-        told = gather(self._peers.mesh.worker, mine)  # type: ignore[arg-type]
+        told = gather(self._context.mesh.worker, mine)  # type: ignore[arg-type]
         self.lost = sum(each["lost"] for each in told)
         self.version = self._before.steps + sum(each["steps"] for each in told)
         if self._shown is not None:

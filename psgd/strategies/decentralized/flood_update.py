@@ -23,7 +23,7 @@ class Updates:
     the codec had left.
 
     Args:
-        peers: what to work with; a rule other than sgd or momentum is a UsageError.
+        context: what to work with; a rule other than sgd or momentum is a UsageError.
 
     Attributes:
         codec: whose residual is what this worker has left to say; None where all updates are sent whole.
@@ -33,23 +33,26 @@ class Updates:
         made: how many this worker has made.
     """
 
-    def __init__(self, peers: RunContext) -> None:
-        if peers.rule.factor is None:
+    def __init__(self, context: RunContext) -> None:
+        if context.optimizer.rule.factor is None:
             raise UsageError(
                 f"rule: strategy decentralized applies momentum before an update is sent, expected sgd or momentum, "
-                f"got {peers.rule.name}"
+                f"got {context.optimizer.rule.name}"
             )
-        self.params, self._schedule, self._factor = peers.params, peers.schedule, peers.reduction_factor
-        size, dtype, given = self.params.size, self.params.dtype, peers.compression
+        optimizer = context.optimizer
+        self.params, self._schedule, self._factor = context.params, optimizer.schedule, optimizer.reduction_factor
+        size, dtype, given = self.params.size, self.params.dtype, context.compression
         self.codec = None if given is None else given.codec(size, dtype)
-        chosen = given or Compression("none", 1.0, 0.0, 0, peers.rule.factor, peers.rule.weight_decay)
+        chosen = given or Compression(
+            "none", 1.0, 0.0, 0, context.optimizer.rule.factor, context.optimizer.rule.weight_decay
+        )
         self._warmup, self._sync_every = chosen.warmup, chosen.sync_every
-        self._before = BeforeEncoding(chosen, size, dtype, peers.clip_norm, workers=1)
+        self._before = BeforeEncoding(chosen, size, dtype, context.optimizer.clip_norm, workers=1)
         self._update: Vector = np.zeros(size, dtype)
         self.room = 0 if self.codec is None else self.codec.max_nbytes()
         if self.codec is None or self._warmup or self._sync_every:
             self.room = max(self.room, self._update.nbytes)
-        self.lr = peers.schedule(0)
+        self.lr = context.optimizer.schedule(0)
         self.samples = self.made = 0
         if self.codec is not None:
             self.codec.warm_up()

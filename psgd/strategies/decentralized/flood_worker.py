@@ -61,20 +61,20 @@ class FloodWorker(CheckpointVotes):
             after `finish`.
     """
 
-    def __init__(self, peers: RunContext, links: list[list[int]], window: int) -> None:
+    def __init__(self, context: RunContext, links: list[list[int]], window: int) -> None:
         super().__init__()
-        self.params = peers.params
-        self.grads: Vector = np.zeros_like(peers.params)
+        self.params = context.params
+        self.grads: Vector = np.zeros_like(context.params)
         self.version = 0
         self.waited_s = self.disagreement = 0.0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self.updates = Updates(peers)
-        self._metrics, self._window = peers.metrics, window
-        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        self.updates = Updates(context)
+        self._metrics, self._window = context.metrics, window
+        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
         self._rank, size = workers.rank, workers.size
         self._together = Communicator(workers)
-        self._watch = Liveness(workers, peers.alarm, "decentralized")
+        self._watch = Liveness(workers, context.alarm, "decentralized")
         self._waiter = Waiter.for_node(workers, self._watch.check)
         self._meeting = CheckpointBarrier(workers, self, self._watch, self._waiter, words=1)
         self._comm = workers.Dup()

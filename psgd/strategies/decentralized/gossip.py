@@ -25,7 +25,6 @@ from psgd.checkpoint.state import State
 from psgd.collectives.mpi import byte_counts
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Optimizer
 from psgd.runtime.agreement import gather
 from psgd.runtime.rng import generator
 from psgd.strategies.decentralized import distance
@@ -56,22 +55,22 @@ class GossipWorker(CheckpointVotes):
         disagreement: largest difference of an element between a worker and the mean at the end; known after `finish`.
     """
 
-    def __init__(self, peers: RunContext) -> None:
-        if peers.compression is not None:
+    def __init__(self, context: RunContext) -> None:
+        if context.compression is not None:
             raise UsageError("compress: peers=pairs averages whole parameters, expected none: or take other peers")
         super().__init__()
-        self.params = peers.params
-        self.grads: Vector = np.zeros_like(peers.params)
+        self.params = context.params
+        self.grads: Vector = np.zeros_like(context.params)
         self.version = 0
         self.waited_s = self.disagreement = 0.0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self._metrics, self._factor = peers.metrics, peers.reduction_factor
-        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
-        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        self._metrics, self._factor = context.metrics, context.optimizer.reduction_factor
+        self._stepper = context.optimizer.create(context.params)
+        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
         self._workers, self._rank = workers, workers.rank
         self._together = collectives.Communicator(workers)
-        self._watch = Liveness(workers, peers.alarm, "decentralized")
+        self._watch = Liveness(workers, context.alarm, "decentralized")
         self._waiter = Waiter.for_node(workers, self._watch.check)
         self._meeting = CheckpointBarrier(workers, self, self._watch, self._waiter, words=WORDS)
         self._resumed = False

@@ -22,7 +22,6 @@ from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import Optimizer
 from psgd.runtime.device_vectors import on_device
 from psgd.runtime.validation import whole_number
 from psgd.strategies.easgd.exchange_order import ExchangeOrder
@@ -47,9 +46,9 @@ ORDERS: dict[str, Making] = {
 }
 
 
-def _near(order: Making, peers: RunContext) -> Callable[..., Any]:
+def _near(order: Making, context: RunContext) -> Callable[..., Any]:
     """Where the workers' parameters are on GPUs the centre is too, but for orders in which the host passes it on."""
-    if order is SynchronousOrder or not on_device(peers.params):
+    if order is SynchronousOrder or not on_device(context.params):
         return order
     from psgd.strategies.easgd.on_gpu import OnHost
 
@@ -95,19 +94,20 @@ class EasgdWorker(CheckpointVotes):
         order: how it meets the centre.
     """
 
-    def __init__(self, peers: RunContext, order: Making, force: Force, period: int) -> None:
+    def __init__(self, context: RunContext, order: Making, force: Force, period: int) -> None:
         super().__init__()
-        force.check_all(peers.schedule)  # before anybody waits for anybody, so that all find it by themselves
-        self.params = peers.params
-        self.grads = np.zeros_like(peers.params)
+        # Before any rank waits for another, so that all raise the same error by themselves.
+        force.check_all(context.optimizer.schedule)
+        self.params = context.params
+        self.grads = np.zeros_like(context.params)
         self.version = 0
         self.waited_s = 0.0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._force, self._period = force, period
-        self._schedule, self._factor = peers.schedule, peers.reduction_factor
-        self._stepper = Optimizer(peers.params, peers.rule, peers.schedule, peers.clip_norm)
-        self.order: Any = _near(order, peers)(peers, self, period)
+        self._schedule, self._factor = context.optimizer.schedule, context.optimizer.reduction_factor
+        self._stepper = context.optimizer.create(context.params)
+        self.order: Any = _near(order, context)(context, self, period)
         self._steps = 0
 
     @property

@@ -20,7 +20,7 @@ class OnHost:
     """Implements `ExchangeOrder`; what is not here is that of the order on the host.
 
     Args:
-        peers: with parameters on a GPU.
+        context: with parameters on a GPU.
         *more: what an order is made with besides.
         order: called with both, parameters on the host.
 
@@ -28,10 +28,10 @@ class OnHost:
         displacement: on the GPU.
     """
 
-    def __init__(self, peers: RunContext, *more: Any, order: Callable[..., ExchangeOrder]) -> None:
-        self._params = peers.params
+    def __init__(self, context: RunContext, *more: Any, order: Callable[..., ExchangeOrder]) -> None:
+        self._params = context.params
         self._host = pinned.empty(self._params.shape, self._params.dtype)
-        self._order: Any = order(replace(peers, params=self._host), *more)
+        self._order: Any = order(replace(context, params=self._host), *more)
         self._pins = pinned.Pin(self._order.displacement)
         self.displacement: Array = np.zeros_like(self._params)
         self._centre: Array = np.empty_like(self._params)

@@ -44,16 +44,16 @@ class RoundRobinOrder:
     worker before this one need not wait long; `centre` is what this worker sent on last.
     """
 
-    def __init__(self, peers: RunContext, cuts: CheckpointVotes, period: int) -> None:
+    def __init__(self, context: RunContext, cuts: CheckpointVotes, period: int) -> None:
         self._cuts, self._period = cuts, period
         self._turns = 0  # of worker 0
         self._resumed = False
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self._params, self._metrics = peers.params, peers.metrics
-        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
-        self._watch = Liveness(workers, peers.alarm)
+        self._params, self._metrics = context.params, context.metrics
+        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
+        self._watch = Liveness(workers, context.alarm)
         self._waiter = Waiter.for_node(workers, self._watch.check)
         self._comm = comm = workers.Dup()
         self._rank, self._size = comm.rank, comm.size

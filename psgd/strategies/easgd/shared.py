@@ -39,7 +39,7 @@ class SharedOrder:
     have one of their own, in front of the centre.
 
     Args:
-        peers: what to work with.
+        context: what to work with.
         cuts: this worker's, which all meet for.
         period: steps from one exchange to the next.
         locks: exchanges exclude each other.
@@ -51,15 +51,15 @@ class SharedOrder:
         UsageError: the workers do not share memory; on all alike.
     """
 
-    def __init__(self, peers: RunContext, cuts: CheckpointVotes, period: int, locks: bool) -> None:
+    def __init__(self, context: RunContext, cuts: CheckpointVotes, period: int, locks: bool) -> None:
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self.exchanged = -1
-        self._peers, self._params, self._locks = peers, peers.params, locks
-        workers: MPI.Intracomm = peers.mesh.worker  # type: ignore[assignment]
+        self._context, self._params, self._locks = context, context.params, locks
+        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
         self._workers, self._rank, self._size = workers, workers.rank, workers.size
-        self._watch = Liveness(workers, peers.alarm)
+        self._watch = Liveness(workers, context.alarm)
         name = "async" if locks else "hogwild"
         if len(self._watch.node) < self._size:
             raise UsageError(
@@ -104,7 +104,7 @@ class SharedOrder:
             for worker, line in enumerate(self._lines.tolist()):
                 self._counted[worker] = line[lines.STEPS], line[lines.SAMPLES], self._losses[worker].item()
             self._waiter.soon(self._workers.Ibarrier().Test)  # until worker 0 has read what nobody adds to yet
-        self._peers.metrics.restart()
+        self._context.metrics.restart()
         self._began = time.perf_counter()
 
     def note(self, samples: int, loss: float) -> None:
@@ -197,7 +197,7 @@ class SharedOrder:
         self._tell_stop()
 
     def _count(self) -> None:
-        metrics = self._peers.metrics
+        metrics = self._context.metrics
         for worker, (steps, samples, loss) in enumerate(self._counted):
             more, now = self._lines[worker, (lines.STEPS, lines.SAMPLES)].tolist()
             if more > steps:
@@ -207,12 +207,12 @@ class SharedOrder:
         metrics.progress(sum(samples for _, samples, _ in self._counted), int(self._exchanges[0]), self._lr)
 
     def _tell_stop(self) -> None:
-        if self._rank == 0 and self._peers.metrics.stop:
+        if self._rank == 0 and self._context.metrics.stop:
             lines.put(self._at, 0, lines.STOP, 1)
 
     def report(self, accuracy: float, loss: float) -> None:
         """See `ExchangeOrder`."""
-        self._peers.metrics.report(accuracy, loss)
+        self._context.metrics.report(accuracy, loss)
         self._tell_stop()
 
     def finish(self, waited_s: float) -> None:
@@ -227,10 +227,10 @@ class SharedOrder:
         self._watch.close()
         if self._rank == 0:
             self._count()
-            self._peers.metrics.staleness.clear()
+            self._context.metrics.staleness.clear()
             for worker, answer in enumerate(told):
-                self._peers.metrics.staleness.update(dict(answer["staleness"]))
-                self._peers.metrics.ended(worker, *answer["seconds"])
+                self._context.metrics.staleness.update(dict(answer["staleness"]))
+                self._context.metrics.ended(worker, *answer["seconds"])
 
     def _all_done(self) -> bool:
         if self._rank == 0:

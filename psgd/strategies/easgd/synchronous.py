@@ -24,14 +24,14 @@ from psgd.worker.status_rounds import StatusRounds
 class SynchronousOrder:
     """A worker's part. Implements `psgd.strategies.easgd.easgd.ExchangeOrder`. A cut lies after an exchange."""
 
-    def __init__(self, peers: RunContext, cuts: CheckpointVotes, period: int) -> None:
+    def __init__(self, context: RunContext, cuts: CheckpointVotes, period: int) -> None:
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
-        self._params, self._metrics = peers.params, peers.metrics
-        self._comm = Communicator(peers.mesh.worker)  # type: ignore[arg-type]
-        self._rounds = StatusRounds(self._comm, peers.metrics, cuts)
-        cuts.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", peers.params.nbytes)}
+        self._params, self._metrics = context.params, context.metrics
+        self._comm = Communicator(context.mesh.worker)  # type: ignore[arg-type]
+        self._rounds = StatusRounds(self._comm, context.metrics, cuts)
+        cuts.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
         self.centre = np.empty_like(self._params)
         self._lr = 0.0

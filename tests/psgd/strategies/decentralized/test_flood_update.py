@@ -8,6 +8,7 @@ import pytest
 from psgd.compression import options
 from psgd.kernels.errors import UsageError
 from psgd.optim import rules
+from psgd.optim.optimizer import OptimizerOptions
 from psgd.strategies.decentralized.flood_update import Updates
 
 N = 4097
@@ -16,10 +17,7 @@ N = 4097
 def peers(rule, compress=None, clip=0.0, factor=1.0, warmup=0.0, sync=0, lr=lambda samples: 0.5 / (1 + samples)):
     return SimpleNamespace(
         params=np.cos(np.arange(N)),
-        rule=rule,
-        schedule=lr,
-        clip_norm=clip,
-        reduction_factor=factor,
+        optimizer=OptimizerOptions(rule, lr, clip, factor),
         compression=options.create(compress, 0.05, warmup, sync, rule),
     )
 
