@@ -124,7 +124,7 @@ def run(
             resume=config.resume,
             run={name: clean(getattr(config, name)) for name in _SAME},
             layout=model.layout,
-            wish=wish,
+            checkpoint_request=wish,
             **_strategy_options(config, samples),
         )
         if comm.Get_rank() == 0:
