@@ -11,11 +11,11 @@ from psgd.nn.conv2d import Conv2D
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
 from psgd.nn.meanpool import MeanPool
+from psgd.nn.model import Model
 from psgd.nn.relu import ReLU
-from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens
+from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
 from psgd.nn.residual import Residual
 from psgd.nn.stage import Stage
-from psgd.nn.transpose import Transpose
 
 TOKENS, FEATURES, WIDTH, N = 5, 4, 3, 7
 MIXER = (
@@ -218,3 +218,19 @@ def test_a_forward_pass_is_used_up_even_by_a_refused_backward():
         run.stage.backward(run.ctx, run.dy[:, :1])
     with pytest.raises(UsageError, match="forward pass"):
         run.stage.backward(run.ctx, run.dy)
+
+
+def test_contexts_of_a_stage_and_of_a_model():
+    stage, model = Stage([Linear(3)], (2,)), Model([Linear(3)], (2,))
+    ours, theirs = stage.context(5), model.context(5)
+    assert (ours.batch, ours.xp, ours.owner, len(ours.states), ours.wants_dx) == (5, np, stage, 1, False)
+    assert ours.output is ours.labels is ours.dlogits is theirs.dlogits is None
+    assert theirs.labels.shape == (5,) and theirs.labels.dtype == np.int64
+    assert Model([Linear(3, relu=True)], (2,)).context(5).dlogits.shape == (5, 3)
+
+
+def test_anothers_context_is_refused():
+    one, two = (Stage([Linear(3)], (2,)) for _ in range(2))
+    one.bind(np.zeros(one.layout.size, np.float32))
+    with pytest.raises(UsageError, match="another model's"):
+        one.forward(two.context(5), np.zeros((5, 2), np.float32))
