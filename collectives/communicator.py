@@ -11,6 +11,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from psgd.collectives.algorithms import intranode
+from psgd.collectives.algorithms.catalog import number
 from psgd.collectives.arguments import descriptor, parse
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.dispatch import tuning
@@ -328,7 +329,7 @@ class Communicator:
         if call is None:
             return steps(engine, verb, None, text, "?", 0)
         name = algorithm or self._choose(engine, call)
-        sign = descriptor.signature(verb, call.kind, call.op, call.root, algorithm or "?")
+        sign = descriptor.signature(verb, call.kind, call.op, call.root, 0 if algorithm is None else number(algorithm))
         if call.job is not None:
             sign |= descriptor.ON_DEVICE
         return steps(engine, verb, call, "", name, sign)

@@ -13,11 +13,54 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.operations import Operation
 from psgd.collectives.mpi.split import segments
 from psgd.collectives.mpi.wait import Steps
 
 CHUNK = 2**30
+
+
+def run(comm: MPI.Intracomm, call: Call, blocking: bool) -> Steps:
+    """Carries out a call of any verb.
+
+    Args:
+        comm: private.
+        call: on host memory.
+        blocking: MPI may block; else the verb is one of those that can be started.
+    """
+    if not blocking:
+        yield from _start(comm, call)
+        return
+    send, recv, op, counts = call.send, call.recv, call.op, list(call.lengths)
+    if call.verb == "Reduce":
+        assert send is not None and op is not None
+        reduce(comm, send, recv, op, call.root)
+        return
+    assert recv is not None
+    if call.verb == "Bcast":
+        bcast(comm, recv, call.root)
+        return
+    assert send is not None
+    if call.verb == "Allgather":
+        allgather(comm, send, recv)
+    elif op is None:
+        allgatherv(comm, send, recv, counts, list(call.starts or ()))
+    elif call.verb == "Allreduce":
+        allreduce(comm, send, recv, op)
+    else:
+        reduce_scatter(comm, send, recv, counts, op)
+
+
+def _start(comm: MPI.Intracomm, call: Call) -> Steps:
+    send, recv, op = call.send, call.recv, call.op
+    assert send is not None and recv is not None
+    if op is None:
+        yield from start_allgather(comm, send, recv)
+    elif call.verb == "Allreduce":
+        yield from start_allreduce(comm, send, recv, op)
+    else:
+        yield from start_reduce_scatter(comm, send, recv, list(call.lengths), op)
 
 
 def allreduce(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> None:

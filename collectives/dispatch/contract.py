@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from psgd.collectives.arguments.descriptor import ALGORITHMS, CALLS, KINDS, ON_DEVICE, SHOWN_DIMENSIONS, Words
+from psgd.collectives.algorithms.catalog import name_of
+from psgd.collectives.arguments.descriptor import CALLS, KINDS, ON_DEVICE, SHOWN_DIMENSIONS, Words
 from psgd.collectives.arguments.operations import operation_name
 from psgd.collectives.mpi.agreement import group_by_text, join_texts
 from psgd.collectives.shm import layout
@@ -35,7 +36,7 @@ def describe(descriptor: Sequence[int] | Words) -> str:
     if name in {"Bcast", "Reduce"}:
         facts.append(f"root {root}")
     if algorithm:
-        facts.append(f"algorithm {ALGORITHMS[algorithm]}")
+        facts.append(f"algorithm {name_of(algorithm)}")
     return f"{name}({', '.join(facts)})"
 
 

@@ -9,16 +9,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.launch.bench.collective_data import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, Options, Problem
+from psgd.launch.bench.collective_data import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, VERBS, Options, Problem
 from psgd.launch.bench.collective_table import GLOO, MPI_IN_PLACE, MPI_NAME, PRIVATE, REGISTERED, REGISTERED_IN_PLACE
 from psgd.launch.bench.gloo import Gloo
 
-VERBS = {
-    ALLREDUCE: "Allreduce",
-    REDUCE_SCATTER: "Reduce_scatter_block",
-    ALLGATHER: "Allgather",
-    BCAST: "Bcast",
-}
 OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 
 
