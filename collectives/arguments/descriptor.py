@@ -32,6 +32,7 @@ KINDS = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
 ON_DEVICE = 1 << 23  # in a signature: the ring on GPUs does it
+PREPARES = 1 << 31  # in a signature: a persistent call is made, not started
 SHOWN_DIMENSIONS = 4
 Words = NDArray[np.int64]
 _CALL = {name: i for i, name in enumerate(CALLS)}

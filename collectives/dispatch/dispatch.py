@@ -38,6 +38,47 @@ def steps(engine: Engine, verb: str, call: Call | None, text: str, algorithm: st
     Raises:
         AgreedError: ranks disagree or some rank's arguments were wrong.
     """
+    yield from _announce(engine, verb, call, text, sign)
+    if call is None:
+        yield from _refuse(engine, text)
+        return
+    needs = "" if call.verb in _MEETINGS else catalog.ALGORITHMS[algorithm].needs
+    if call.job is not None:
+        yield from _on_device(engine, call)
+    elif not needs:
+        engine.took = ("inline", "shared") if engine.local else ("ring", "messages")
+        yield from _meet(engine)
+    else:
+        # Descriptors are compared before data moves. Shared memory does that by itself, and so do messages whose first
+        # ones carry descriptors; where all ranks are here, a look at shared memory spares those.
+        if engine.local and needs != catalog.NODE:
+            yield from _meet(engine)
+            engine.channel.begin(None)
+        elif needs not in {catalog.NODE, catalog.NODES}:
+            engine.channel.begin(engine.descriptor, engine.calls)
+        yield from _carry_out(engine, call, algorithm)
+    call.done()
+
+
+def agreement(engine: Engine, verb: str, call: Call | None, text: str, sign: int) -> Steps:
+    """Compares the descriptors of a call that is not carried out now, on all ranks alike.
+
+    Args:
+        engine: whose turn it is.
+        verb: the collective.
+        call: what this rank passed; None where that was wrong.
+        text: what was wrong with it.
+        sign: signature of the call.
+
+    Raises:
+        AgreedError: ranks disagree or some rank's arguments were wrong.
+    """
+    yield from _announce(engine, verb, call, text, sign)
+    yield from _refuse(engine, text) if call is None else _meet(engine)
+
+
+def _announce(engine: Engine, verb: str, call: Call | None, text: str, sign: int) -> Steps:
+    """Fills this rank's descriptor; with PSGD_CHECK=1 all ranks compare theirs at once."""
     engine.failures.text = text
     if engine.shared is not None:
         engine.shared.prepared = None
@@ -47,58 +88,35 @@ def steps(engine: Engine, verb: str, call: Call | None, text: str, algorithm: st
         descriptor.fill(engine.descriptor, sign, call.count, call.shape, call.mark)
     if engine.checks:
         yield from engine.check(text)
-    if call is not None and call.job is not None:
-        yield from _on_device(engine, call)
-    elif engine.local:
-        yield from _on_node(engine, call, text, algorithm)
-    else:
-        if call is None:
-            raise Mismatch(text)
-        yield from _over_messages(engine, call, algorithm)
-    assert call is not None
-    call.done()
 
 
-def _on_device(engine: Engine, call: Call) -> Steps:
-    from psgd.collectives.device import execute
-    from psgd.collectives.device.context import DeviceContext
+def _refuse(engine: Engine, text: str) -> Steps:
+    """Reports wrong arguments of this rank; all ranks raise the error."""
+    if not engine.local:
+        raise Mismatch(text)
+    assert engine.shared is not None
+    engine.shared.report(text)
+    yield from intranode.agree(engine.shared)
 
+
+def _meet(engine: Engine) -> Steps:
+    """Ends once all ranks have begun it, with descriptors that agree."""
     if engine.local:
         assert engine.shared is not None
         yield from intranode.agree(engine.shared)
     else:
         engine.channel.begin(engine.descriptor, engine.calls)
         yield from barrier.barrier(engine.channel)
+
+
+def _on_device(engine: Engine, call: Call) -> Steps:
+    from psgd.collectives.device import execute
+    from psgd.collectives.device.context import DeviceContext
+
+    yield from _meet(engine)
     if engine.context is None:
         engine.context = DeviceContext.create(engine.comm, engine.one_node and engine.shared is not None)
     engine.took = ("ring", (yield from execute.run(engine.context, call)))
-
-
-def _on_node(engine: Engine, call: Call | None, text: str, algorithm: str) -> Steps:
-    assert engine.shared is not None
-    if call is None:
-        engine.shared.report(text)
-        yield from intranode.agree(engine.shared)
-    elif call.verb in _MEETINGS:
-        engine.took = ("inline", "shared")
-        yield from intranode.agree(engine.shared)
-    elif catalog.ALGORITHMS[algorithm].needs == catalog.NODE:
-        yield from _carry_out(engine, call, algorithm)  # which begins with an exchange of descriptors
-    else:
-        yield from intranode.agree(engine.shared)
-        engine.channel.begin(None)
-        yield from _carry_out(engine, call, algorithm)
-
-
-def _over_messages(engine: Engine, call: Call, algorithm: str) -> Steps:
-    nodes = call.verb not in _MEETINGS and catalog.ALGORITHMS[algorithm].needs == catalog.NODES
-    if not nodes:  # there the shared channel and that of the leaders carry the descriptor
-        engine.channel.begin(engine.descriptor, engine.calls)
-    if call.verb in _MEETINGS:
-        engine.took = ("ring", "messages")
-        yield from barrier.barrier(engine.channel)
-    else:
-        yield from _carry_out(engine, call, algorithm)
 
 
 def _carry_out(engine: Engine, call: Call, algorithm: str) -> Steps:
