@@ -1,7 +1,8 @@
 """Those that are measured against each other: the same call on the same values, by psgd, MPI and Gloo."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,16 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.launch.bench.collective_data import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, VERBS, Options, Problem
-from psgd.launch.bench.collective_table import GLOO, MPI_IN_PLACE, MPI_NAME, PRIVATE, REGISTERED, REGISTERED_IN_PLACE
+from psgd.launch.bench.collective_table import (
+    GLOO,
+    MPI_IN_PLACE,
+    MPI_NAME,
+    MPI_PERSISTENT,
+    PERSISTENT,
+    PRIVATE,
+    REGISTERED,
+    REGISTERED_IN_PLACE,
+)
 from psgd.launch.bench.gloo import Gloo
 
 OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
@@ -27,6 +37,7 @@ class Contender:
         memory: the buffer that it writes.
         result: the part of it that it must write.
         ours: it is psgd's.
+        request: what the call starts, where it is persistent.
     """
 
     name: str
@@ -35,11 +46,17 @@ class Contender:
     memory: NDArray[Any]
     result: NDArray[Any]
     ours: bool = False
+    request: Any = None
 
     def fill(self, source: NDArray[Any]) -> None:
         """Rewrites this rank's values, as whoever computes new ones does."""
         if self.takes is not None:
             np.copyto(self.takes, source)
+
+    def free(self) -> None:
+        """Lets go of what it holds beside its memory."""
+        if self.request is not None:
+            self.request.Free()
 
 
 @dataclass(frozen=True)
@@ -79,8 +96,11 @@ def build(problem: Problem, options: Options, comm: MPI.Intracomm, ours: Any, gl
     private = Buffers.make(problem, np.empty)
     if options.buffers != "registered":
         result.insert(0, out_of_place(PRIVATE, ours, problem, private, op, **chosen))
+        result[1:1] = persistent(PERSISTENT, ours, problem, private, op, **chosen)
     if options.peers:
         result.append(_mean(out_of_place(MPI_NAME, comm, problem, private, OPS[options.op]), options, problem.size))
+        bound = persistent(MPI_PERSISTENT, comm, problem, private, OPS[options.op])
+        result += [_mean(each, options, problem.size) for each in bound]
         if problem.collective != BCAST:
             there = in_place(MPI_IN_PLACE, comm, problem, private, OPS[options.op])
             result.append(_mean(there, options, problem.size))
@@ -93,14 +113,29 @@ def build(problem: Problem, options: Options, comm: MPI.Intracomm, ours: Any, gl
 
 def out_of_place(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> Contender:
     """The call from `send` to `recv`, by mpi4py's verb of `comm`."""
-    verb, send, recv = getattr(comm, VERBS[problem.collective]), buffers.send, buffers.recv
-    if problem.collective == BCAST:
-        call = partial(verb, recv, 0, **chosen)
-    elif problem.collective == ALLGATHER:
-        call = partial(verb, send, recv, **chosen)
-    else:
-        call = partial(verb, send, recv, op, **chosen)
+    send, recv = buffers.send, buffers.recv
+    call = partial(getattr(comm, VERBS[problem.collective]), *_arguments(problem, buffers, op), **chosen)
     return Contender(name, call, _taken(problem, send), recv, recv, not isinstance(comm, MPI.Comm))
+
+
+def persistent(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> list[Contender]:
+    """The same call, bound once and started each time; none where the MPI has no persistent collectives. Collective."""
+    with suppress(MPI.Exception, NotImplementedError, AttributeError):
+        request = getattr(comm, f"{VERBS[problem.collective]}_init")(*_arguments(problem, buffers, op), **chosen)
+        made = out_of_place(name, comm, problem, buffers, op)
+        return [replace(made, call=request.run if made.ours else partial(_start_and_wait, request), request=request)]
+    return []
+
+
+def _start_and_wait(request: MPI.Prequest) -> None:
+    request.Start()
+    request.Wait()
+
+
+def _arguments(problem: Problem, buffers: Buffers, op: Any) -> tuple[Any, ...]:
+    if problem.collective == BCAST:
+        return buffers.recv, 0
+    return (buffers.send, buffers.recv) if problem.collective == ALLGATHER else (buffers.send, buffers.recv, op)
 
 
 def in_place(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> Contender:
@@ -125,4 +160,4 @@ def _mean(contender: Contender, options: Options, size: int) -> Contender:
         call()
         np.divide(result, size, out=result)
 
-    return Contender(contender.name, mean, contender.takes, contender.memory, result)
+    return replace(contender, call=mean)
