@@ -12,8 +12,8 @@ import click
 
 from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import ranks as places
-from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, whole_nbytes
 from psgd.launch.bench.collective.table import GLOO, Row, Table, objects
+from psgd.launch.bench.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, whole_nbytes
 from psgd.launch.bench.sizes import parse_sizes
 
 RANKS = 2

@@ -9,9 +9,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, Problem
 from psgd.launch.bench.collective.table import GLOO, MPI_IN_PLACE, MPI_NAME, PRIVATE, REGISTERED, REGISTERED_IN_PLACE
 from psgd.launch.bench.peers.gloo import Gloo
+from psgd.launch.bench.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, Problem
 
 VERBS = {
     ALLREDUCE: "Allreduce",

@@ -19,8 +19,8 @@ from psgd.collectives.dispatch import dispatch, tuning
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.collective.contenders import VERBS, Buffers, Contender, out_of_place
-from psgd.launch.bench.collective.problem import BenchOptions, Problem
 from psgd.launch.bench.collective.ranks import mpi_name, timed, verify
+from psgd.launch.bench.problem import BenchOptions, Problem
 from psgd.launch.bench.sizes import format_seconds, format_size
 
 MARGIN = 1.05  # how much faster a successor must be

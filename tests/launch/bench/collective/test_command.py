@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psgd.launch.bench.collective import table
-from psgd.launch.bench.collective.problem import BenchOptions, Problem, bus_factor, whole_nbytes
+from psgd.launch.bench.problem import BenchOptions, Problem, bus_factor, whole_nbytes
 
 KEYS = {
     *("collective", "algorithm", "transport", "ranks", "nbytes", "dtype", "seconds", "busbw_gbs", "buffers", "against"),
