@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.server.context import PushPullContext
+from psgd.server.transports.worker_transport import MpiWorkerTransport
 from psgd.server.wire import Header, MessageKind
-from psgd.server.worker_transport import MpiWorkerTransport
 from psgd.worker.interface import nobody_saves
 
 Vector = NDArray[np.floating]
