@@ -68,6 +68,7 @@ def test_a_push_takes_few_calls(comm):
     try:
         sys.setprofile(calls if comm.rank == 0 else None)  # the server serves as it enters the block
         with psgd.connect(comm, params) as ps:
+            assert ps.worker == 0
             assert not ps._client.transport._links[0].grads_out, "the gradient is not in shared memory"
             for _ in range(PUSHES):
                 calls.names = []

@@ -46,8 +46,9 @@ def test_payloads_and_whole_vectors_in_turn(comm):
                 if step in (1, 2, 3):
                     sent, nbytes = decoded(codec, gradient(step))
                     assert push.payload_bytes == nbytes
-                    np.testing.assert_array_equal(transport.fetch(0, 0), sent)
-                    params -= LR * transport.fetch(0, 0)
+                    got = transport.fetch(0, 0)
+                    np.testing.assert_array_equal(got, sent)
+                    params -= LR * got
                 else:
                     assert push.payload_bytes == (NOTHING if step == 4 else WHOLE)
                 if step == 0:
