@@ -14,6 +14,7 @@ from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.resume import Plan, say
 from psgd.checkpoint.saver import Saver
+from psgd.collectives.communicator import Communicator
 from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
@@ -106,6 +107,7 @@ class Connection:
             optimizer=OptimizerOptions(rule, schedule, clip_norm, reduction_factor),
             metrics=metrics,
             compression=compression,
+            collectives=Communicator,
         )
 
     @property
@@ -174,10 +176,10 @@ class Connection:
             samples = whole_number("step: samples", samples)
         saver.check()
         if wanted := saver.wish.fresh():
-            client.ask_save(wanted == SAVE_AND_STOP)
+            client.checkpoint.ask(wanted == SAVE_AND_STOP)
         client.step(samples, loss)
         saver.clock += 1
-        if client.saving:
+        if client.checkpoint.reached:
             self._save(client)
 
     def save(self, stop: bool = False) -> None:
@@ -190,9 +192,10 @@ class Connection:
         self._saver.wish.ask(stop)
 
     def _save(self, client: Worker) -> None:
-        """This worker stands at a cut, in a step or while it waits for the others at its end."""
-        self.leaving = self.leaving or client.leaving
-        self._saver.save(client.cut, client.leaving, client.state)
+        """This worker stands at a checkpoint, in a step or while it waits for the others at its end."""
+        checkpoint = client.checkpoint
+        self.leaving = self.leaving or checkpoint.stopping
+        self._saver.save(checkpoint.step, checkpoint.stopping, client.state)
 
     @property
     def clock(self) -> int:
@@ -304,12 +307,12 @@ class Connection:
             from psgd.worker.staged import Staged
 
             client = Staged(client, self._far)
-        self._client, client.on_cut = client, partial(self._save, client)
-        client.save_every(saver.every)
+        self._client, client.checkpoint.on_reached = client, partial(self._save, client)
+        client.checkpoint.every = saver.every
         if saver.found is not None:
             with saver.found.explained():
                 lost = client.restore(*saver.states())
-            for line in [*lost, *getattr(client, "notes", ())]:
+            for line in lost:
                 if self.mesh.index == 0:
                     say(f"warning: resume: {line}")
         client.start()

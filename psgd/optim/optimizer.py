@@ -1,14 +1,12 @@
 """The optimizer's steps where the whole vector and its gradient lie on this rank."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.checkpoint import restore
-from psgd.checkpoint.state import State
+from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import accumulate
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
@@ -80,11 +78,14 @@ class Optimizer:
         self.version += 1
         self._update(self.params, grad, self.state, self.lr, scale, self.version)
 
-    def share(self, others: Sequence[State]) -> list[str]:
-        """With another number of workers: each begins with the mean of what the workers had, told the most steps."""
-        told = [int(each.facts.get("steps") or each.facts.get("version") or 0) for each in others]
-        self.version = max(told, default=0)
-        if not self.arrays or restore.mean(self.arrays, others):
-            return ["the optimizer's state: each worker begins with the mean"] if self.arrays else []
-        self.version = 0
-        return ["the optimizer's state: begins anew"]
+    def kept(self, alike: bool = False) -> list[Item]:
+        """Declares for a checkpoint what steps depend on beside the parameters.
+
+        Args:
+            alike: all workers have the same. Else another number of workers begins with the mean.
+        """
+        mean = "the optimizer's state: each worker begins with the mean"
+        return [
+            Arrays(self.arrays, Combine.ALIKE if alike else Combine.MEAN, found=mean),
+            Fact("steps", self, "version", also="version", default=0),
+        ]

@@ -6,42 +6,37 @@ may be lost; elements are never torn. Any update rule works, with a state (momen
 it sees that worker's gradients only, and so does its step number.
 
 On several nodes each has a copy of its own, and the copies are averaged every `period` steps of a node's first worker
-and at the end (`psgd.strategies.node_averaging`).
+and at the end (`hogwild_nodes.py`).
 
 For a checkpoint all workers stop writing for a moment (`psgd.worker.checkpoint_barrier`). On several nodes it follows
-an averaging, in which the request is told; then each node's first worker calls its own.
+an averaging, which passes the request on; then each node's first worker calls its own.
 """
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
-from mpi4py import MPI
-from numpy.typing import NDArray
 
-from psgd import collectives
-from psgd.checkpoint import restore as keeping
-from psgd.checkpoint import vectors
+from psgd.checkpoint import restore, vectors
+from psgd.checkpoint.declared import Fact, Item, OwnFacts
+from psgd.checkpoint.requests import SAVE
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import UsageError
-from psgd.kernels.memory import counters as kernels
-from psgd.metrics.totals import Shown, Sums, add
-from psgd.runtime.agreement import gather
+from psgd.kernels.memory import counters
+from psgd.metrics.totals import Sums
+from psgd.runtime.jsonable import JSON
 from psgd.runtime.validation import whole_number
-from psgd.strategies.node_averaging import NodeAveraging
-from psgd.worker.checkpoint_barrier import CheckpointBarrier
-from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.strategies.hogwild_counts import HogwildCounts
+from psgd.strategies.hogwild_nodes import NodeCopies
 from psgd.worker.context import RunContext
-from psgd.worker.liveness import Liveness
+from psgd.worker.free_running import FreeRunningWorker
+from psgd.worker.interface import Vector
 from psgd.worker.shared_parameters import SharedParameters
 
 _LOOK_S = 1e-3
-_SHOW_S = 5e-3
 
 
 def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable[[RunContext], "HogwildWorker"]:
@@ -62,8 +57,8 @@ def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable
     return partial(HogwildWorker, period=int(period), count_lost=count_lost)
 
 
-class HogwildWorker(CheckpointVotes):
-    """A worker. Implements `psgd.worker.interface.Worker`. Creating is collective over the workers.
+class HogwildWorker(FreeRunningWorker):
+    """A worker. Creating is collective over the workers.
 
     A step sends no message: what others need to know stands in this worker's cache line of the common memory. Its
     staleness is the number of steps that the node's other workers finished between the end of this worker's last step,
@@ -83,272 +78,186 @@ class HogwildWorker(CheckpointVotes):
     """
 
     def __init__(self, context: RunContext, period: int, count_lost: bool) -> None:
-        super().__init__()
-        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
-        self.version = self.lost = 0
-        self.waited_s = 0.0
-        self.stop = False
-        self.bytes_sent = self.bytes_received = 0
-        self._memory = SharedParameters(workers, context.params, count_lost)
-        self.params, self._tally = self._memory.params, self._memory.tally
-        self.grads = np.zeros_like(context.params)
-        self._stepper = context.optimizer.create(self.params)
-        self._context, self._period = context, period
-        self._leads = self._memory.place == 0
-        self._everyone = collectives.Communicator(workers)
-        self._waiter = Waiter.for_node(workers, context.alarm.check)
-        self._averaging = self._meet_nodes(workers)
-        self._watch = Liveness(workers, context.alarm, "hogwild")
-        self._meeting = CheckpointBarrier(
-            workers, self, self._watch, Waiter(self._waiter.crowded, self._watch.check), words=2
-        )
-        self._leaders = [each["leader"] for each in gather(workers, {"leader": self._memory.ranks[0]})]
-        self._several = len(set(self._leaders)) > 1
-        self._kept: NDArray[np.floating] | None = None  # the node's parameters at the newest cut, on its first worker
-        self._resumed = self._goes = False
-        self._asked = 0  # this worker's wish that its node's first one is to tell
-        self._before = Sums(0, 0, 0.0)  # what other numbers of workers did, before this run went on from there
-        self._tallied = 0  # steps of this node that its tally has not seen
-        self._at_cut = [0, 0]
-        self._shown = Shown(context.metrics) if workers.rank == 0 else None
-        self._staleness: Counter[int] = Counter()
-        self._reports: list[tuple[float, float]] = []
-        self._averaged_at = self._memory.steps()  # of each worker of the node, at the last averaging
+        self._memory = SharedParameters(context.workers, context.params, count_lost)
+        super().__init__(context, self._memory.params, "hogwild", words=2)
+        self._given, self._lines, self._tally = context.params, self._memory.lines, self._memory.tally
+        self._optimizer = context.optimizer.create(self.params)
+        self._factor = context.optimizer.reduction_factor
+        self._nodes = NodeCopies(self._workers, self._memory, period, context.collectives)
+        self._counts = HogwildCounts(self._metrics, self._index, self._memory, self._nodes)
+        self._kept_params: Vector | None = None  # the node's at the newest checkpoint, on its first worker
+        self._steps_then = self._samples_then = 0  # those of all workers at the newest checkpoint
+        self._enters = False  # this worker's node is called to the checkpoint, as an averaging has said
+        self._passed_on = 0  # this worker's request, which its node's first worker passes on
         self._calls = self._others = 0
-        self._began = self._next_look = self._next_show = 0.0
+        self._began = self._next_look = 0.0
 
-    def _meet_nodes(self, workers: MPI.Intracomm) -> NodeAveraging | None:
-        color = 0 if self._leads else MPI.UNDEFINED
-        leaders: MPI.Intracomm = workers.Split(color, workers.rank)  # type: ignore[assignment]
-        if not self._leads:
-            return None
-        try:
-            return NodeAveraging(leaders, self.params) if leaders.size > 1 else None
-        finally:
-            leaders.Free()
+    @property
+    def lost(self) -> int:
+        return self._counts.lost
 
     def start(self) -> None:
-        """See `Worker`."""
-        self._memory.compile()
+        self._lines.compile()
         if not self._resumed:
-            self._everyone.Bcast(self._context.params, 0)
-            if self._leads:
-                self.params[:] = self._context.params
-        if self._leads:
-            self._put_far()
-        self._everyone.Barrier()
+            self._comm.Bcast(self._given, 0)
+            if self._nodes.leads:
+                self.params[:] = self._given
+        if self._nodes.leads:
+            self._nodes.publish()
+        self._comm.Barrier()
         if self._resumed:
-            near = self._memory.sums()
-            self._averaged_at, self._tallied = self._memory.steps(), near.steps
-            self.version, _, _, _ = self._memory.totals()
-            self._others = self.version - self._stepper.version
-            if self._shown is not None:
-                self._shown.begin(add(near, self._far()))
-            self._everyone.Barrier()  # until all have read what nobody adds to yet
-        self._context.metrics.restart()
+            self._nodes.begin()
+            self._counts.begin()
+            self.version, _, _, _ = self._lines.totals()
+            self._others = self.version - self._optimizer.version
+            self._comm.Barrier()  # until all have read what nobody adds to yet
+        self._metrics.restart()
         self._began = time.perf_counter()
 
-    def overlap(self, samples: int) -> None:
-        """See `Worker`."""
-
     def step(self, samples: int, loss: float) -> None:
-        """See `Worker`. Waits for nobody, but where a node's first worker averages with other nodes."""
+        """Waits for nobody, but where a node's first worker averages with other nodes."""
         now = time.perf_counter()
-        self.saving = False
+        self.checkpoint.reached = False
         if now >= self._next_look:
             self._next_look = now + _LOOK_S
-            self._context.alarm.check()
-            self._show(now)
-        stepper, memory = self._stepper, self._memory
+            self._liveness.check()
+            self._counts.show(now, self._optimizer.lr)
+        optimizer, lines = self._optimizer, self._lines
         if samples:
-            steps, seen, _, _ = memory.totals()
-            self._staleness[steps - stepper.version - self._others] += 1
-            stepper.take(self.grads, self._context.optimizer.reduction_factor, seen)
+            steps, seen, _, _ = lines.totals()
+            self._counts.staleness[steps - optimizer.version - self._others] += 1
+            optimizer.take(self.grads, self._factor, seen)
             if self._tally is not None:
-                kernels.add_one(self._tally)
-            memory.count(samples, loss)
+                counters.add_one(self._tally)
+            lines.count(samples, loss)
         self._calls += 1
-        if self._averaging is not None and self._calls % self._period == 0:
+        if self._nodes.due(self._calls):
             start = time.perf_counter()
-            self._average(self._averaging, done=False)
+            self._average(done=False)
             self.waited_s += time.perf_counter() - start
-        if self._come():
+        if self._is_called():
             start = time.perf_counter()
-            self._cut()
+            self._checkpoint()
             self.waited_s += time.perf_counter() - start
-        self.version, _, _, stop = memory.totals()
-        self._others = self.version - stepper.version
-        self.stop = stop != 0 or self.leaving
+        self.version, _, _, stop = lines.totals()
+        self._others = self.version - optimizer.version
+        self.stop = stop != 0 or self.checkpoint.stopping
 
-    def _come(self) -> bool:
-        """Whether this worker is to be cut here; calls the others where it is the one to do so."""
-        meeting, goes, self._goes = self._meeting, self._goes, False
-        if goes:
+    def _average(self, done: bool) -> bool:
+        """Averages with other nodes; returns whether it was the last time. A request of any node calls this one."""
+        last = self._nodes.average(done, self._metrics.stop)
+        if request := self._nodes.request:
+            self._votes.request = max(self._votes.request, request)
+            self._enters = True
+            self._barrier.call(self._memory.ranks)
+        return last
+
+    def _is_called(self) -> bool:
+        """Whether this worker is to enter the barrier here; calls the others where it is the one to do so."""
+        enters, self._enters = self._enters, False
+        if enters:
             return True
-        if meeting.wanted(self._calls):
-            if not self._several:
-                meeting.call(range(self._everyone.size))
+        if self._barrier.wanted(self._calls):
+            if not self._nodes.several:
+                self._barrier.call(range(self._workers.size))
                 return True
-            self._asked = max(self._asked, self.told(), 1)
-            self._memory.put(kernels.WISH, self._asked)
-        return meeting.called()
+            # Other nodes must be averaged with before: the node's first worker reads this and passes it on.
+            self._passed_on = max(self._passed_on, self._votes.take_request(), SAVE)
+            self._lines.put(counters.WISH, self._passed_on)
+        return self._barrier.called()
 
-    def _cut(self) -> None:
-        """Nobody writes now; the node's first worker keeps the parameters, which others may change once they go on."""
-        callers = self._memory.ranks[:1] if self._several else None
-        told = self._meeting.come(self._calls, words=self._memory.line()[:2], callers=callers)
-        self._at_cut = (told.sum(0) + self._before[:2]).astype(int).tolist()
-        if self._leads:
-            self._kept = np.empty_like(self.params) if self._kept is None else self._kept
-            self._kept[:] = self.params
-        self._asked = 0
-        self._memory.put(kernels.WISH, 0)
-        self._show(math.inf)
-        self._meeting.part()
-
-    def state(self) -> State:
-        """See `Worker`. Each node's first worker saves the parameters; of several nodes, the run's are their mean."""
-        tensors = dict(self._stepper.arrays)
-        version, samples = self._at_cut
-        facts: dict[str, Any] = {"version": version, "samples": samples, "steps": self._stepper.version}
-        facts |= {"calls": self._calls, "line": self._memory.line(), "before": list(self._before)}
-        facts |= {"leaders": self._leaders, "staleness": [list(each) for each in self._staleness.items()]}
-        if self._kept is not None:
-            tensors["params"] = self._kept
-        if self._averaging is not None:
-            facts["nodes"] = self._averaging.known()
-        return State(tensors, facts | self.facts())
-
-    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Worker`."""
-        self._resumed = True
-        saved = keeping.saved(state, others)
-        self.resume(saved)
-        same = state is not None and keeping.fact(state, "leaders") == self._leaders
-        lines = [] if same else ["the nodes' parameters: all begin with the mean"]
-        if self._leads:
-            self.params[:] = vectors.weights(saved if same else list(others))
-        if state is None:
-            self._before = Sums(keeping.common(saved, "version"), keeping.common(saved, "samples"), 0.0)
-            return lines * (len(keeping.has({"params": self.params}, saved)) > 1) + self._stepper.share(saved)
-        keeping.put_back(self._stepper.arrays, state)
-        self._stepper.version, self._calls = (int(keeping.fact(state, name)) for name in ("steps", "calls"))
-        self._memory.set_line(*keeping.fact(state, "line"))
-        self._before = Sums(*keeping.fact(state, "before"))
-        self._staleness.update(dict(keeping.fact(state, "staleness")))
-        if same and self._averaging is not None:
-            self._averaging.resume(keeping.fact(state, "nodes"))
-        return lines
+    def _checkpoint(self) -> None:
+        """Nobody writes now; the node's first worker keeps the parameters, which others may change as they continue."""
+        callers = self._memory.ranks[:1] if self._nodes.several else None
+        words = self._barrier.enter(self._calls, words=self._lines.line(self._lines.place)[:2], callers=callers)
+        self._steps_then, self._samples_then = (words.sum(0) + self._nodes.before[:2]).astype(int).tolist()
+        if self._nodes.leads:
+            self._kept_params = np.empty_like(self.params) if self._kept_params is None else self._kept_params
+            self._kept_params[:] = self.params
+        self._passed_on = 0
+        self._lines.put(counters.WISH, 0)
+        self._counts.show(math.inf, self._optimizer.lr)
+        self._barrier.leave()
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Worker`. Worker 0's counts at once, others' at the end."""
-        if self._shown is None:
-            self._reports.append((accuracy, loss))
-        else:
-            self._context.metrics.evaluated(accuracy, loss, self._context.metrics.elapsed_s())
-            self._pass_stop_on()
+        self._counts.report(accuracy, loss)
 
     def finish(self) -> None:
-        """See `Worker`."""
         computed_s = time.perf_counter() - self._began - self.waited_s
-        self._memory.put(kernels.DONE, 1)
-        if self._averaging is not None:
-            self._average_to_the_end(self._averaging)
-            self.bytes_sent = self.bytes_received = self._averaging.bytes_sent
-        here = np.zeros(self._everyone.size, np.int64)
-        request = self._everyone.Iallgather(np.zeros(1, np.int64), here)
+        self._lines.put(counters.DONE, 1)
+        if self._nodes.averages:
+            self._average_to_the_end()
+        here = np.zeros(self._comm.size, np.int64)
+        request = self._comm.Iallgather(np.zeros(1, np.int64), here)
 
         def all_here() -> bool:
-            self._show(time.perf_counter())
-            self._cut_if_called()
+            self._show()
+            self._meet_if_called()
             return bool(request.Test())
 
         Waiter(self._waiter.crowded).until(all_here)  # the request looks for the alarm and for lost ranks itself
-        self._context.params[:] = self.params
-        self._count(computed_s)
-        self._watch.close()
-        self._everyone.free()
+        self._given[:] = self.params
+        self.version = self._counts.complete(self._workers, self.waited_s, computed_s, self._optimizer.lr)
+        self._close()
 
-    def _cut_if_called(self) -> None:
-        """While it waits for the end."""
-        if self._meeting.called():
-            self._cut()
-            self.on_cut()
+    def _show(self) -> None:
+        self._counts.show(time.perf_counter(), self._optimizer.lr)
 
-    def _average(self, averaging: NodeAveraging, done: bool) -> bool:
-        """A round; returns whether it was the last."""
-        sums, steps = self._memory.sums(), self._memory.steps()
-        last = averaging.round(sums, done, self._context.metrics.stop, self._memory.wish())
-        self._averaged_at = steps
-        self._put_far()
-        self._memory.put(kernels.STOP, int(averaging.stop))
-        if averaging.wish and not last:
-            self.wish, self._goes = max(self.wish, averaging.wish), True
-            self._meeting.call(self._memory.ranks)
-        return last
-
-    def _far(self) -> Sums:
-        """What this node's workers have not done."""
-        return self._before if self._averaging is None else add(self._before, self._averaging.far)
-
-    def _put_far(self) -> None:
-        far = self._far()
-        self._memory.put(kernels.FAR_STEPS, far.steps)
-        self._memory.put(kernels.FAR_SAMPLES, far.samples)
-
-    def _average_to_the_end(self, averaging: NodeAveraging) -> None:
-        """Takes part until all nodes are done: at once where this one is, else as often as its workers would."""
-
-        def due() -> bool:
-            self._show(time.perf_counter())
-            active = self._memory.active()
-            now, then = self._memory.steps(), self._averaged_at
-            return not active or any(now[place] - then[place] >= self._period for place in active)
-
+    def _average_to_the_end(self) -> None:
+        """Takes part in averagings until all nodes are done."""
         last = False
         while not last:
-            self._waiter.until(due)
-            last = self._average(averaging, done=self._memory.all_done())
-            if self._come():
-                self._cut()
-                self.on_cut()
-        averaging.free()
+            self._nodes.wait_until_due(self._waiter, self._show)
+            last = self._average(done=self._lines.all_done())
+            if self._is_called():
+                self._checkpoint()
+                self.checkpoint.on_reached()
+        self.bytes_sent = self.bytes_received = self._nodes.free()
 
-    def _show(self, now: float) -> None:
-        """Worker 0 takes over, now and then, what all have done."""
-        if self._shown is None or now < self._next_show:
-            return
-        if now < math.inf:
-            self._next_show = now + _SHOW_S
-        metrics, near = self._context.metrics, self._memory.sums()
-        for worker, steps in zip(self._memory.ranks, self._memory.steps(), strict=True):
-            metrics.pushes[worker] = steps
-        self._shown.count(add(near, self._far()), self._stepper.lr)
-        self._pass_stop_on()
+    def _kept(self) -> list[Item]:
+        """Without the parameters, which a node's first worker saves for its node."""
+        return [
+            *self._optimizer.kept(),
+            Fact("version", self, "_steps_then"),
+            Fact("samples", self, "_samples_then"),
+            OwnFacts(self._own_facts, self._restore_own),
+            self._votes,
+        ]
 
-    def _pass_stop_on(self) -> None:
-        if self._context.metrics.stop:
-            self._memory.put(kernels.STOP, 1)
-
-    def _count(self, computed_s: float) -> None:
-        """Puts together what all did: on worker 0 for the metrics, on all the sum of lost updates."""
-        mine: dict[str, object] = {
-            "steps": self._memory.line()[0],
-            "staleness": list(self._staleness.items()),
-            "waited": self.waited_s,
-            "computed": computed_s,
-            "reports": self._reports,
-            "node": [0, 0, 0.0],
-            "lost": 0,
+    def _own_facts(self) -> dict[str, JSON]:
+        return {
+            "calls": self._calls,
+            "line": list(self._lines.line(self._lines.place)),
+            "before": list(self._nodes.before),
+            "staleness": [list(each) for each in self._counts.staleness.items()],
         }
-        if self._leads:
-            mine["node"] = near = self._memory.sums()
-            if self._tally is not None:
-                mine["lost"] = (near.steps - self._tallied) * self._tally.size - int(self._tally.sum(dtype=np.int64))
-        told = gather(self._context.mesh.worker, mine)  # type: ignore[arg-type]
-        self.lost = sum(each["lost"] for each in told)
-        self.version = self._before.steps + sum(each["steps"] for each in told)
-        if self._shown is not None:
-            self._shown.complete(told)
-            total = Sums(*(sum(part) for part in zip(*(each["node"] for each in told), strict=True)))
-            self._shown.count(add(total, self._before), self._stepper.lr)
+
+    def _restore_own(self, facts: Mapping[str, JSON]) -> None:
+        self._calls = facts["calls"]
+        self._lines.set_line(Sums(*facts["line"]))
+        self._nodes.before = Sums(*facts["before"])
+        self._counts.staleness.update(dict(facts["staleness"]))
+
+    def state(self) -> State:
+        """With the parameters of each node; the run's are their mean."""
+        state = super().state()
+        state.facts["leaders"] = self._nodes.leaders
+        if self._kept_params is not None:
+            state.tensors["params"] = self._kept_params
+        if (known := self._nodes.known()) is not None:
+            state.facts["nodes"] = known
+        return state
+
+    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
+        """Each node gets back its own parameters where all workers are on the nodes that they were on."""
+        same = state is not None and restore.fact(state, "leaders") == self._nodes.leaders
+        copies = len(restore.has({"params": self.params}, others)) if state is None else 2
+        lines = ["the nodes' parameters: all begin with the mean"] if not same and copies > 1 else []
+        if self._nodes.leads:
+            self.params[:] = vectors.weights([state] if same and state is not None else list(others))
+        lines += super().restore(state, others)
+        if state is None:
+            self._nodes.before = Sums(self._steps_then, self._samples_then, 0.0)
+        elif same and self._nodes.averages:
+            self._nodes.resume(restore.fact(state, "nodes"))
+        return lines

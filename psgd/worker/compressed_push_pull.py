@@ -49,13 +49,11 @@ class CompressedPushPullWorker(PushPullWorker):
         self._pulled = params[:0]  # the parameters before the answer that tells of a cut
 
     def start(self) -> None:
-        """See `Worker`."""
         self._compressed.compile()
         super().start()
         self.grads = np.zeros_like(self._wire)
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Worker`."""
         start = time.perf_counter()
         whole = self._drawn < self._whole_until
         self._drawn += samples
@@ -65,7 +63,7 @@ class CompressedPushPullWorker(PushPullWorker):
             samples = 0
         if samples and not self._before(self._wire, self.grads, self.params, 1.0):
             dropped, samples = True, 0
-        asks = dropped + ASK * self._asked
+        asks = dropped + ASK * self.checkpoint.request
         fields = (self._pushes, self._pushes - 1, self.version, samples, self._drawn, WHOLE, loss, float(asks))
         self._whole = whole or (self._sync_every > 0 and self._pushes % self._sync_every == 0)
         if self._whole:
@@ -78,7 +76,7 @@ class CompressedPushPullWorker(PushPullWorker):
 
     def _hear(self, answer: Header) -> None:
         super()._hear(answer)
-        if self.saving and not self._whole:
+        if self.checkpoint.reached and not self._whole:
             self._pulled = self.params.copy()
 
     def _pull(self) -> None:
@@ -89,7 +87,7 @@ class CompressedPushPullWorker(PushPullWorker):
             self._compressed.push(fields, False, super()._hear, MessageKind.PULL)
 
     def state(self) -> State:
-        """See `Worker`. The answer that told of the cut is not in it: the resumed run gets it again."""
+        """The answer that told of the cut is not in it: the resumed run gets it again."""
         state = super().state()
         state.facts["whole"] = self._whole
         state.tensors.update(self._arrays())
@@ -98,7 +96,7 @@ class CompressedPushPullWorker(PushPullWorker):
         return state
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Worker`. Residuals of workers that are no more are shared out to those that are, so nothing is lost."""
+        """Residuals of workers that are no more are shared out to those that are, so nothing is lost."""
         super().restore(state, others)
         mine = self._arrays()
         if state is not None and mine.keys() == state.tensors.keys() - {"pulled"}:

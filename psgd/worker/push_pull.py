@@ -6,40 +6,33 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
+from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.server.wire import ASK, LEAVE, RELAY, Header, MessageKind
 from psgd.server.worker_transport import MpiWorkerTransport
-from psgd.worker.interface import nobody_saves
+from psgd.worker.base import WorkerBase
+from psgd.worker.checkpoint_status import CheckpointStatus
 
 Vector = NDArray[np.floating]
 
 _PUSH = int(MessageKind.PUSH)
 
 
-class PushPullWorker:
+class PushPullWorker(WorkerBase):
     """A worker with servers on other ranks. Implements `Worker`."""
 
     def __init__(self, transport: MpiWorkerTransport, params: Vector, grads: Vector, first: bool) -> None:
-        self.params, self.grads = params, grads
-        self.version = 0
-        self.waited_s = 0.0
-        self.stop = self.saving = self.leaving = False
-        self.cut = 0
-        self.on_cut = nobody_saves
-        self.bytes_sent = self.bytes_received = 0
+        super().__init__(params, grads, transport.worker, CheckpointStatus())
         self._transport = transport
         self._first = first
-        self._restored = False
         self._pushes = 0
         self._drawn = 0
-        self._cuts = self._asked = 0  # cuts so far, and what is wanted: `psgd.checkpoint.requests.SAVE`
+        self._checkpoints = 0  # so far
         self._began = time.perf_counter()
         self._computed_s = 0.0  # before the cut that the run goes on from
 
     def start(self) -> None:
-        """See `Worker`."""
-        if self._restored:
+        if self._resumed:
             self._pull()
             self._began = time.perf_counter() - self.waited_s - self._computed_s
             return
@@ -56,15 +49,20 @@ class PushPullWorker:
         fields = (self._pushes, self._pushes, 0, 0, self._drawn, 0, 0.0, 0.0)
         self.version = self._transport.exchange(MessageKind.PULL, fields, False).version
 
-    def overlap(self, samples: int) -> None:
-        """See `Worker`."""
-
     def step(self, samples: int, loss: float) -> None:
-        """See `Worker`."""
         start = time.perf_counter()
         self._drawn += samples
         self._pushes += 1
-        fields = (self._pushes, self._pushes - 1, self.version, samples, self._drawn, 0, loss, ASK * self._asked)
+        fields = (
+            self._pushes,
+            self._pushes - 1,
+            self.version,
+            samples,
+            self._drawn,
+            0,
+            loss,
+            ASK * self.checkpoint.request,
+        )
         self._hear(self._transport.exchange(_PUSH, fields, samples > 0))
         self.waited_s += time.perf_counter() - start
 
@@ -73,31 +71,23 @@ class PushPullWorker:
         self.version = answer.version
         told = self._transport.told
         self.stop = told % RELAY != 0
-        self.saving = answer.push > self._cuts
-        if self.saving:
-            self._cuts, self.cut, self.leaving = answer.push, answer.clock, told % RELAY >= LEAVE
-            if self.leaving or self._asked < SAVE_AND_STOP:
-                self._asked = 0
+        checkpoint = self.checkpoint
+        checkpoint.reached = answer.push > self._checkpoints
+        if checkpoint.reached:
+            self._checkpoints, checkpoint.step, checkpoint.stopping = answer.push, answer.clock, told % RELAY >= LEAVE
+            if checkpoint.stopping or checkpoint.request < SAVE_AND_STOP:
+                checkpoint.request = 0
         elif told >= RELAY:
-            self._asked = max(self._asked, min(SAVE_AND_STOP, told // RELAY))
-
-    def ask_save(self, stop: bool) -> None:
-        """See `Worker`."""
-        self._asked = max(self._asked, SAVE_AND_STOP if stop else SAVE)
-
-    def save_every(self, steps: int) -> None:
-        """See `Worker`. It is the servers who count (`psgd.server.checkpoint_points`)."""
+            checkpoint.request = max(checkpoint.request, min(SAVE_AND_STOP, told // RELAY))
 
     def state(self) -> State:
-        """See `Worker`."""
         computed = time.perf_counter() - self._began - self.waited_s
         counts = {"pushes": self._pushes, "drawn": self._drawn, "waited_s": self.waited_s, "computed_s": computed}
         sent = {"bytes_sent": self._transport.bytes_sent, "bytes_received": self._transport.bytes_received}
         return State({}, {**counts, **sent})
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Worker`."""
-        self._restored = True
+        self._resumed = True
         log = others[0].facts["log"]
         if state is not None:
             told = state.facts
@@ -110,12 +100,10 @@ class PushPullWorker:
         return []
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Worker`."""
         fields = (self._pushes, self._pushes, self.version, 0, self._drawn, 0, accuracy, loss)
         self._transport.tell(MessageKind.REPORT, fields, servers=1)
 
     def finish(self) -> None:
-        """See `Worker`."""
         computed = time.perf_counter() - self._began - self.waited_s
         fields = (self._pushes, self._pushes, self.version, 0, self._drawn, 0, self.waited_s, computed)
         self.version = self._transport.exchange(MessageKind.DONE, fields, False).version
