@@ -58,8 +58,8 @@ _INJECT = (
 _SAVE = "Write the final weights here: .npz for NumPy, .pt for PyTorch."
 KINDS: dict[str, OptionKind] = {
     "dataset": OptionKind(str, bool, "a name or a path", "digits, fashion-mnist, or a path: IDX, .npz, .npy."),
-    "model": _one_of(("softmax", "mlp", "cnn"), "Network."),
-    "hidden": _whole(1, "mlp, cnn: units of the hidden layer."),
+    "model": _one_of(("softmax", "mlp", "cnn", "resmlp"), "Network."),
+    "hidden": _whole(1, "mlp, cnn, resmlp: units of the hidden layer."),
     "strategy": _one_of(
         ("sync", "async", "softsync", "ssp", *SERVERLESS), "When gradients are applied and workers go on."
     ),
@@ -359,7 +359,7 @@ def check_here(config: TrainConfig) -> None:
     from psgd.data import load
 
     dataset = load(config.dataset)
-    if config.model == "cnn":
+    if config.model in ("cnn", "resmlp"):
         from psgd.nn.models import build as build_model
 
         build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)

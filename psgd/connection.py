@@ -35,6 +35,7 @@ from psgd.server.serve import serve
 from psgd.server.server_transport import MpiServerTransport
 from psgd.server.shard import Shard
 from psgd.server.worker_transport import MpiWorkerTransport
+from psgd.worker.accumulate import AccumulatingWorker
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 from psgd.worker.local import LocalWorker
@@ -73,6 +74,7 @@ class Connection:
         compression: Compression | None = None,
         saver: Saver | None = None,
         staged: bool = False,
+        accumulate: int = 1,
     ) -> None:
         self.mesh = mesh
         self._far: Vector | None = None  # the caller's, on a GPU, where the strategy works on the host
@@ -80,6 +82,7 @@ class Connection:
             from psgd.worker.staged import host_copy
 
             self._far, params = params, host_copy(params)
+        self._accumulate = accumulate
         self.leaving = False
         self._saver = saver or Saver(Plan(), mesh, metrics)
         self._params = params
@@ -108,6 +111,7 @@ class Connection:
             metrics=metrics,
             compression=compression,
             collectives=Communicator,
+            accumulate=accumulate,
         )
 
     @property
@@ -307,6 +311,8 @@ class Connection:
             from psgd.worker.staged import Staged
 
             client = Staged(client, self._far)
+        if self._accumulate > 1 and not client.accumulates:
+            client = AccumulatingWorker(client, self._accumulate)
         self._client, client.checkpoint.on_reached = client, partial(self._save, client)
         client.checkpoint.every = saver.every
         if saver.found is not None:

@@ -31,6 +31,7 @@ from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.record_replay import Recorder, Replay, load
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
+from psgd.worker import accumulate as accumulation
 
 Vector = NDArray[np.floating]
 
@@ -117,7 +118,8 @@ def connect(
         run: what a run that goes on must have in common besides, as JSON can say it.
         layout: names and shapes in `params`, for who reads the checkpoints.
         wish: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
-        **options: the strategy's own.
+        **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients
+            make one update, as one step on all their samples would (docs/strategies.md).
 
     Raises:
         UsageError: a wrong argument on some rank; the same error on all ranks.
@@ -128,6 +130,7 @@ def connect(
         raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
     vector, complaint = _checked(params)
     size = comm.Get_size()
+    accumulate = 1
     count, segment = (1 if size > 1 and not strategies.serverless(strategy) else 0), 0
     signature: dict[str, Any] = {}
     compression = None
@@ -148,7 +151,10 @@ def connect(
                 raise UsageError(f"servers: strategy {strategy} has none, expected 0, got {count}")
         schedule = lr if callable(lr) else constant(real_number("lr", lr, above=0.0))
         chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
-        decide = strategies.create(strategy, size - count, list(inspect.signature(connect).parameters), **options)
+        accumulate = accumulation.steps_of(options)
+        own = {name: value for name, value in options.items() if name != "accumulate"}
+        known = [*inspect.signature(connect).parameters, "accumulate"]
+        decide = strategies.create(strategy, size - count, known, **own)
         if reduction not in ("mean", "sum"):
             raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
         clip = real_number("clip_norm", clip_norm)
@@ -213,6 +219,7 @@ def connect(
         compression if size > 1 else None,
         Saver(plan, mesh, metrics, wish),
         staged=on_device(vector) and size > 1 and (compression is not None or strategy not in strategies.ON_DEVICE),
+        accumulate=accumulate,
     )
 
 
