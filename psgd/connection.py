@@ -35,7 +35,7 @@ from psgd.server.serve import serve
 from psgd.server.server_transport import MpiServerTransport
 from psgd.server.shard import Shard
 from psgd.server.worker_transport import MpiWorkerTransport
-from psgd.worker.accumulate import AccumulatingWorker
+from psgd.worker.accumulation import AccumulatingWorker
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 from psgd.worker.local import LocalWorker

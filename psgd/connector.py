@@ -31,7 +31,7 @@ from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.record_replay import Recorder, Replay, load
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
-from psgd.worker import accumulate as accumulation
+from psgd.worker import accumulation
 
 Vector = NDArray[np.floating]
 

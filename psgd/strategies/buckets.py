@@ -2,7 +2,7 @@
 
 Every worker adds samples * gradient, over one step or several, and the sum over the workers follows. A bucket is
 all-reduced as soon as its part of the gradient is final, in the order in which backward makes them: from the vector's
-end to its start.
+end to its start. Each has a persistent call, bound to its memory once; a step only starts it.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import on_device, registered
-from psgd.worker.collectives import Collectives, Pending
+from psgd.worker.collectives import Collectives
 
 Vector = NDArray[np.floating]
 
@@ -42,7 +42,7 @@ class Buckets:
     """
 
     def __init__(self, comm: Collectives, like: Vector, steps: int) -> None:
-        self._comm, self._steps = comm, steps
+        self._steps = steps
         self.unit = 1
         self.sum = registered(comm, like)
         self.grads: Vector = self.sum if steps == 1 else np.zeros_like(like)
@@ -51,8 +51,9 @@ class Buckets:
         align = max(1, ALIGN_BYTES // like.dtype.itemsize)
         ranges = split(like.size, count, align) if self.overlaps else [range(like.size)]
         self._buckets = [(r.start, self.sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in reversed(ranges)]
-        self._requests: list[Pending] = []
+        self._calls = [comm.Allreduce_init(MPI.IN_PLACE, part) for _, part, _ in self._buckets]
         self._weighed = 0  # buckets that have this step's gradient
+        self._launched = 0  # buckets whose reduction was started
         self._announced = 0  # samples of the gradient that is on its way through `overlap`
         self._final = 0  # the gradient's elements from here on are final
         self._added = self._samples = 0  # steps and samples in the sum, before this step
@@ -61,8 +62,9 @@ class Buckets:
         kernels.add_weighted(none, none, 1.0)
 
     def compile(self) -> None:
-        """Makes a call on zeros, so that no step waits for what compiles at the first one. Collective, blocks."""
-        self._comm.Allreduce(MPI.IN_PLACE, self.sum)
+        """Makes each call on zeros, so that no step waits for what compiles at the first one. Collective, blocks."""
+        for call in self._calls:
+            call.run()
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         """Announces a gradient of so many samples.
@@ -117,13 +119,13 @@ class Buckets:
 
     def wait(self) -> None:
         """Returns when all that was launched is reduced. Blocks."""
-        for request in self._requests:
-            request.Wait()
-        self._requests.clear()
+        for call in self._calls[: self._launched]:
+            call.Wait()
+        self._launched = 0
 
     def reduce(self) -> None:
         """Reduces the sum, where buckets do not overlap. Collective, blocks."""
-        self._comm.Allreduce(MPI.IN_PLACE, self.sum)
+        self._calls[0].run()
 
     def clear(self) -> None:
         """The sum has been used: the next step begins another."""
@@ -145,9 +147,10 @@ class Buckets:
             np.multiply(into, into.dtype.type(weight), out=into)
 
     def _launch(self, samples: int) -> None:
-        part = self._buckets[self._weighed][1]
+        call = self._calls[self._weighed]
         self._weigh(samples)
-        self._requests.append(self._comm.Iallreduce(MPI.IN_PLACE, part))
+        call.Start()
+        self._launched += 1
 
 
 def _all_have_threads(comm: Collectives) -> bool:

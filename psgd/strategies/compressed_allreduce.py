@@ -15,7 +15,7 @@ from psgd.checkpoint.state import State
 from psgd.collectives.compressed import CompressedAllreduce
 from psgd.compression import residuals
 from psgd.compression.options import BeforeEncoding, Compression
-from psgd.worker.accumulate import GradientSum
+from psgd.worker.accumulation import GradientSum
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.lockstep import LockstepWorker
@@ -42,8 +42,8 @@ class CompressedAllreduceWorker(LockstepWorker):
         self._compression = compression
         self.reduce = CompressedAllreduce(cast(Any, comm), compression.codec(size, dtype))
         self._before = BeforeEncoding(compression, size, dtype, optimizer.clip_norm, context.mesh.workers)
-        several = context.accumulate > 1
-        self._gradient = GradientSum(np.zeros_like(self.grads) if several else self.grads, context.accumulate)
+        into = np.zeros_like(self.grads) if context.accumulate > 1 else self.grads
+        self._gradient = GradientSum(into, context.accumulate, divide=False)  # the bits of resumed runs stay
         self._update: Vector = np.zeros(size, dtype)
         self._applied = 0
         self._shares = 1.0  # workers of a resumed run for each that there is now

@@ -7,11 +7,17 @@ from mpi4py import MPI
 from psgd.kernels.array import Array
 
 
-class Pending(Protocol):
-    """A call that may still be under way."""
+class Persistent(Protocol):
+    """A call that is bound to its buffers, to be started often (`psgd.collectives.fastpath.persistent.Prequest`)."""
+
+    def Start(self) -> None:
+        """Starts it. Does not block."""
 
     def Wait(self) -> object:
         """Returns once it has ended. Blocks."""
+
+    def run(self) -> None:
+        """Starts it and waits."""
 
 
 class Collectives(Protocol):
@@ -30,9 +36,11 @@ class Collectives(Protocol):
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM) -> None: ...
 
-    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str = MPI.SUM) -> Pending: ...
+    def Allreduce_init(self, sendbuf: Any, recvbuf: Any) -> Persistent: ...
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None: ...
+
+    def Allgather_init(self, sendbuf: Any, recvbuf: Any) -> Persistent: ...
 
     def Bcast(self, buf: Any, root: int = 0) -> None: ...
 

@@ -23,7 +23,7 @@ class StatusRounds:
     """One worker's part.
 
     Args:
-        comm: the workers.
+        comm: the workers. Collective over it, blocks.
         metrics: counters; filled on worker 0.
         votes: this worker's requests for checkpoints, passed on with each round; None has none.
 
@@ -51,7 +51,7 @@ class StatusRounds:
         self._comm, self._metrics = comm, metrics
         self._mine = np.zeros(_WORDS)
         self._all = np.zeros((comm.size, _WORDS))
-        self._flat = self._all.reshape(-1)
+        self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
         self._noted = self._noted_pushes = 0
         self._loss_sum = 0.0
@@ -118,7 +118,7 @@ class StatusRounds:
         stop = self._metrics.stop + 2 * self._votes.take_request()
         counts = noted, self._loss_sum, self._noted_pushes, stop, done, waited, computed, self._held
         self._mine[:] = (*counts, report is not None, accuracy, test_loss)
-        self._comm.Allgather(self._mine, self._flat)
+        self._gather.run()
         ended = time.perf_counter()
         self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         self.forget()

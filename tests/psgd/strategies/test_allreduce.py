@@ -219,13 +219,13 @@ def test_buckets_are_reduced_while_backward_goes_on(comm):
         on_ready = ps.overlap(4)
         on_ready(range(n - 10_000, n))
         client = ps._client
-        assert not client._buckets._requests
+        assert not client._buckets._launched
         on_ready(range(n - 20_000, n - 10_000))
-        assert len(client._buckets._requests) == 1
-        client._buckets._requests[0].Wait()
+        assert client._buckets._launched == 1
+        client._buckets._calls[0].Wait()
         assert np.all(ps.grads[-13_000:] == 4 * 3) and np.all(ps.grads[: n - 20_000] == comm.rank + 1)
         on_ready(range(n - 20_000))
-        assert len(client._buckets._requests) == 3
+        assert client._buckets._launched == 3
         ps.step(4)
     np.testing.assert_array_equal(params, -1.5)
 

@@ -34,10 +34,12 @@ class GradientSum:
     Args:
         into: where it is made; the caller's. With one step it is the gradient itself, and nothing is added.
         steps: that make one.
+        divide: divide by the samples, so that the mean is rounded as the gradient of the whole batch; else multiply by
+            1 / samples, which differs in the last bit unless they are a power of two.
     """
 
-    def __init__(self, into: Vector, steps: int) -> None:
-        self._into, self._steps = into, steps
+    def __init__(self, into: Vector, steps: int, divide: bool = True) -> None:
+        self._into, self._steps, self._divide = into, steps, divide
         self._added = self._samples = 0
         none = into[:0]
         kernels.weigh(none, none, 1.0)
@@ -58,15 +60,16 @@ class GradientSum:
         return self._added == self._steps
 
     def take(self) -> tuple[Vector, int]:
-        """The mean gradient of what was added, and the samples behind it, or zeros and 0; the next sum begins.
-
-        A quotient of sums, and no product with 1 / samples, so that it is rounded as the gradient of the whole batch.
-        """
+        """The mean gradient of what was added, and the samples behind it, or zeros and 0; the next sum begins."""
         samples, self._added, self._samples = self._samples, 0, 0
         if not samples:
             self._into.fill(0)
         elif self._steps > 1:
-            array_module(self._into).divide(self._into, self._into.dtype.type(samples), out=self._into)
+            arrays, kind = array_module(self._into), self._into.dtype.type
+            if self._divide:
+                arrays.divide(self._into, kind(samples), out=self._into)
+            else:
+                arrays.multiply(self._into, kind(1 / samples), out=self._into)
         return self._into, samples
 
 
