@@ -53,8 +53,8 @@ def exchange(node: int, state: int, call: int, spins: int) -> int:
     piece = layout.EXCHANGE_BYTES // item
     rounds = (total + piece - 1) // piece
     i, turn = word(state, layout.POSITION), word(state, layout.TURN)
-    # Round i puts piece i and combines piece i - 1: a rank copies while it would wait for the others' pieces. No rank can
-    # be two rounds ahead, so a slot that is used again, many rounds later, has been read by all.
+    # Round i puts piece i and combines piece i - 1: a rank copies while it would wait for the others' pieces. No rank
+    # can be two rounds ahead, so a slot that is used again, many rounds later, has been read by all.
     while i <= rounds:
         if i > 0 and not all_reached(node, state, word(state, layout.STEP), spins):
             put(state, layout.POSITION, i)
