@@ -13,12 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
+from psgd.compression import catalog
 from psgd.compression import options as compressions
 from psgd.connection import Connection
 from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.layout import Layout
+from psgd.optim import catalog as optim
 from psgd.optim import rules, staleness
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule, constant
@@ -26,11 +28,12 @@ from psgd.runtime import placement as placements
 from psgd.runtime.agreement import agree
 from psgd.runtime.device_vectors import on_device
 from psgd.runtime.mesh import Mesh
-from psgd.runtime.validation import real_number, whole_number
+from psgd.runtime.validation import whole_number
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.record_replay import Recorder, Replay, load
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
+from psgd.strategies import requirements
 
 Vector = NDArray[np.floating]
 
@@ -84,7 +87,7 @@ def connect(
         params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
             place by `step` and owned by the caller; do not write to it inside the block. Of NumPy, or on workers of
             CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md).
-        strategy: a name in `psgd.strategies.NAMES`.
+        strategy: a name in `psgd.strategies.STRATEGIES`.
         servers: how many ranks serve; None is 1, or 0 on a single rank and for strategies that have none.
         placement: which ranks serve: `dedicated`, the first ones; `spread`, one a node in turn; `colocated`, evenly
             among the workers; `auto`, dedicated on one node and spread on several; or the ranks themselves. Server 0 is
@@ -128,7 +131,7 @@ def connect(
         raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
     vector, complaint = _checked(params)
     size = comm.Get_size()
-    count, segment = (1 if size > 1 and not strategies.serverless(strategy) else 0), 0
+    count, segment, served = strategies.default_servers(strategy, size), 0, True
     signature: dict[str, Any] = {}
     compression = None
     plan = Plan(
@@ -144,28 +147,28 @@ def connect(
         plan.check()
         if servers is not None:
             count = whole_number("servers", servers)
-            if count and strategies.serverless(strategy):
-                raise UsageError(f"servers: strategy {strategy} has none, expected 0, got {count}")
-        schedule = lr if callable(lr) else constant(real_number("lr", lr, above=0.0))
+        asked_options = {
+            "servers": servers,
+            "staleness_lr": staleness_lr,
+            "record": record,
+            "replay": replay,
+            "compress": compress,
+            "density": density,
+            "compress_warmup": compress_warmup,
+            "compress_sync": compress_sync,
+        }
+        requirements.check(strategy, asked_options, options)
+        served = strategies.find(strategy).servers
+        schedule = lr if callable(lr) else constant(optim.LR.check("lr", lr))
         chosen = rule if isinstance(rule, Rule) else rules.create(rule, momentum, weight_decay)
         decide = strategies.create(strategy, size - count, list(inspect.signature(connect).parameters), **options)
-        if reduction not in ("mean", "sum"):
-            raise UsageError(f"reduction: expected 'mean' or 'sum', got {reduction!r}")
-        clip = real_number("clip_norm", clip_norm)
+        optim.REDUCTION.check("reduction", reduction)
+        clip = optim.CLIP_NORM.check("clip_norm", clip_norm)
         scale = staleness.create(staleness_lr)
-        if compress is None and strategy == "decentralized" and options.get("peers") != "pairs":
-            compress = "threshold"
-        if compress is None and (density is not None or compress_warmup or compress_sync):
-            raise UsageError(
-                "density, compress_warmup, compress_sync: expected compress=threshold, onebit or topk with it"
-            )
-        share = compressions.DENSITY if density is None else density
+        if compress is None:
+            compress = strategies.find(strategy).default_codec(options)
+        share = catalog.DENSITY.default if density is None else density
         compression = compressions.create(compress, share, compress_warmup, compress_sync, chosen)
-        if compression is not None and strategy not in strategies.COMPRESSIBLE:
-            able = ", ".join(strategies.COMPRESSIBLE)
-            raise UsageError(f"compress: strategy {strategy} averages parameters, expected one of {able}")
-        if strategies.serverless(strategy) and (scale or record or replay):
-            raise UsageError(f"staleness_lr, record, replay: strategy {strategy} has no servers to do that")
         if metrics is not None and len(metrics.pushes) != size - count:
             raise UsageError(f"metrics: expected RunMetrics for {size - count} workers, got {len(metrics.pushes)}")
         segment = segment_bytes_for(vector.nbytes // max(1, count), segment_bytes)
@@ -195,10 +198,10 @@ def connect(
         complaint = complaint or text
     agree(comm, "psgd.connect", signature, complaint)
     prepare(comm, plan)
-    if not strategies.serverless(strategy):
+    if served:
         decide = _ordered(decide, record, replay, signature, comm, plan)
     metrics = metrics or RunMetrics(size - count)
-    mesh = Mesh(comm, count, strategies.serverless(strategy), placements.agree(comm, count, placement))
+    mesh = Mesh(comm, count, not served, placements.agree(comm, count, placement))
     return Connection(
         mesh,
         vector,
@@ -212,7 +215,7 @@ def connect(
         scale,
         compression if size > 1 else None,
         Saver(plan, mesh, metrics, wish),
-        staged=on_device(vector) and size > 1 and (compression is not None or strategy not in strategies.ON_DEVICE),
+        staged=on_device(vector) and size > 1 and (compression is not None or not strategies.find(strategy).on_device),
     )
 
 

@@ -1,7 +1,6 @@
 """One rank's part of `psgd train`: data, model, connection, loop, result."""
 
 import time
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from psgd.backend.interface import Backend
 from psgd.checkpoint import final_weights
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import say
-from psgd.config import STRATEGY_OPTIONS, TrainConfig
+from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
 from psgd.data import Dataset, load
@@ -72,8 +71,9 @@ def run(
         AgreedUsageError: wrong options or data, on all ranks alike.
         UsageError: data that this rank alone cannot read.
     """
-    serverless = strategies.serverless(config.strategy)
-    servers = (1 if comm.Get_size() > 1 and not serverless else 0) if config.servers is None else config.servers
+    servers = config.servers
+    if servers is None:
+        servers = strategies.default_servers(config.strategy, comm.Get_size())
     workers = comm.Get_size() - servers
     serving = placement.agree(comm, servers, config.placement)
     serves = comm.Get_rank() in serving
@@ -85,7 +85,7 @@ def run(
     samples = facts["samples"]
     model = models.build(config.model, tuple(facts["shape"]), facts["classes"], hidden=config.hidden)
     with EventLog(config.log if comm.Get_rank() == 0 else None, append=config.resume) as journal:
-        journal.write("start", **asdict(config) | {"workers": workers, "servers": servers, "samples": samples})
+        journal.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
         metrics = RunMetrics(
             workers,
             _teller(journal, on_progress),
@@ -195,11 +195,7 @@ def schedule(config: TrainConfig, samples: int, workers: int) -> Schedule:
 
 def _strategy_options(config: TrainConfig, samples: int) -> dict[str, Any]:
     """The strategy's own options that were given; epochs become samples."""
-    names = STRATEGY_OPTIONS.get(config.strategy, ())
-    given = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
-    if "local_from" in given:
-        given["local_from"] *= samples
-    return given
+    return {name: value * samples if name == "local_from" else value for name, value in config.own.items()}
 
 
 def _open(
