@@ -183,7 +183,7 @@ def check_here(config: TrainConfig) -> None:
     from psgd.data import load
 
     dataset = load(config.dataset)
-    if config.model == "cnn":
+    if config.model in ("cnn", "resmlp"):
         from psgd.nn.models import build as build_model
 
         build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)

@@ -15,7 +15,7 @@ from psgd.runtime import choices
 from psgd.runtime.option import Option, above_zero, from_zero, one_of, path, switch, whole
 from psgd.strategies import catalog as strategies
 
-_MODELS = ("softmax", "mlp", "cnn")
+_MODELS = ("softmax", "mlp", "cnn", "resmlp")
 _INJECT = (
     "Trouble on purpose, commas between or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "
     "stop:RANK@STEP:S, raise:RANK@STEP, nan:RANK@STEP; RANK is a worker's index, or s0 for server 0."
@@ -40,7 +40,7 @@ class TrainConfig:
         metavar="NAME|PATH",
     ).field()
     model: str = one_of(_MODELS, "mlp", "Network.").field()
-    hidden: int = whole(1, 256, "mlp, cnn: units of the hidden layer.").field()
+    hidden: int = whole(1, 256, "mlp, cnn, resmlp: units of the hidden layer.").field()
     strategy: str = one_of(strategies.STRATEGIES, "sync", "When gradients are applied and workers continue.").field()
     workers: int | None = whole(
         1, None, "Ranks that compute gradients.", shown="2; under mpirun or srun the others"

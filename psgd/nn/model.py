@@ -8,9 +8,8 @@ import numpy as np
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.kernels.layers.loss import softmax_cross_entropy
-from psgd.nn.context import Context
 from psgd.nn.layer import Layer
-from psgd.nn.stage import OnReady, Stage
+from psgd.nn.stage import Context, OnReady, Stage
 
 LossOf = Callable[[Array, Array, float], tuple[float, int]]
 """A loss: turns logits, (n, classes), into `scale` x the gradient of the loss summed over the samples, in place.

@@ -13,9 +13,8 @@ from psgd.nn.maxpool import MaxPool
 from psgd.nn.meanpool import MeanPool
 from psgd.nn.model import Model
 from psgd.nn.relu import ReLU
-from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens
+from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
 from psgd.nn.residual import Residual
-from psgd.nn.transpose import Transpose
 
 NAMES = ("softmax", "mlp", "cnn", "resmlp")
 _BLOCKS = 2

@@ -5,7 +5,7 @@ from typing import Any
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
-from psgd.nn import chain
+from psgd.nn import sequential
 from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 
 
@@ -43,27 +43,27 @@ class Residual(Layer[ResidualState]):
 
     def output_shape(self, shape: Shape) -> Shape:
         """Returns `shape`, which the layers must keep."""
-        _, output = chain.fit(self.layers, shape)
+        _, output = sequential.fit(self.layers, shape)
         if output != shape or not self.layers:
             raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these make {output} of it")
         return shape
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
         """Returns the parameters of all layers, in order."""
-        steps, _ = chain.fit(self.layers, shape)
+        steps, _ = sequential.fit(self.layers, shape)
         return tuple(spec for step in steps for spec in step.specs)
 
     def allocate(self, room: Room) -> ResidualState:
         """Makes the layers' states, the output and the input's gradient."""
-        steps, _ = chain.fit(self.layers, room.shape)
+        steps, _ = sequential.fit(self.layers, room.shape)
         branch: list[tuple[Layer[Any], Any, slice]] = []
         start = 0
-        for step, state in zip(steps, chain.allocate(steps, room), strict=True):
+        for step, state in zip(steps, sequential.allocate(steps, room), strict=True):
             stop = start + len(step.specs)
             branch.append((step.layer, state, slice(start, stop)))
             start = stop
         dx = room.empty(*room.shape) if room.wants_dx else None
-        first = 0 if room.wants_dx else chain.first_with_parameters(steps)
+        first = 0 if room.wants_dx else sequential.first_with_parameters(steps)
         return ResidualState(branch, branch[first:][::-1], room.empty(*room.shape), dx)
 
     def forward(self, state: ResidualState, x: Array, params: Arrays) -> Array:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,39 @@ import numpy.typing as npt
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
-from psgd.nn import chain
-from psgd.nn.context import Context
+from psgd.nn import sequential
 from psgd.nn.layer import Arrays, Layer, Room
 from psgd.nn.layout import Layout
 from psgd.runtime.rng import generator
 
 OnReady = Callable[[range], None]
+
+
+@dataclass(eq=False)
+class Context:
+    """What one forward and backward pass writes besides gradients: buffers for up to `batch` samples.
+
+    `Stage.context` makes it, and several may be alive at once: one for each microbatch.
+
+    Attributes:
+        batch: most samples of one pass.
+        xp: `numpy` or `cupy`, where the buffers are.
+        owner: the stage that made it; no other may use it.
+        states: one for each layer.
+        wants_dx: whether backward returns the first layer's input gradient.
+        output: of the forward pass that waits for its backward pass; None when none does.
+        labels: int64 buffer on the device, where the owner is a model.
+        dlogits: where the loss writes its gradient; None: over the logits.
+    """
+
+    batch: int
+    xp: Any
+    owner: Any
+    states: list[Any]
+    wants_dx: bool
+    output: Array = None
+    labels: Array = None
+    dlogits: Array = None
 
 
 class Stage:
@@ -43,8 +70,8 @@ class Stage:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise UsageError(f"model: dtype is float32 or float64, got {self.dtype}")
-        self._steps, self.output_shape = chain.fit(self.layers, self.input_shape)
-        self._first = chain.first_with_parameters(self._steps)
+        self._steps, self.output_shape = sequential.fit(self.layers, self.input_shape)
+        self._first = sequential.first_with_parameters(self._steps)
         self.layout = Layout([(spec.name, spec.shape) for step in self._steps for spec in step.specs])
         self._ranges = self._ready_ranges()
         self._xp: Any = None
@@ -119,7 +146,7 @@ class Stage:
         if batch < 1:
             raise UsageError(f"context: batch is at least 1, got {batch}")
         xp = self._xp or np
-        states = chain.allocate(self._steps, Room(xp, batch, self.dtype, self.input_shape, wants_dx))
+        states = sequential.allocate(self._steps, Room(xp, batch, self.dtype, self.input_shape, wants_dx))
         return Context(batch, xp, self, states, wants_dx)
 
     def forward(self, ctx: Context, x: Array) -> Array:

@@ -122,7 +122,7 @@ def test_every_option_that_can_be_wrong_is_tested():
         ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
         ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
         ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
-        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, got ['mlp']"),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp, got ['mlp']"),
         ("log = 3", "log in FILE: expected a file's path, got 3"),
         ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
         ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
@@ -272,3 +272,17 @@ def test_a_cnn_needs_images(tmp_path):
     options.check_here(TrainConfig(dataset=str(file)))
     with pytest.raises(UsageError, match="cnn"):
         options.check_here(TrainConfig(dataset=str(file), model="cnn"))
+
+
+def test_a_resmlp_needs_images_or_tokens(tmp_path):
+    import numpy as np
+
+    for shape, fits in (((5,), False), ((3, 5), True), ((1, 4, 5), True)):
+        file = tmp_path / f"{len(shape)}.npz"
+        np.savez(file, x=np.ones((12, *shape), np.float32), y=np.arange(12) % 2)
+        config = TrainConfig(dataset=str(file), model="resmlp")
+        if fits:
+            options.check_here(config)
+        else:
+            with pytest.raises(UsageError, match=r"resmlp needs images .* or samples \(tokens, features\)"):
+                options.check_here(config)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from psgd.kernels.array import Array
+from psgd.kernels.device.column_sum import column_sum
 from psgd.kernels.device.each import each
-from psgd.kernels.device.sums import column_sum
 
 _SOURCE = r"""
 constexpr int W = 16 / sizeof(T);

@@ -2,7 +2,7 @@
 
 from psgd.kernels.array import Array
 from psgd.kernels.device import blas
-from psgd.kernels.device.sums import column_sum, scratch
+from psgd.kernels.device.column_sum import column_sum, scratch
 
 _ROWS = 128
 """A product over rows is cut in two for as long as a part has more of them."""

@@ -1,7 +1,8 @@
 """psgd's models as PyTorch modules: the same layers with the same initial parameters."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,10 +11,13 @@ from torch import nn
 from psgd.kernels.errors import UsageError
 from psgd.nn import models
 from psgd.nn.conv2d import Conv2D
+from psgd.nn.layer import Layer
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
+from psgd.nn.meanpool import MeanPool
 from psgd.nn.relu import ReLU
-from psgd.nn.reshape import ChannelsLast, Flatten
+from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
+from psgd.nn.residual import Residual
 
 
 def build(name: str, input_shape: Sequence[int], classes: int, seed: int) -> nn.Module:
@@ -36,6 +40,9 @@ def build(name: str, input_shape: Sequence[int], classes: int, seed: int) -> nn.
         elif isinstance(layer, Flatten):
             flat_from = shape
             modules.append(nn.Flatten())
+        elif isinstance(layer, RowTokens):
+            channels_last = False
+            modules.append(_Call(lambda x: x.permute(0, 2, 3, 1).flatten(2)))
         elif isinstance(layer, ReLU):
             modules.append(nn.ReLU())
         elif isinstance(layer, MaxPool):
@@ -44,20 +51,46 @@ def build(name: str, input_shape: Sequence[int], classes: int, seed: int) -> nn.
             weight = np.transpose(next(views), (3, 2, 0, 1))
             conv = nn.Conv2d(*weight.shape[1::-1], layer.size, layer.stride, layer.padding)
             modules.append(_filled(conv, weight, next(views)))
-        elif isinstance(layer, Linear):
+        elif isinstance(layer, Linear) and channels_last and len(flat_from) == 3:
             weight = next(views)
-            if channels_last and len(flat_from) == 3:
-                weight = weight.reshape(*flat_from, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
-                channels_last = False
-            linear = nn.Linear(*weight.shape)
-            modules.append(_filled(linear, weight.T, next(views)))
-            if layer.relu:
-                modules.append(nn.ReLU())
+            weight = weight.reshape(*flat_from, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
+            channels_last = False
+            modules += _linear(layer, weight, next(views))
         else:
-            raise UsageError(f"bench train: no PyTorch counterpart of the layer {layer} of model {name}")
+            modules += _on_tokens(layer, views, name)
         shape = layer.output_shape(shape)
     assert math.prod(shape) == classes
     return nn.Sequential(*modules)
+
+
+def _on_tokens(layer: Layer[Any], views: Iterator[np.ndarray], name: str) -> list[nn.Module]:
+    """A layer on flat samples or tokens, whose order is the same here and there."""
+    if isinstance(layer, Linear):
+        return _linear(layer, next(views), next(views))
+    if isinstance(layer, Transpose):
+        return [_Call(lambda x: x.transpose(1, 2))]
+    if isinstance(layer, MeanPool):
+        return [_Call(lambda x: x.mean(1))]
+    if isinstance(layer, Residual):
+        branch = nn.Sequential(*(module for inner in layer.layers for module in _on_tokens(inner, views, name)))
+        return [_Call(lambda x: x + branch(x), branch)]
+    raise UsageError(f"bench train: no PyTorch counterpart of the layer {layer} of model {name}")
+
+
+class _Call(nn.Module):  # type: ignore[misc,unused-ignore]
+    """A function of one array as a module, with the module that it uses."""
+
+    def __init__(self, function: Callable[[Any], Any], inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.function, self.inner = function, inner
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def _linear(layer: Linear, weight: np.ndarray, bias: np.ndarray) -> list[nn.Module]:
+    linear = _filled(nn.Linear(*weight.shape), weight.T, bias)
+    return [linear, nn.ReLU()] if layer.relu else [linear]
 
 
 def _filled(module: nn.Conv2d | nn.Linear, weight: np.ndarray, bias: np.ndarray) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Max pooling on the host and on a GPU, against the definition."""
+"""Max pooling and the mean over tokens on the host and on a GPU, against the definition."""
 
 import numpy as np
 import pytest
@@ -35,3 +35,25 @@ def test_maximum_and_its_first_place(forward, backward, height, width, size, tie
     dx[:, :, y.shape[2] * size :] = 0
     backward(dy, winner, dx, size)
     np.testing.assert_array_equal(dx, expected)
+
+
+@pytest.mark.parametrize("form", [pooling.mean_pool, on_gpu(pooling.mean_pool)])
+@pytest.mark.parametrize("shape", [(3, 7, 5), (1, 1, 1), (2, 300, 33)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mean_in_order(form, shape, dtype):
+    x = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+    y = np.full((shape[0], shape[2]), np.nan, dtype)
+    form(x, y)
+    total = x[:, 0].copy()
+    for token in range(1, shape[1]):
+        total += x[:, token]
+    np.testing.assert_array_equal(y, total / dtype(shape[1]))
+
+
+@pytest.mark.parametrize("form", [pooling.mean_pool_backward, on_gpu(pooling.mean_pool_backward)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_each_token_has_an_equal_share(form, dtype):
+    dy = np.random.default_rng(1).standard_normal((3, 5)).astype(dtype)
+    dx = np.full((3, 7, 5), np.nan, dtype)
+    form(dy, dx)
+    np.testing.assert_array_equal(dx, np.broadcast_to(dy[:, None] / dtype(7), dx.shape))

@@ -14,7 +14,7 @@ BATCH = 16
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
+@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn", "resmlp"])
 def test_many_steps_are_the_hosts(name, keep):
     xp = cupy()
     from psgd.backend.cuda import CudaBackend

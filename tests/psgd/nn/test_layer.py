@@ -10,9 +10,8 @@ from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
 from psgd.nn.meanpool import MeanPool
 from psgd.nn.relu import ReLU
-from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens
+from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
 from psgd.nn.residual import Residual
-from psgd.nn.transpose import Transpose
 
 CASES = [
     (Linear(5), (7,)),

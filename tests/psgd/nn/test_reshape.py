@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from harness.layers import Run
 
-from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens
+from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
 
 
 @pytest.mark.parametrize(("layer", "shape"), [(Flatten(), (5, 3, 2)), (RowTokens(), (4, 5, 3))], ids=str)
@@ -27,4 +27,12 @@ def test_channels_last_and_back(channels):
     y = run.layer.forward(run.state, run.x, ())
     np.testing.assert_array_equal(y, np.moveaxis(run.x, 1, 3))
     assert y.flags.c_contiguous
+    np.testing.assert_array_equal(run.layer.backward(run.state, y.copy(), (), ()), run.x)
+
+
+def test_tokens_and_features_swapped_and_back():
+    run = Run(Transpose(), (5, 3))
+    y = run.layer.forward(run.state, run.x, ())
+    np.testing.assert_array_equal(y, run.x.transpose(0, 2, 1))
+    assert y.flags.c_contiguous and not np.shares_memory(y, run.x)
     np.testing.assert_array_equal(run.layer.backward(run.state, y.copy(), (), ()), run.x)

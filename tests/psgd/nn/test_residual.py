@@ -7,8 +7,8 @@ from harness.layers import Run
 
 from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
+from psgd.nn.reshape import Transpose
 from psgd.nn.residual import Residual
-from psgd.nn.transpose import Transpose
 
 ACROSS = Residual((Transpose(), Linear(5), Transpose()))
 WITHIN = Residual((Linear(4, relu=True), Linear(3)))

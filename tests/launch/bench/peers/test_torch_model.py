@@ -5,7 +5,8 @@ import pytest
 
 from psgd.nn import models
 
-SHAPES = [("softmax", (1, 8, 8)), ("mlp", (20,)), ("mlp", (3, 5, 4)), ("cnn", (1, 8, 8)), ("cnn", (3, 9, 11))]
+SHAPES = [("softmax", (1, 8, 8)), ("mlp", (20,)), ("mlp", (3, 5, 4)), ("cnn", (1, 8, 8)), ("cnn", (3, 9, 11)),
+          ("resmlp", (5, 6)), ("resmlp", (1, 8, 8)), ("resmlp", (3, 5, 4))]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "shape"), SHAPES)
