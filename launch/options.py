@@ -13,6 +13,7 @@ from psgd.checkpoint import export
 from psgd.config import TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
+from psgd.nn.catalog import MODELS
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
@@ -183,7 +184,7 @@ def check_here(config: TrainConfig) -> None:
     from psgd.data import load
 
     dataset = load(config.dataset)
-    if config.model in ("cnn", "resmlp"):
+    if not MODELS[config.model].any_samples:
         from psgd.nn.models import build as build_model
 
         build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)

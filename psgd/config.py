@@ -10,12 +10,13 @@ from typing import Any
 
 from psgd.checkpoint import options as checkpoint
 from psgd.compression import catalog as compression
+from psgd.nn.catalog import MODELS
 from psgd.optim import catalog as optim
 from psgd.runtime import choices
 from psgd.runtime.option import Option, above_zero, from_zero, one_of, path, switch, whole
 from psgd.strategies import catalog as strategies
 
-_MODELS = ("softmax", "mlp", "cnn", "resmlp")
+_HIDDEN = ", ".join(name for name, model in MODELS.items() if model.hidden)
 _INJECT = (
     "Trouble on purpose, commas between or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "
     "stop:RANK@STEP:S, raise:RANK@STEP, nan:RANK@STEP; RANK is a worker's index, or s0 for server 0."
@@ -39,8 +40,8 @@ class TrainConfig:
         "a name or a path",
         metavar="NAME|PATH",
     ).field()
-    model: str = one_of(_MODELS, "mlp", "Network.").field()
-    hidden: int = whole(1, 256, "mlp, cnn, resmlp: units of the hidden layer.").field()
+    model: str = one_of(MODELS, "mlp", "Network.").field()
+    hidden: int = whole(1, 256, f"{_HIDDEN}: units of the hidden layer.").field()
     strategy: str = one_of(strategies.STRATEGIES, "sync", "When gradients are applied and workers continue.").field()
     workers: int | None = whole(
         1, None, "Ranks that compute gradients.", shown="2; under mpirun or srun the others"
