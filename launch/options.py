@@ -120,7 +120,7 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
     for name, text in flags.items():
         if text is not None:
             values[name] = known[name].check(flag(name), _parsed(known[name], text))
-    result = configure(values)
+    result = configure(**values)
     _check_checkpoints(values)
     _check_strategy(result)
     return result

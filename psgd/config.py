@@ -106,7 +106,7 @@ def options() -> dict[str, Option]:
     return found
 
 
-def configure(values: Mapping[str, Any]) -> TrainConfig:
+def configure(**values: Any) -> TrainConfig:
     """The configuration with these options, checked before one by one; the others have their defaults."""
     own = strategies.own_options()
     general = {name: value for name, value in values.items() if name not in own}
