@@ -1,7 +1,7 @@
 """Distributed SGD over MPI: parameter server, collectives, and a command to start both.
 
 Importing this package starts neither MPI nor CUDA and loads neither numba nor cupy: the names below are
-imported on first use.
+imported on first use. Begin with `connector.py`, or with `docs/design.md`, which has a picture of the rooms.
 """
 
 import importlib
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'psgd' has no attribute {name!r}")
     module = importlib.import_module(_EXPORTS[name])
-    value = module if _EXPORTS[name] == f"psgd.{name}" else getattr(module, name)
+    value = module if _EXPORTS[name].endswith(f".{name}") else getattr(module, name)
     globals()[name] = value
     return value
 
