@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from psgd.checkpoint import export
+from psgd.checkpoint import options as checkpoint
 from psgd.config import TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
@@ -148,9 +149,8 @@ def _check_strategy(config: TrainConfig) -> None:
 def _check_checkpoints(values: Mapping[str, Any]) -> None:
     """Refuses the options of checkpoints, of those that were given, where there are none."""
     names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume", "save_signal")
-    given = [flag(name) for name in names if values.get(name)]
-    if given and "checkpoint_dir" not in values:
-        raise UsageError(f"{', '.join(given)}: expected --checkpoint-dir with {'them' if given[1:] else 'it'}")
+    if "checkpoint_dir" not in values:
+        checkpoint.refuse([flag(name) for name in names if values.get(name)], "--checkpoint-dir")
 
 
 def check_files(config: TrainConfig) -> None:

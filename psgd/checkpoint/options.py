@@ -1,9 +1,11 @@
 """The options of checkpoints, and of the final weights."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from psgd.checkpoint import requests
 from psgd.checkpoint.export import FORMATS
+from psgd.kernels.errors import UsageError
 from psgd.runtime.option import Option, from_zero, path, switch, whole
 
 DIRECTORY = path("Checkpoints go here; all ranks see it.", "a folder's path", "DIR")
@@ -27,3 +29,13 @@ SAVE = Option(
     f"a file's path that ends in {' or '.join(FORMATS)}",
     metavar="FILE",
 )
+
+
+def refuse(given: Sequence[str], directory: str) -> None:
+    """Refuses options of checkpoints, if any were given, where there is no directory.
+
+    Raises:
+        UsageError: names them, and the option that is missing, as they are written.
+    """
+    if given:
+        raise UsageError(f"{', '.join(given)}: expected {directory} with {'them' if given[1:] else 'it'}")

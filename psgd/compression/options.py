@@ -18,6 +18,7 @@ from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.codecs.codec import Codec
 from psgd.kernels.errors import UsageError
+from psgd.optim.optimizer import clipped
 from psgd.optim.rules import Rule
 
 Vector = NDArray[np.floating]
@@ -121,10 +122,7 @@ class BeforeEncoding:
         Returns:
             Whether `out` can be encoded.
         """
-        scale = 1.0
-        if self._clip:
-            norm = math.sqrt(accumulate.sum_of_squares(grads))
-            scale = self._clip / norm if norm > self._clip else 1.0
+        scale = clipped(1.0, accumulate.sum_of_squares(grads), self._clip) if self._clip else 1.0
         momentum_direction.direction(out, grads, params, self.velocity, scale, self._decay, self._factor, rate)
         if sparse.look(out) >= 0:
             return True

@@ -27,7 +27,7 @@ class Softsync:
         closes = self._there == self._size
         if closes:
             self._there = 0
-        return (LogEntry((Contribution(push.worker, push.push),), (push.worker,), opens=not closes),)
+        return (LogEntry((Contribution(push.worker, push.push),), (push.worker,), stays_open=not closes),)
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
@@ -37,9 +37,9 @@ class Softsync:
         self._there = 0
         return (LogEntry(),)
 
-    def restore(self, cut: CheckpointPoint) -> None:
+    def restore(self, point: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`."""
-        self._there = cut.opened
+        self._there = point.open_contributions
 
 
 create = Softsync

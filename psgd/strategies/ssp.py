@@ -38,9 +38,9 @@ class BoundedStaleness:
         free = self._free()
         return (LogEntry(release=free),) if free else ()
 
-    def restore(self, cut: CheckpointPoint) -> None:
+    def restore(self, point: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`."""
-        self._clocks = dict(enumerate(cut.clocks))
+        self._clocks = dict(enumerate(point.clocks))
 
     def _free(self) -> tuple[int, ...]:
         slowest = min(self._clocks.values(), default=math.inf)

@@ -95,7 +95,7 @@ def run(
             metrics=metrics,
             run={name: clean(getattr(config, name)) for name in _OF_THE_RUN},
             layout=layout,
-            wish=wish,
+            checkpoint_request=wish,
             **{name: getattr(config, name) for name in _OF_CONNECT},
             **setup.strategy_options(config, samples),
         )

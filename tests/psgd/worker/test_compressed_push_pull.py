@@ -167,7 +167,7 @@ def test_a_gradient_that_is_not_finite_is_left_out(comm):
             ps.grads[:] = curved(ps.params, ps.worker, clock)
             ps.step(5, 1.0)
         client = ps._client
-        kept = [client._before.velocity, *(link.up.residual for link in client._transport.links)]
+        kept = [client._before.velocity, *(shard.codec.residual for shard in client.transport.coded)]
         before = [each.copy() for each in kept]
         ps.grads[:] = 3.0
         ps.grads[ps.worker] = (np.nan, -np.inf)[ps.worker]
