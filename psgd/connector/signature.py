@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from psgd.connect_options import CheckedOptions, ConnectOptions, Vector
+from psgd.connector.options import CheckedOptions, ConnectOptions, Vector
 from psgd.runtime import placement
 
 

@@ -1,4 +1,8 @@
-"""`psgd.connect`: the parameter server under somebody else's training loop."""
+"""`psgd.connect`: the parameter server under somebody else's training loop.
+
+Owns the checks of its arguments (`options`), and what all ranks must pass alike (`signature`). May import every room
+but `training`. Begin with `connect`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +15,9 @@ from numpy.typing import ArrayLike
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
-from psgd.connect_options import ConnectOptions, check, checked_vector
-from psgd.connect_signature import common, signature
 from psgd.connection import Connection
+from psgd.connector.options import ConnectOptions, check, checked_vector
+from psgd.connector.signature import common, signature
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.layout import Layout
