@@ -1,7 +1,7 @@
 """Distributed SGD over MPI: parameter server, collectives, and a command to start both.
 
 Importing this package starts neither MPI nor CUDA and loads neither numba nor cupy: the names below are
-imported on first use.
+imported on first use. Begin with `connector.py`, or with `docs/design.md`, which has a picture of the rooms.
 """
 
 import importlib

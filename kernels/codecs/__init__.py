@@ -5,7 +5,7 @@
     nbytes = codec.encode(update, payload)
     codec.decode_add(payload[:nbytes], out)
 
-Importing this loads no numba; `create` does.
+Importing this loads no numba; `create` does. Begin with `codec.py`, then `threshold.py`.
 """
 
 import importlib

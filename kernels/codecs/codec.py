@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels.codecs import golomb, header, sampling, sparse
-from psgd.kernels.codecs.header import Header
+from psgd.kernels.codecs.header import PayloadHeader
 from psgd.kernels.errors import CodecError, UsageError
 
 Floats = NDArray[Any]
@@ -135,15 +135,15 @@ class Codec(ABC):
             raise UsageError(f"codec {self.name}, {what}: expected a contiguous {dtype} array of {length}, got {got}")
 
     @abstractmethod
-    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, Header]:
+    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, PayloadHeader]:
         """Writes all of a payload but its header; returns its length and its header."""
 
     @abstractmethod
-    def _can(self, stated: Header) -> bool:
+    def _can(self, stated: PayloadHeader) -> bool:
         """Whether this codec writes such headers."""
 
     @abstractmethod
-    def _add(self, payload: Bytes, out: Floats, stated: Header) -> bool:
+    def _add(self, payload: Bytes, out: Floats, stated: PayloadHeader) -> bool:
         """Adds, or returns False and adds nothing."""
 
 
@@ -158,10 +158,10 @@ class SparseCodec(Codec):
         self._classes = np.empty(sampling.CLASSES, np.int32)
         self._places, self._values = np.empty(sparse.AHEAD, np.int64), np.empty(sparse.AHEAD, self.dtype)
 
-    def _can(self, stated: Header) -> bool:
+    def _can(self, stated: PayloadHeader) -> bool:
         known = golomb.MIN_LOG_BLOCK <= stated.log_block <= golomb.MAX_LOG_BLOCK
         return known and stated.width in self._widths
 
-    def _add(self, payload: Bytes, out: Floats, stated: Header) -> bool:
+    def _add(self, payload: Bytes, out: Floats, stated: PayloadHeader) -> bool:
         rest = (stated.count, stated.tau, stated.width, stated.log_block, self._places, self._values)
         return bool(sparse.add(payload, out, *rest, True)) and bool(sparse.add(payload, out, *rest, False))

@@ -21,7 +21,7 @@ _COVERED = 8  # the checksum is over all bytes from here on, and the first word
 
 
 @dataclass(frozen=True)
-class Header:
+class PayloadHeader:
     """What a payload says of itself.
 
     Args:
@@ -46,7 +46,7 @@ class Header:
         return _MAGIC | (_VERSION << 4 | self.kind) << 8 | self.width << 16 | self.log_block << 24
 
 
-def write(payload: NDArray[np.uint8], nbytes: int, header: Header) -> None:
+def write(payload: NDArray[np.uint8], nbytes: int, header: PayloadHeader) -> None:
     """Writes a header before the other bytes, which are final, of a payload of `nbytes`."""
     words: list[Any] = [header.signature, 0, header.n, header.count, nbytes, header.tau]
     _FORM.pack_into(payload.data, 0, *words)
@@ -54,7 +54,7 @@ def write(payload: NDArray[np.uint8], nbytes: int, header: Header) -> None:
     _FORM.pack_into(payload.data, 0, *words)
 
 
-def read(payload: NDArray[np.uint8], kind: int, n: int) -> Header:
+def read(payload: NDArray[np.uint8], kind: int, n: int) -> PayloadHeader:
     """Reads the header of a payload for a vector of `n` elements, and verifies its checksum.
 
     Raises:
@@ -63,7 +63,7 @@ def read(payload: NDArray[np.uint8], kind: int, n: int) -> Header:
     if payload.size < NBYTES:
         raise CodecError(f"a payload of {payload.size} bytes: expected {NBYTES} at least")
     signature, stated, its_n, count, nbytes, tau = _FORM.unpack_from(payload.data)
-    header = Header(kind, signature >> 16 & 255, signature >> 24, its_n, count, tau)
+    header = PayloadHeader(kind, signature >> 16 & 255, signature >> 24, its_n, count, tau)
     if signature != header.signature:
         raise CodecError(f"a payload that begins with {signature:#010x}: damaged, or of another codec")
     if nbytes != payload.size:

@@ -12,7 +12,7 @@ import numpy as np
 
 from psgd.kernels.codecs.bits import SLACK, from_bits, load_word, peek, put, to_bits
 from psgd.kernels.codecs.codec import Bytes, Codec, Floats
-from psgd.kernels.codecs.header import NBYTES, Header
+from psgd.kernels.codecs.header import NBYTES, PayloadHeader
 from psgd.kernels.errors import UsageError
 from psgd.kernels.jit import kernel, part
 
@@ -48,15 +48,15 @@ class OneBit(Codec):
         """See `Codec`."""
         return _length(self.n, self._log_block) + SLACK
 
-    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, Header]:
+    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, PayloadHeader]:
         encode(update, self.residual, self._log_block, self._below, self._above, payload)
-        header = Header(self._kind, 1, self._log_block, self.n, self.n, 0.0)
+        header = PayloadHeader(self._kind, 1, self._log_block, self.n, self.n, 0.0)
         return _length(self.n, self._log_block), header
 
-    def _can(self, stated: Header) -> bool:
+    def _can(self, stated: PayloadHeader) -> bool:
         return (stated.width, stated.count, stated.tau) == (1, self.n, 0.0) and stated.log_block in _LOGS
 
-    def _add(self, payload: Bytes, out: Floats, stated: Header) -> bool:
+    def _add(self, payload: Bytes, out: Floats, stated: PayloadHeader) -> bool:
         return payload.size == _length(self.n, stated.log_block) and bool(add(payload, out, stated.log_block))
 
 

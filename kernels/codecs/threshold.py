@@ -14,7 +14,7 @@ import numpy as np
 from psgd.kernels.codecs import golomb, sampling, sparse
 from psgd.kernels.codecs.bits import SLACK, load_word, trailing_zeros
 from psgd.kernels.codecs.codec import Bytes, Floats, SparseCodec
-from psgd.kernels.codecs.header import NBYTES, Header
+from psgd.kernels.codecs.header import NBYTES, PayloadHeader
 from psgd.kernels.errors import UsageError
 from psgd.kernels.jit import kernel, part
 
@@ -80,7 +80,7 @@ class Threshold(SparseCodec):
         """See `Codec`."""
         return np.asarray((np.abs(self.residual) >= self.dtype.type(self._bound)) & (self._bound > 0))
 
-    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, Header]:
+    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, PayloadHeader]:
         if self._tau[0] == 0.0 and other_than_zero:
             self._tau[0] = self._first(update)
         tau, log_block = self.tau, golomb.log_block(self.density)
@@ -90,7 +90,7 @@ class Threshold(SparseCodec):
         if self.adapt and other_than_zero:
             self._step[0] += 1
             self._tau[0] = self._next(tau, sent, large)
-        return nbytes, Header(self._kind, sparse.SIGN, log_block, self.n, sent, tau)
+        return nbytes, PayloadHeader(self._kind, sparse.SIGN, log_block, self.n, sent, tau)
 
     def _first(self, update: Floats) -> float:
         tau = sampling.quantile(update, self.residual, 0.0, self.residual, self.density, 0, self._classes)

@@ -14,7 +14,7 @@ import numpy as np
 from psgd.kernels.codecs import golomb, sampling, sparse
 from psgd.kernels.codecs.bits import SLACK, from_bits, load_word, to_bits, trailing_zeros
 from psgd.kernels.codecs.codec import Bytes, Floats, SparseCodec
-from psgd.kernels.codecs.header import NBYTES, Header
+from psgd.kernels.codecs.header import NBYTES, PayloadHeader
 from psgd.kernels.errors import UsageError
 from psgd.kernels.jit import kernel, part
 
@@ -86,14 +86,14 @@ class TopK(SparseCodec):
     def _most(self, density: float) -> int:
         return min(self.n, 2 * int(np.ceil(density * self.n)) + 64)
 
-    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, Header]:
+    def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, PayloadHeader]:
         state = (update, self.velocity, self.momentum, self.residual)
         limit = sampling.quantile(*state, self.density, int(self._step[0]), self._classes)
         log_block, most = golomb.log_block(self.density), self._most(self.density)
         work = (self._flags, self._entries, payload)
         nbytes, sent = encode(*state, max(_LEAST, limit), most, self._width, log_block, *work)
         self._step[0] += 1
-        return nbytes, Header(self._kind, self._width, log_block, self.n, sent, 0.0)
+        return nbytes, PayloadHeader(self._kind, self._width, log_block, self.n, sent, 0.0)
 
 
 @kernel

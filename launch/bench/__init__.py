@@ -1,4 +1,8 @@
-"""`psgd bench`: benchmarks that verify, then measure beside a peer in the same run."""
+"""`psgd bench`: benchmarks that verify, then measure beside a peer in the same run.
+
+Each benchmark is a folder that begins with `command.py`; `peers` holds what psgd is measured against. `problem.py`,
+`sizes.py`, `stats.py` and `job.py` are for all of them. Begin with `collective/command.py`.
+"""
 
 import click
 

@@ -1,4 +1,7 @@
-"""`psgd doctor`: what will work here, and how to mend the rest. One check is one small function."""
+"""`psgd doctor`: what will work here, and how to mend the rest. One check is one small function.
+
+Begin with `check.py`.
+"""
 
 import json
 from collections.abc import Sequence

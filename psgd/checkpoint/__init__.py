@@ -20,4 +20,5 @@ To resume, rank 0 takes the first of `folder.complete(directory, warn)` and tell
 servers' parts of vectors, `vectors.cut` cuts them again.
 
 Nothing here imports MPI; nothing is unpickled; sizes and names from files are checked before they are used.
+Begin with `state.py`, then `folder.py`.
 """

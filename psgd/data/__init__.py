@@ -2,7 +2,7 @@
 
 `load` reads or maps a dataset and checks its structure; it needs NumPy only, neither MPI nor Numba. The
 values are checked and measured by `psgd.data.normalization`, the order of an epoch comes from
-`psgd.data.sampler`, the batches from `psgd.data.batches`.
+`psgd.data.sampler`, the batches from `psgd.data.batches`. Begin with `dataset.py`.
 """
 
 from psgd.data.dataset import Dataset, Split

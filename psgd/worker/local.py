@@ -78,7 +78,9 @@ class LocalWorker:
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
         """See `Worker`."""
-        parts = [state] if state is not None else [other for other in others if vectors.is_cut(other)]
+        # A single worker of a server has a state of its own, which has no parameters: those are the server's then.
+        own = [state] if state is not None and vectors.is_cut(state) else []
+        parts = own or [other for other in others if vectors.is_cut(other)]
         if not parts:
             return self._take_from_peers(list(others))
         self._shard.restore(vectors.assemble(parts), parts[0].facts)

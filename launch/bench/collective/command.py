@@ -13,7 +13,8 @@ import click
 from psgd.collectives.algorithms import catalog
 from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import ranks as places
-from psgd.launch.bench.collective.problem import (
+from psgd.launch.bench.collective.table import GLOO, Row, Table, objects
+from psgd.launch.bench.problem import (
     ALLGATHER,
     ALLREDUCE,
     BCAST,
@@ -22,7 +23,6 @@ from psgd.launch.bench.collective.problem import (
     BenchOptions,
     whole_nbytes,
 )
-from psgd.launch.bench.collective.table import GLOO, Row, Table, objects
 from psgd.launch.bench.sizes import parse_sizes
 
 RANKS = 2

@@ -10,15 +10,6 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.launch.bench.collective.problem import (
-    ALLGATHER,
-    ALLREDUCE,
-    BCAST,
-    REDUCE_SCATTER,
-    VERBS,
-    BenchOptions,
-    Problem,
-)
 from psgd.launch.bench.collective.table import (
     GLOO,
     MPI_IN_PLACE,
@@ -30,6 +21,15 @@ from psgd.launch.bench.collective.table import (
     REGISTERED_IN_PLACE,
 )
 from psgd.launch.bench.peers.gloo import Gloo
+from psgd.launch.bench.problem import (
+    ALLGATHER,
+    ALLREDUCE,
+    BCAST,
+    REDUCE_SCATTER,
+    VERBS,
+    BenchOptions,
+    Problem,
+)
 
 OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 

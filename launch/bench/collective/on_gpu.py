@@ -9,10 +9,10 @@ from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench.collective.contenders import OPS
-from psgd.launch.bench.collective.problem import BenchOptions, Problem
 from psgd.launch.bench.collective.ranks import WrongResultError, mpi_name
 from psgd.launch.bench.collective.table import BY_HAND, COPIES, NCCL, PRIVATE, STAGED, TORCH, Row
 from psgd.launch.bench.peers.nccl import Nccl, TorchNccl
+from psgd.launch.bench.problem import BenchOptions, Problem
 
 REPEATS = 15
 _WARM_UP = 3

@@ -6,7 +6,6 @@ from datetime import date
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.bench.collective.problem import BenchOptions
 from psgd.launch.bench.collective.table import (
     BY_HAND,
     COPIES,
@@ -21,6 +20,7 @@ from psgd.launch.bench.collective.table import (
     TORCH,
     Row,
 )
+from psgd.launch.bench.problem import BenchOptions
 from psgd.launch.bench.sizes import format_size
 from psgd.launch.plot.command import FORMATS
 

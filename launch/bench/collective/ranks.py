@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from psgd.kernels.errors import AgreedError
 from psgd.launch.bench.collective.contenders import Contender, build
-from psgd.launch.bench.collective.problem import BenchOptions, Problem
 from psgd.launch.bench.collective.table import Row
 from psgd.launch.bench.peers.gloo import Gloo
+from psgd.launch.bench.problem import BenchOptions, Problem
 
 FRESH_BYTES = 64 * 1024  # from here on one call is timed at a time, on values just written
 BUDGET_S = 1.2

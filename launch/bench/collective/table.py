@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psgd.launch.bench.collective.problem import BenchOptions, bus_factor
+from psgd.launch.bench.problem import BenchOptions, bus_factor
 from psgd.launch.bench.sizes import format_seconds, format_size
 from psgd.launch.bench.stats import ratio
 

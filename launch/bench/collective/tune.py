@@ -20,8 +20,8 @@ from psgd.collectives.dispatch import tuning
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.collective.contenders import Buffers, Contender, out_of_place
-from psgd.launch.bench.collective.problem import VERBS, BenchOptions, Problem
 from psgd.launch.bench.collective.ranks import mpi_name, timed, verify
+from psgd.launch.bench.problem import VERBS, BenchOptions, Problem
 from psgd.launch.bench.sizes import format_seconds, format_size
 
 MARGIN = 1.05  # how much faster a successor must be

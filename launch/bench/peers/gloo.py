@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.launch.bench.collective.problem import ALLGATHER, ALLREDUCE, BCAST, Problem
+from psgd.launch.bench.problem import ALLGATHER, ALLREDUCE, BCAST, Problem
 
 TIMEOUT_S = 120.0
 

@@ -7,18 +7,16 @@ is done before the clock starts. NCCL does without NVLink multicast where `NCCL_
 import copy
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from psgd.launch.bench.peers.torch_train import TrainJob
+from psgd.launch.bench.peers.torch_job import TrainJob
 
 _WARM_UP_STEPS = 11
 
 
-def moved(job: "TrainJob", rank: int) -> "TrainJob":
+def moved(job: TrainJob, rank: int) -> TrainJob:
     """The job with its data on the GPU of a rank, where that is asked for; its model stays where it is."""
     if job.options.device == "cpu":
         return job
@@ -32,12 +30,12 @@ def moved(job: "TrainJob", rank: int) -> "TrainJob":
     return here
 
 
-def sgd(model: nn.Module, job: "TrainJob") -> torch.optim.SGD:
+def sgd(model: nn.Module, job: TrainJob) -> torch.optim.SGD:
     """The optimizer, in its fastest form on that device."""
     return torch.optim.SGD(model.parameters(), lr=job.options.lr, fused=True if job.x.is_cuda else None)
 
 
-def warm_up(model: nn.Module, job: "TrainJob") -> None:
+def warm_up(model: nn.Module, job: TrainJob) -> None:
     """Takes steps that are then undone, on a GPU. With DDP all ranks have to."""
     if not job.x.is_cuda:
         return
@@ -50,7 +48,7 @@ def warm_up(model: nn.Module, job: "TrainJob") -> None:
     torch.cuda.synchronize()
 
 
-def captured(model: nn.Module, job: "TrainJob") -> Callable[[torch.Tensor], None]:
+def captured(model: nn.Module, job: TrainJob) -> Callable[[torch.Tensor], None]:
     """A whole step as a CUDA graph, to be called with the indices of a full batch."""
     rows = torch.arange(job.options.batch_size, device=job.x.device)
     saved = copy.deepcopy(model.state_dict())
@@ -75,7 +73,7 @@ def captured(model: nn.Module, job: "TrainJob") -> Callable[[torch.Tensor], None
     return replay
 
 
-def _step(model: nn.Module, optimizer: torch.optim.SGD, job: "TrainJob", batch: torch.Tensor) -> None:
+def _step(model: nn.Module, optimizer: torch.optim.SGD, job: TrainJob, batch: torch.Tensor) -> None:
     optimizer.zero_grad(set_to_none=True)
     nn.functional.cross_entropy(model(job.x.index_select(0, batch)), job.y.index_select(0, batch)).backward()
     optimizer.step()

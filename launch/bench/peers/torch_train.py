@@ -12,7 +12,6 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +23,13 @@ from psgd.data import Split, load
 from psgd.data.normalization import Statistics, measure
 from psgd.data.sampler import order
 from psgd.launch.bench.peers import torch_cuda
+from psgd.launch.bench.peers.torch_job import TrainJob
 from psgd.launch.bench.peers.torch_model import build
 from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.peers.torch_stragglers import Sleeper
 
 BARRIER_TIMEOUT_S = 120.0
 _EVALUATED_AT_ONCE = 1000
-
-
-@dataclass(frozen=True)
-class TrainJob:
-    """Handed to each process; its tensors lie in shared memory.
-
-    Attributes:
-        test: normalized samples and labels.
-        times: float64 (workers, 2), the loop's start and end on the clock that all processes share.
-        evaluations: float64 (evaluations within the loop, 2): seconds since the start, accuracy. Worker 0's.
-    """
-
-    options: TorchOptions
-    model: nn.Module
-    x: torch.Tensor
-    y: torch.Tensor
-    test: tuple[torch.Tensor, torch.Tensor]
-    times: torch.Tensor
-    evaluations: torch.Tensor
-    folder: str
 
 
 def steps_each(samples: int, workers: int, batch_size: int) -> int:

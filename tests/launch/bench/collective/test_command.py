@@ -7,7 +7,7 @@ import pytest
 from harness.oracle import MESSAGES, SHARED
 
 from psgd.launch.bench.collective import table
-from psgd.launch.bench.collective.problem import BenchOptions, Problem, bus_factor, whole_nbytes
+from psgd.launch.bench.problem import BenchOptions, Problem, bus_factor, whole_nbytes
 
 KEYS = {
     *("collective", "algorithm", "transport", "ranks", "nbytes", "dtype", "seconds", "busbw_gbs", "buffers", "against"),
@@ -204,7 +204,7 @@ def test_blocks_of_gathers_and_scatters():
 @pytest.mark.ranks(1)
 def test_the_command_knows_all_algorithms(comm):
     from psgd.launch.bench.collective.command import ALGORITHMS
-    from psgd.launch.bench.collective.problem import VERBS
+    from psgd.launch.bench.problem import VERBS
 
     for collective, names in ALGORITHMS.items():
         own = [name for name in names if name != "hierarchical"]

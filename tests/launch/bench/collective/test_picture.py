@@ -7,7 +7,7 @@ import pytest
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench.collective import picture, table
-from psgd.launch.bench.collective.problem import BenchOptions
+from psgd.launch.bench.problem import BenchOptions
 
 
 def rows(names, ranks=2):

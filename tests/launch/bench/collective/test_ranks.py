@@ -19,8 +19,8 @@ CASES = [
 def test_rows(comm, collective, dtype, op):
     from psgd import collectives
     from psgd.launch.bench.collective import table
-    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.ranks import measure
+    from psgd.launch.bench.problem import BenchOptions
 
     options = BenchOptions(collective, dtype, op, repeats=2)
     with collectives.Communicator(comm) as ours:
@@ -44,8 +44,8 @@ def test_rows(comm, collective, dtype, op):
 def test_options_choose_contenders_and_algorithm(comm, buffers):
     from psgd import collectives
     from psgd.launch.bench.collective import table
-    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.ranks import measure
+    from psgd.launch.bench.problem import BenchOptions
 
     options = BenchOptions("allreduce", algorithm="ring", buffers=buffers, repeats=2, peers=False)
     with collectives.Communicator(comm) as ours:
@@ -78,8 +78,8 @@ class Errs:
 def test_one_wrong_element_is_found(comm, collective, place):
     from psgd.kernels.errors import Error
     from psgd.launch.bench.collective import contenders
-    from psgd.launch.bench.collective.problem import BenchOptions, Problem
     from psgd.launch.bench.collective.ranks import MPI, np, verify
+    from psgd.launch.bench.problem import BenchOptions, Problem
 
     if place == "in place" and collective == "bcast":
         pytest.skip("a broadcast is always in place")
@@ -102,8 +102,8 @@ def test_one_wrong_element_is_found(comm, collective, place):
 def test_a_call_that_leaves_the_buffer_alone_is_wrong(comm):
     from psgd.kernels.errors import Error
     from psgd.launch.bench.collective import contenders
-    from psgd.launch.bench.collective.problem import BenchOptions, Problem
     from psgd.launch.bench.collective.ranks import np, verify
+    from psgd.launch.bench.problem import BenchOptions, Problem
 
     problem = Problem(BenchOptions("allreduce", "uint8"), 4096, comm.rank, comm.size)
     buffers = contenders.Buffers.make(problem, np.zeros)
@@ -115,8 +115,8 @@ def test_a_call_that_leaves_the_buffer_alone_is_wrong(comm):
 @pytest.mark.ranks(2)
 def test_a_peer_that_cannot_is_left_out_and_ours_is_not(comm):
     from psgd.launch.bench.collective import contenders
-    from psgd.launch.bench.collective.problem import BenchOptions, Problem
     from psgd.launch.bench.collective.ranks import np, verify
+    from psgd.launch.bench.problem import BenchOptions, Problem
 
     def fail():
         raise ValueError("no such dtype")

@@ -60,8 +60,8 @@ def test_limits_make_a_table(comm, tmp_path):
 def test_candidates(comm, shared):
     import os
 
-    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.tune import candidates
+    from psgd.launch.bench.problem import BenchOptions
 
     os.environ["PSGD_SHARED"] = "1" if shared else "0"
     try:
@@ -79,8 +79,8 @@ def test_candidates(comm, shared):
 def test_candidates_over_several_nodes(comm):
     from harness.oracle import two_nodes
 
-    from psgd.launch.bench.collective.problem import BenchOptions
     from psgd.launch.bench.collective.tune import candidates
+    from psgd.launch.bench.problem import BenchOptions
 
     with two_nodes():
         found = {name: candidates(comm, BenchOptions(name)) for name in ("allreduce", "reducescatter")}

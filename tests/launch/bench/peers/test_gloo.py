@@ -16,21 +16,21 @@ def test_verified_twice(comm, op):
     skip_without_torch()
     from psgd import collectives
     from psgd.launch.bench.collective import table
-    from psgd.launch.bench.collective.problem import TorchOptions
     from psgd.launch.bench.collective.ranks import measure
     from psgd.launch.bench.peers.gloo import Gloo
+    from psgd.launch.bench.problem import BenchOptions
 
     gloo = Gloo.start(comm)
     assert gloo is not None
     try:
         with collectives.Communicator(comm) as ours:
             for collective in ("allreduce", "reducescatter", "allgather", "bcast"):
-                options = TorchOptions(collective, "float32", op, buffers="private", repeats=2)
+                options = BenchOptions(collective, "float32", op, buffers="private", repeats=2)
                 small, large = measure(comm, options, [16384, 65536], ours, gloo)
                 if collective != "reducescatter":  # which older ones do not have
                     assert table.GLOO in small.seconds
                     assert table.GLOO in large.seconds
-            options = TorchOptions("allreduce", "uint16", "sum", buffers="private", repeats=2)
+            options = BenchOptions("allreduce", "uint16", "sum", buffers="private", repeats=2)
             (row,) = measure(comm, options, [16384], ours, gloo)
             assert table.GLOO not in row.seconds  # not a type of Gloo's
             assert table.MPI_NAME in row.seconds
