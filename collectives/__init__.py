@@ -4,7 +4,7 @@
 who want one. Importing this package does not start MPI: the names below are imported on first use.
 
 Rooms, each of which imports only those before it: `mpi`, `shm`, `arguments`, `algorithms`, `device`, `dispatch`,
-`fastpath`, and the face (`communicator`, `functions`, `compressed`). Begin with `communicator.py`.
+`fastpath`, and the face (`communicator` with `started_verbs`, `functions`, `compressed`). Begin with `communicator.py`.
 """
 
 import importlib
@@ -25,6 +25,7 @@ _FUNCTIONS = (
 _EXPORTS = {
     "Communicator": "psgd.collectives.communicator",
     "MEAN": "psgd.collectives.arguments.operations",
+    "Prequest": "psgd.collectives.fastpath.persistent",
     "Request": "psgd.collectives.dispatch.nonblocking",
     **dict.fromkeys(_FUNCTIONS, "psgd.collectives.functions"),
 }

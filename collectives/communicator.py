@@ -10,28 +10,30 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from psgd.collectives.algorithms import intranode
-from psgd.collectives.arguments import descriptor, parse
+from psgd.collectives.arguments import parse
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.dispatch import tuning
-from psgd.collectives.dispatch.dispatch import available, check_algorithm, steps
 from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.dispatch.nonblocking import Request, RequestQueue
+from psgd.collectives.dispatch.planner import Planner
 from psgd.collectives.fastpath.fast_path import FastPath
+from psgd.collectives.fastpath.persistent import Prequest, prepare
 from psgd.collectives.mpi.agreement import together
 from psgd.collectives.mpi.env import Variables
 from psgd.collectives.mpi.node import ranks_of_node
-from psgd.collectives.mpi.wait import Steps, cores_per_rank
+from psgd.collectives.mpi.wait import cores_per_rank
 from psgd.collectives.shm.registered import Node
+from psgd.collectives.started_verbs import StartedVerbs
 from psgd.kernels.errors import AgreedUsageError, UsageError
 
 
-class Communicator:
+class Communicator(StartedVerbs):
     """A communicator whose collectives are psgd's; all other names are the wrapped one's.
 
-    The verbs take mpi4py's arguments. They block until this rank's buffers may be used again; the I-verbs return a
-    request. All ranks must call them in the same order. Results have the same bits on all ranks, and from run to run
-    for the same number of ranks, size and algorithm. float16 and bfloat16 are summed in float32.
+    The verbs take mpi4py's arguments. They block until this rank's buffers may be used again; the I-verbs and the
+    `..._init` verbs return a request. All ranks must call them in the same order. Results have the same bits on all
+    ranks, and from run to run for the same number of ranks, size and algorithm. float16 and bfloat16 are summed in
+    float32.
 
     Args:
         comm: any intracommunicator. Creating is collective over it. psgd duplicates it twice and never uses it itself.
@@ -85,9 +87,9 @@ class Communicator:
         if self._node is not None:
             self._node.use(blocking.comm)
         self.nodes = len(leaders)
-        self._hierarchical = self._node is not None and not blocking.local and self.nodes < self.size
-        self._limits: dict[str, tuning.Limits] = {}
-        self._fast = FastPath(blocking, self._limits_of)
+        hierarchical = self._node is not None and not blocking.local and self.nodes < self.size
+        self._planner = Planner(blocking, self._tuned, hierarchical)
+        self._fast = FastPath(blocking, self._planner.limits_of)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "comm":
@@ -163,7 +165,12 @@ class Communicator:
         stream: Any = None,
     ) -> None:
         """Reduces everyone's values; rank r gets the next `recvcounts[r]` elements of the result."""
-        self._run("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm, stream)
+        self._run(
+            "Reduce_scatter",
+            lambda: parse.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op),
+            algorithm,
+            stream,
+        )
 
     def Reduce_scatter_block(
         self,
@@ -177,7 +184,12 @@ class Communicator:
         """Reduces everyone's values; each rank gets an equal block of the result."""
         if algorithm is None and self._fast.reduce_scatter_block(sendbuf, recvbuf, op):
             return
-        self._run("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm, stream)
+        self._run(
+            "Reduce_scatter_block",
+            lambda: parse.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op),
+            algorithm,
+            stream,
+        )
 
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers equal blocks of all ranks on all ranks."""
@@ -200,49 +212,6 @@ class Communicator:
         if self._fast.barrier():
             return
         self._run("Barrier", lambda: Call("Barrier"), None)
-
-    def Iallreduce(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
-    ) -> Request:
-        """As Allreduce, at once; the buffers are psgd's until the request is done."""
-        return self._start("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
-
-    def Ireduce_scatter(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        recvcounts: Sequence[int] | None = None,
-        op: MPI.Op | str = MPI.SUM,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
-    ) -> Request:
-        """As Reduce_scatter, at once."""
-        return self._start("Reduce_scatter", self._reduce_scatter(sendbuf, recvbuf, recvcounts, op), algorithm, stream)
-
-    def Ireduce_scatter_block(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
-    ) -> Request:
-        """As Reduce_scatter_block, at once."""
-        return self._start("Reduce_scatter_block", self._reduce_scatter_block(sendbuf, recvbuf, op), algorithm, stream)
-
-    def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> Request:
-        """As Allgather, at once."""
-        return self._start(
-            "Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
-        )
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """An array in registered memory, zero at first, which all ranks of the node reduce where it lies.
@@ -279,7 +248,7 @@ class Communicator:
 
     def algorithm(self, verb: str, nbytes: int) -> str:
         """The algorithm that a call on a vector of that size takes: its order of summing decides a sum's last bits."""
-        return "copy" if self.size == 1 else tuning.choose(self._limits_of(verb), nbytes)
+        return "copy" if self.size == 1 else tuning.choose(self._planner.limits_of(verb), nbytes)
 
     def free(self) -> None:
         """Waits for non-blocking calls and frees what this communicator holds; the wrapped one stays.
@@ -295,84 +264,21 @@ class Communicator:
         if self._node is not None:
             self._node.close()
 
-    def _reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op | str
-    ) -> Callable[[], Call]:
-        return lambda: parse.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op)
-
-    def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Callable[[], Call]:
-        return lambda: parse.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op)
-
     def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> None:
         self._check_usable()
-        self._engine.run(self._steps(self._engine, verb, parse, algorithm, stream))
+        self._engine.run(self._planner.plan(verb, parse, algorithm, stream).steps(self._engine))
 
     def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Request:
         self._check_usable()
-        return self._queue.start(self._steps(self._queue.engine, verb, parse, algorithm, stream))
+        return self._queue.start(self._planner.plan(verb, parse, algorithm, stream).steps(self._queue.engine))
 
-    def _steps(self, engine: Engine, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any) -> Steps:
-        """Parses a call and makes its steps, which report wrong arguments to the other ranks."""
-        call, text = None, ""
-        try:
-            call = parse() if stream is None else _on_stream(stream, parse)
-            if algorithm is not None:
-                check_algorithm(verb, algorithm, engine, call)
-        except Exception as error:  # whatever it is, the others must hear of it, or they wait for ever
-            call, text = None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}"
-            if self.size == 1:
-                raise
-        if self.size == 1:
-            assert call is not None
-            return _alone(call)
-        if call is None:
-            return steps(engine, verb, None, text, "?", 0)
-        name = algorithm or self._choose(engine, call)
-        sign = descriptor.signature(verb, call.kind, call.op, call.root, algorithm or "?")
-        if call.job is not None:
-            sign |= descriptor.ON_DEVICE
-        return steps(engine, verb, call, "", name, sign)
-
-    def _choose(self, engine: Engine, call: Call) -> str:
-        if call.op is not None and call.op.code < 0:
-            return "native"
-        name = tuning.choose(self._limits_of(call.verb), call.nbytes)
-        if name == "inline" and not intranode.fits_inline(call):
-            return "slots"
-        return name
-
-    def _limits_of(self, verb: str) -> tuning.Limits:
-        if verb not in self._limits:
-            limits = tuning.built_in(verb, self.size, self._engine.local, self._hierarchical)
-            tuned = self._tuned.get(tuning.family(verb), [])
-            known = available(verb, self._engine)
-            self._limits[verb] = tuned if tuned and all(name in known for _, name in tuned) else limits
-        return self._limits[verb]
+    def _prepare(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Prequest:
+        self._check_usable()
+        return prepare(self._queue, lambda: self._planner.plan(verb, parse, algorithm, stream), self._check_usable)
 
     def _check_usable(self) -> None:
         if self._freed:
             raise UsageError("this communicator was freed; make a new one")
-
-
-def _on_stream(stream: Any, parse: Callable[[], Call]) -> Call:
-    """Parses arguments of which the caller has said on which stream they are worked on."""
-    from psgd.collectives.arguments.device_arrays import on_stream
-
-    with on_stream(stream):
-        return parse()
-
-
-def _alone(call: Call) -> Steps:
-    """One rank: the result is a copy."""
-    if call.send is not None and call.recv is not None:
-        own = call.ranges(1)[0]
-        start, length = own.start, len(own)
-        target = call.recv[start : start + length] if call.op is None else call.recv
-        source = call.send if call.op is None or call.send.size == target.size else call.send[start : start + length]
-        if target is not source:
-            target[...] = source
-    call.done()
-    yield from ()
 
 
 def _agree_on_checks(comm: MPI.Intracomm, variables: Variables) -> None:

@@ -1,12 +1,12 @@
-"""What the papers on consistency measured, at a size for two cores: tables, and pictures with --plot.
+"""The experiments of the papers on consistency, at a size for two cores: tables, and pictures with --plot.
 
     python examples/consistency.py softsync               # staleness against S (Zhang, Gupta, Lian, Liu 2015)
     python examples/consistency.py ssp --plot ssp.png     # waiting against the bound (Li et al. 2014)
     python examples/consistency.py straggler              # time to a target with one worker 4 times slower
     python examples/consistency.py scaled                 # a rate too high for stale gradients, fixed and scaled
 
-Each row is a run of `psgd train` on the digits. Gradients take a time that is slept, not computed, so that what is seen
-is the strategy and not the scheduler of a machine with fewer cores than workers.
+Each row is a run of `psgd train` on the digits. A gradient takes its time by sleeping, not by computing. So the figures
+show the strategy, and not the scheduler of a machine with fewer cores than workers.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def train(**options: object) -> dict[str, Any]:
 
 
 def softsync() -> tuple[Row, list[Row]]:
-    """Mean staleness of N workers with S updates a step is (N - 1)/S; hardly any push is staler than twice n = N/S."""
+    """With N workers and S pushes a step, mean staleness is (N - 1)/S; few pushes are staler than 2 N/S."""
     workers, rows = 8, []
     for size in (1, 2, 4, 8):
         result = train(
@@ -45,7 +45,7 @@ def softsync() -> tuple[Row, list[Row]]:
 
 
 def ssp() -> tuple[Row, list[Row]]:
-    """Workers stall in turns, at 5 % of their steps, for 10 times the usual time: a bound of some steps hides that."""
+    """Workers stall in turn, at 5 % of their steps, for 10 times the usual time: a bound of a few steps hides that."""
     rows: list[Row] = []
     for bound in (0, 1, 2, 4, 8, 16, 32):
         stalls = "compute:0.01,slow:rotating:10:0.05"
@@ -56,7 +56,7 @@ def ssp() -> tuple[Row, list[Row]]:
 
 
 def straggler() -> tuple[Row, list[Row]]:
-    """One of 4 workers is 4 times slower: sync and ssp go at its pace, async and softsync do not."""
+    """One of 4 workers is 4 times slower: sync and ssp run at its speed, async and softsync do not."""
     rows: list[Row] = []
     for strategy in ("sync", "ssp", "softsync", "async"):
         more = {"softsync": 2} if strategy == "softsync" else {}
@@ -67,7 +67,7 @@ def straggler() -> tuple[Row, list[Row]]:
 
 
 def scaled() -> tuple[Row, list[Row]]:
-    """At this rate fixed steps diverge once gradients are stale; divided by their staleness they train for every S."""
+    """At this rate fixed steps diverge once gradients are stale; steps divided by the staleness train for every S."""
     workers, rows = 16, []
     for size in (1, 2, 4, 8, 16):
         options = {"strategy": "softsync", "softsync": size, "workers": workers, "lr": 0.5, "epochs": 10}
@@ -87,7 +87,7 @@ def show(header: Row, rows: list[Row]) -> None:
 
 
 def draw(header: Row, rows: list[Row], path: str) -> None:
-    """Draws the second and third column against the first."""
+    """Plots the second and third column against the first."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     experiments = {"softsync": softsync, "ssp": ssp, "straggler": straggler, "scaled": scaled}
     parser.add_argument("experiment", choices=list(experiments))
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture too: .png, .pdf or .svg (needs matplotlib)")
+    parser.add_argument("--plot", metavar="FILE", help="also write a plot: .png, .pdf or .svg (needs matplotlib)")
     options = parser.parse_args()
     header, rows = experiments[options.experiment]()
     show(header, rows)

@@ -1,12 +1,12 @@
-"""What a round of EASGD costs on a link: the centre going from worker to worker against everybody at once.
+"""The cost of a round of EASGD on a link: round-robin (the centre visits each worker) against all workers at once.
 
-    mpirun -n 8 python examples/easgd_orders.py                # one rank a host; --plot rounds.png draws it
+    mpirun -n 8 python examples/easgd_orders.py                # one rank a host; --plot rounds.png plots it
 
-You, Buluc and Demmel (2017) made EASGD 3.7 times faster by replacing the P messages of a round, one after the other, by
-a tree. For each number of workers P this times a round (one exchange of every worker with the centre) in three forms
-and prints it beside what a link predicts on which the vector takes t: P t for the round-robin order, log2(P) t for the
-synchronous order over recursive doubling (a tree in which both sides send at once), 2 (P - 1)/P t over a ring, which is
-what psgd takes by itself.
+You, Buluc and Demmel (2017) made EASGD 3.7 times faster: they replaced the P messages of a round, one after the other,
+by a tree. A round is one exchange of every worker with the centre. For each number of workers P, this program times a
+round in three forms. Beside each it prints a prediction from t, the time of the vector on a link: P t for the
+round-robin order, log2(P) t for the synchronous order over recursive doubling (a tree in which both sides send at
+once), and 2 (P - 1)/P t for the synchronous order over a ring, which psgd chooses by default.
 """
 
 import argparse
@@ -27,12 +27,12 @@ Row = dict[str, float]
 
 
 def predicted(form: str, workers: int) -> float:
-    """Times that the vector crosses a link, one after the other, in a round."""
+    """How many times the vector crosses a link in a round, one after the other."""
     return {"round-robin": workers, "tree": math.log2(workers), "ring": 2 * (workers - 1) / workers}[form]
 
 
 def choose(form: str, workers: int, folder: str) -> None:
-    """Fixes the all-reduce's algorithm, by a tuning table: rank 0's counts."""
+    """Fixes the algorithm of the all-reduce with a tuning table; only rank 0's table is read."""
     algorithm = "ring" if form == "ring" else "recursive_doubling"
     entry = {"collective": "Allreduce", "ranks": workers, "nodes": workers, "limits": [[None, algorithm]]}
     table = Path(folder, "tuning.json")
@@ -41,7 +41,7 @@ def choose(form: str, workers: int, folder: str) -> None:
 
 
 def round_s(comm: MPI.Intracomm, form: str, size: int, rounds: int) -> float:
-    """Median seconds of a round, as the slowest worker sees it."""
+    """Median seconds of a round on the slowest worker."""
     params, seconds = np.zeros(size, np.float32), np.zeros(rounds)
     order = "round-robin" if form == "round-robin" else "sync"
     with psgd.connect(comm, params, strategy="easgd", easgd_order=order, period=1, lr=0.1) as ps:
@@ -91,7 +91,7 @@ def measure(comm: MPI.Intracomm, size: int, rounds: int) -> list[Row]:
 
 
 def show(rows: list[Row], size: int) -> None:
-    """Prints milliseconds a round, measured and predicted, and what round-robin costs more than the tree."""
+    """Prints milliseconds a round, measured and predicted, and the ratio of round-robin to the tree."""
     print(f"{4 * size / 2**20:.3g} MiB; ms a round, measured (predicted from one message's time)")
     print("P  " + "".join(form.rjust(20) for form in FORMS) + "  round-robin / tree (P / log2 P)")
     for row in rows:
@@ -102,7 +102,7 @@ def show(rows: list[Row], size: int) -> None:
 
 
 def draw(rows: list[Row], path: str) -> None:
-    """Draws a round's time against the number of workers; dashed is what the link predicts."""
+    """Plots a round's time against the number of workers; dashed lines are predictions."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -113,7 +113,7 @@ def draw(rows: list[Row], path: str) -> None:
     for index, form in enumerate(FORMS):
         panel.plot(workers, [1e3 * row[form] for row in rows], "o-", color=f"C{index}", label=form)
         panel.plot(workers, [1e3 * row[f"{form}, predicted"] for row in rows], "--", color=f"C{index}", alpha=0.6)
-    panel.set(xlabel="workers, one a host", ylabel="a round, ms (dashed: predicted)", xticks=workers, ylim=(0, None))
+    panel.set(xlabel="workers, one a host", ylabel="ms a round (dashed: predicted)", xticks=workers, ylim=(0, None))
     panel.grid(alpha=0.3)
     panel.legend()
     figure.savefig(path, dpi=120)
@@ -122,8 +122,8 @@ def draw(rows: list[Row], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mib", type=float, default=1.0, help="size of the parameters, MiB (1)")
-    parser.add_argument("--rounds", type=int, default=11, help="rounds to take the median of (11)")
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture too: .png, .pdf or .svg (needs matplotlib)")
+    parser.add_argument("--rounds", type=int, default=11, help="number of rounds; the median counts (11)")
+    parser.add_argument("--plot", metavar="FILE", help="also write a plot: .png, .pdf or .svg (needs matplotlib)")
     options = parser.parse_args()
     psgd.abort_on_exception()
     comm = MPI.COMM_WORLD

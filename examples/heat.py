@@ -4,8 +4,8 @@ python examples/heat.py                                             # 1 rank: a 
 mpirun -n 4 python examples/heat.py --rows 127 --columns 127        # 4 ranks; the norm is psgd's Allreduce
 mpirun -n 4 python examples/heat.py --comm mpi4py --plot heat.png   # with MPI's own, and a picture (matplotlib)
 
-One edge is hot, sin(pi x), where the answer is known, or 1; the others are at 0. An iteration is also an explicit
-step of the heat equation, the longest stable one. Temperatures are the same bits on any number of ranks.
+One edge is hot: sin(pi x), for which the exact solution is known, or 1. The other edges are at 0. An iteration is also
+an explicit step of the heat equation, the longest stable one. Temperatures are bitwise the same on any number of ranks.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 
 def refuse(message: str) -> NoReturn:
-    """Ends all ranks, which must all call this, with one line from rank 0."""
+    """Ends all ranks with one line from rank 0. All ranks must call it."""
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank == 0:
@@ -30,7 +30,7 @@ def refuse(message: str) -> NoReturn:
 
 
 def plate(rows: range, options: argparse.Namespace) -> NDArray[np.float64]:
-    """The start: all 0 but for the hot edge. Own rows with one more on each side, a neighbour's or the edge."""
+    """The start: 0 except at the hot edge. This rank's rows, with a neighbour's row or an edge on each side."""
     field = np.zeros((len(rows) + 2, options.columns + 2))
     if rows.stop == options.rows:
         x = np.linspace(0, 1, options.columns + 2)[1:-1]
@@ -50,12 +50,12 @@ def step(old: NDArray[np.float64], new: NDArray[np.float64]) -> None:
 def solve(comm: Any, field: NDArray[np.float64], options: argparse.Namespace) -> tuple[Any, int, float]:
     """Iterates until the residual is small. Returns the field, the iterations and the residual.
 
-    The residual is the root mean square of what the last iteration changed: h^2 / 4 times that of the Laplacian.
+    The residual is the root mean square of the last iteration's changes: h^2 / 4 times that of the Laplacian.
     """
     from mpi4py import MPI
 
     above = comm.rank - 1 if comm.rank > 0 else MPI.PROC_NULL
-    below = comm.rank + 1 if comm.rank + 1 < comm.size else MPI.PROC_NULL  # with PROC_NULL the edge stays as it is
+    below = comm.rank + 1 if comm.rank + 1 < comm.size else MPI.PROC_NULL  # PROC_NULL leaves the edge unchanged
     old, new = field, field.copy()
     mine, total = np.zeros(1), np.zeros(1)
     iterations, residual = 0, np.inf
@@ -74,7 +74,7 @@ def solve(comm: Any, field: NDArray[np.float64], options: argparse.Namespace) ->
 
 
 def analytic(rows: range, options: argparse.Namespace) -> Any:
-    """sin(pi x) sinh(pi y) / sinh(pi height) at own points, for the edge "sine". The plate is 1 wide."""
+    """sin(pi x) sinh(pi y) / sinh(pi height) at this rank's points, for the edge "sine". The plate is 1 wide."""
     h = 1 / (options.columns + 1)
     x, y = h * np.arange(1, options.columns + 1), h * np.arange(rows.start + 1, rows.stop + 1)[:, None]
     height = h * (options.rows + 1)  # sinh itself would overflow on a high plate
@@ -93,14 +93,14 @@ def plot(path: str, field: NDArray[np.float64]) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # type: ignore[method-assign]
-    parser.add_argument("--rows", type=int, default=63, help="of points inside the edges (%(default)s)")
-    parser.add_argument("--columns", type=int, default=63, help="of points inside the edges (%(default)s)")
+    parser.add_argument("--rows", type=int, default=63, help="rows of points inside the edges (%(default)s)")
+    parser.add_argument("--columns", type=int, default=63, help="columns of points inside the edges (%(default)s)")
     parser.add_argument("--edge", choices=["sine", "one"], default="sine", help="the hot edge (%(default)s)")
     parser.add_argument("--tolerance", type=float, default=1e-9, help="residual to stop at (%(default)s)")
-    parser.add_argument("--every", type=int, default=50, help="iterations from norm to norm (%(default)s)")
-    parser.add_argument("--iterations", type=int, default=100_000, help="at most (%(default)s)")
+    parser.add_argument("--every", type=int, default=50, help="iterations between two norms (%(default)s)")
+    parser.add_argument("--iterations", type=int, default=100_000, help="largest number of iterations (%(default)s)")
     parser.add_argument("--comm", choices=["psgd", "mpi4py"], default="psgd", help="who reduces (%(default)s)")
-    parser.add_argument("--plot", metavar="FILE.png", help="where rank 0 puts a picture of all rows")
+    parser.add_argument("--plot", metavar="FILE.png", help="rank 0 writes a picture of all rows here")
     options = parser.parse_args()
     for name, least in {"rows": 1, "columns": 1, "tolerance": 0, "every": 1, "iterations": 1}.items():
         if not (value := getattr(options, name)) >= least:

@@ -4,7 +4,7 @@ python examples/kmeans.py                                                # 1 ran
 mpirun -n 4 python examples/kmeans.py --points 1000000 --comm mpi4py     # 4 ranks, with MPI's own Allreduce
 mpirun -n 4 python examples/kmeans.py --data points.npy --clusters 20    # the rows of a 2-D array in a file
 
-The first centres are drawn as in k-means++; a cluster without points keeps its centre; ties go to the first centre.
+The first centres are drawn as in k-means++. A cluster without points keeps its centre. Ties go to the first centre.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 4096  # points at a time: what a pass needs besides the points themselves
+BLOCK = 4096  # points at a time: limits the memory that a pass needs beside the points
 
 
 def refuse(message: str) -> NoReturn:
-    """Ends all ranks, which must all call this, with one line from rank 0."""
+    """Ends all ranks with one line from rank 0. All ranks must call it."""
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank == 0:
@@ -29,7 +29,7 @@ def refuse(message: str) -> NoReturn:
 
 
 def open_rows(path: str) -> tuple[Any, str | None]:
-    """Maps a `.npy` file: only the rows that are used get read. Returns the array and what is wrong with it."""
+    """Maps a `.npy` file, so only rows that are used are read. Returns the array, and what is wrong with it or None."""
     try:
         data = np.load(path, mmap_mode="r", allow_pickle=False)
         good = isinstance(data, np.ndarray) and data.ndim == 2 and data.dtype.kind in "fiu" and data.size > 0
@@ -39,7 +39,7 @@ def open_rows(path: str) -> tuple[Any, str | None]:
 
 
 def blobs(rows: range, options: argparse.Namespace) -> NDArray[np.float64]:
-    """Rows of one data set, the same for any number of ranks: each block of it has a generator of its own."""
+    """Rows of a data set that is the same for any number of ranks: each block has a random generator of its own."""
     middles = np.random.default_rng([options.seed, 1]).uniform(-10, 10, (options.clusters, options.dimensions))
     points = np.empty((len(rows), options.dimensions))
     for start in range(rows.start // BLOCK * BLOCK, rows.stop, BLOCK):
@@ -51,12 +51,12 @@ def blobs(rows: range, options: argparse.Namespace) -> NDArray[np.float64]:
 
 
 def draw(weights: NDArray[np.float64], target: float) -> int:
-    """The first index where the running sum passes `target`, whatever the rounding never one of weight 0."""
+    """The first index where the running sum exceeds `target`; never one of weight 0, whatever the rounding."""
     return min(int(np.searchsorted(np.cumsum(weights), target, "right")), int(np.flatnonzero(weights)[-1]))
 
 
 def first_centres(comm: Any, points: NDArray[Any], options: argparse.Namespace) -> NDArray[np.float64]:
-    """k-means++: each next centre is a point, drawn in proportion to its squared distance from those before."""
+    """k-means++: each new centre is a point, drawn in proportion to its squared distance from the centres so far."""
     rng = np.random.default_rng([options.seed, 3])  # the same on all ranks, which therefore agree on who draws
     centres = np.empty((options.clusters, points.shape[1]))
     squares, chances, weights = np.full(len(points), np.inf), np.ones(len(points)), np.empty(comm.size)
@@ -76,7 +76,7 @@ def first_centres(comm: Any, points: NDArray[Any], options: argparse.Namespace) 
 
 
 def assign(points: NDArray[Any], centres: NDArray[np.float64], mine: NDArray[np.float64]) -> None:
-    """Fills `mine` from own points: each cluster's sum of coordinates, then each one's count, then the inertia."""
+    """Fills `mine` from this rank's points: each cluster's sum of coordinates, then its count, then the inertia."""
     k, d = centres.shape
     mine[:] = 0
     near = centres - (origin := centres.mean(axis=0))  # |x|^2 - 2xc + |c|^2 loses digits far from the origin
@@ -91,7 +91,7 @@ def assign(points: NDArray[Any], centres: NDArray[np.float64], mine: NDArray[np.
 
 
 def lloyd(comm: Any, points: NDArray[Any], centres: NDArray[np.float64], options: argparse.Namespace) -> Any:
-    """Moves the centres, in place. Returns iterations, inertia, and whether they have come to rest."""
+    """Moves the centres, in place. Returns iterations, inertia, and whether they have converged."""
     k, d = centres.shape
     empty = comm.empty if options.comm == "psgd" else np.empty  # psgd's memory is reduced where it lies
     mine, total = empty(k * (d + 1) + 1, np.float64), empty(k * (d + 1) + 1, np.float64)
@@ -115,12 +115,12 @@ def main() -> None:
     parser.error = refuse  # type: ignore[method-assign]
     parser.add_argument("--data", help=".npy file of a 2-D array, a point in each row (default: Gaussian blobs)")
     parser.add_argument("--comm", choices=["psgd", "mpi4py"], default="psgd", help="who reduces (%(default)s)")
-    parser.add_argument("--points", type=int, default=100_000, help="of all blobs together (%(default)s)")
-    parser.add_argument("--dimensions", type=int, default=8, help="of the blobs (%(default)s)")
-    parser.add_argument("--clusters", type=int, default=10, help="centres to find, and blobs (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the blobs and the first centres (%(default)s)")
-    parser.add_argument("--tolerance", type=float, default=1e-6, help="movement of centres to stop at (%(default)s)")
-    parser.add_argument("--iterations", type=int, default=300, help="at most (%(default)s)")
+    parser.add_argument("--points", type=int, default=100_000, help="points in all blobs together (%(default)s)")
+    parser.add_argument("--dimensions", type=int, default=8, help="coordinates of a point (%(default)s)")
+    parser.add_argument("--clusters", type=int, default=10, help="number of centres, and of blobs (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of blobs and first centres (%(default)s)")
+    parser.add_argument("--tolerance", type=float, default=1e-6, help="stop when no centre moves further (%(default)s)")
+    parser.add_argument("--iterations", type=int, default=300, help="largest number of iterations (%(default)s)")
     options = parser.parse_args()
     for name in ("points", "dimensions", "clusters", "iterations", "seed", "tolerance"):
         if not getattr(options, name) >= (least := int(name not in ("seed", "tolerance"))):
@@ -140,7 +140,7 @@ def main() -> None:
         centres = first_centres(comm, points, options)
         iterations, inertia, at_rest = lloyd(comm, points, centres, options)
     if world.rank == 0:
-        print(f"iterations       {iterations}{'' if at_rest else ' (the limit: not at rest)'}")
+        print(f"iterations       {iterations}{'' if at_rest else ' (the limit: not converged)'}")
         print(f"inertia          {inertia:.10g}")
         print(f"centre checksum  {centres.ravel() @ np.arange(1, centres.size + 1):.10g}", flush=True)
 

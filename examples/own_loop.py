@@ -5,8 +5,8 @@
     mpirun -n 3 python examples/own_loop.py allreduce --compress threshold
     python examples/own_loop.py                                   # one process
 
-Every rank runs this file. The first ranks become servers and stay inside `psgd.connect` until the workers are
-done; they skip the block's body at its first use of `ps`.
+Every rank runs this file. The first ranks become servers. They stay inside `psgd.connect` until the workers are done,
+and then skip the block's body at its first use of `ps`.
 """
 
 import argparse
@@ -21,8 +21,8 @@ SAMPLES, FEATURES, BATCH, EPOCHS = 4096, 64, 32, 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("strategy", nargs="?", default="sync", help="any of psgd's (sync)")
-    parser.add_argument("--compress", help="threshold, onebit or topk: small updates")
+    parser.add_argument("strategy", nargs="?", default="sync", help="any strategy of psgd (sync)")
+    parser.add_argument("--compress", help="threshold, onebit or topk: compress the updates")
     parser.add_argument("--servers", type=int, help="ranks that serve (default: 1, or 0 on one rank)")
     parser.add_argument("--lr", type=float, default=0.02)
     options = parser.parse_args()
@@ -32,7 +32,7 @@ def main() -> None:
     y = x @ rng.normal(size=FEATURES) + 0.1 * rng.normal(size=SAMPLES)
 
     comm = MPI.COMM_WORLD
-    psgd.abort_on_exception()  # asked for: an error on one rank ends the job instead of leaving the others waiting
+    psgd.abort_on_exception()  # an error on one rank ends the job instead of leaving the others waiting
     weights = np.zeros(FEATURES)
     chosen = {"strategy": options.strategy, "servers": options.servers, "compress": options.compress}
     with psgd.connect(comm, weights, lr=options.lr, **chosen) as ps:

@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'psgd' has no attribute {name!r}")
     module = importlib.import_module(_EXPORTS[name])
-    value = module if _EXPORTS[name] == f"psgd.{name}" else getattr(module, name)
+    value = module if _EXPORTS[name].endswith(f".{name}") else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -6,12 +6,17 @@ combine values in rank order, so their results have the same bits.
 """
 
 import struct
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
+from psgd.collectives.shm.registered import Node
 from psgd.collectives.shm.shared_channel import SharedChannel
 from psgd.kernels.reduce import arithmetic
 
@@ -42,14 +47,30 @@ def run(shared: SharedChannel, call: Call, algorithm: str) -> Steps:
         AgreedError: descriptors differ or some rank's arguments are wrong.
         PeerLostError: a peer's memory cannot be read any more.
     """
-    table = fill(shared, call, algorithm)
+    table = fill(shared.node, shared.block, call, algorithm, shared.scratch)
     yield from shared.run(shared.node.reads)
     del table  # the kernel has read it to here
 
 
-def fill(shared: SharedChannel, call: Call, algorithm: str) -> object:
-    """Writes the words of a call behind its descriptor. Returns what must live until the call is done."""
-    node = shared.node
+def fill(
+    node: Node,
+    block: NDArray[np.int64],
+    call: Call,
+    algorithm: str,
+    scratch: Callable[[int, DTypeLike], NDArray[Any]],
+) -> object:
+    """Writes the words of a call behind its descriptor.
+
+    Args:
+        node: of this rank.
+        block: CALL_WORDS words, of which the first are the descriptor.
+        call: not changed.
+        algorithm: one of METHODS.
+        scratch: gives memory of a number of elements and a dtype, to live until the call is done.
+
+    Returns:
+        What else must live until the call is done.
+    """
     send, recv, op, item = call.send, call.recv, call.op, call.itemsize
     scatters = op is not None and call.verb not in _WHOLE
     source = 0 if send is None else address_of(send)
@@ -58,16 +79,16 @@ def fill(shared: SharedChannel, call: Call, algorithm: str) -> object:
         own = call.ranges(node.size)[node.rank]
         if recv is None:  # not the root: its chunk of the result stays here until it is fetched
             assert send is not None
-            chunk = address_of(shared.scratch(len(own), send.dtype))
+            chunk = address_of(scratch(len(own), send.dtype))
             into = chunk - own.start * item  # others look for the chunk where it would lie in the whole
         elif not scatters:
             chunk += own.start * item
     sent = node.find(source, send.nbytes) if send is not None and algorithm != "inline" else (-1, 0)
     received = node.find(into, recv.nbytes) if recv is not None and algorithm != "inline" else (-1, 0)
     table = call.table()
-    _pack_places(shared.block, 8 * layout.SEND, source, *sent, into, *received)
+    _pack_places(block, 8 * layout.SEND, source, *sent, into, *received)
     _pack_call(
-        shared.block,
+        block,
         8 * layout.FROM,
         *(source, into, chunk, METHODS[algorithm], 0 if table is None else address_of(table)),
         (0 if op is None else layout.REDUCES) | (0 if scatters else layout.GATHERS),

@@ -13,11 +13,64 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.operations import Operation
 from psgd.collectives.mpi.split import segments
 from psgd.collectives.mpi.wait import Steps
 
 CHUNK = 2**30
+
+
+def run(comm: MPI.Intracomm, call: Call, blocking: bool) -> Steps:
+    """Carries out a call of any verb.
+
+    Args:
+        comm: private.
+        call: on host memory.
+        blocking: MPI may block.
+    """
+    if not blocking:
+        yield from _start(comm, call)
+        return
+    send, recv, op, counts = call.send, call.recv, call.op, list(call.lengths)
+    if call.verb == "Reduce":
+        assert send is not None and op is not None
+        reduce(comm, send, recv, op, call.root)
+        return
+    assert recv is not None
+    if call.verb == "Bcast":
+        bcast(comm, recv, call.root)
+        return
+    assert send is not None
+    if call.verb == "Allgather":
+        allgather(comm, send, recv)
+    elif op is None:
+        allgatherv(comm, send, recv, counts, list(call.starts or ()))
+    elif call.verb == "Allreduce":
+        allreduce(comm, send, recv, op)
+    else:
+        reduce_scatter(comm, send, recv, counts, op)
+
+
+def _start(comm: MPI.Intracomm, call: Call) -> Steps:
+    send, recv, op, counts = call.send, call.recv, call.op, list(call.lengths)
+    if call.verb == "Reduce":
+        assert send is not None and op is not None
+        yield from start_reduce(comm, send, recv, op, call.root)
+        return
+    assert recv is not None
+    if call.verb == "Bcast":
+        yield from start_bcast(comm, recv, call.root)
+        return
+    assert send is not None
+    if call.verb == "Allgather":
+        yield from start_allgather(comm, send, recv)
+    elif op is None:
+        yield from start_allgatherv(comm, send, recv, counts, list(call.starts or ()))
+    elif call.verb == "Allreduce":
+        yield from start_allreduce(comm, send, recv, op)
+    else:
+        yield from start_reduce_scatter(comm, send, recv, counts, op)
 
 
 def allreduce(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], op: Operation) -> None:
@@ -118,17 +171,61 @@ def start_allreduce(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any],
 def start_reduce_scatter(
     comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], counts: Sequence[int], op: Operation
 ) -> Steps:
-    """As reduce_scatter, without blocking; at most CHUNK elements."""
+    """As reduce_scatter, without blocking."""
+    starts = [0, *accumulate(counts)]
     into = np.empty_like(recv) if _overlap(send, recv) else recv
-    yield comm.Ireduce_scatter(send, into, list(counts), op.mpi).Test
-    op.finish(into, comm.size)
+    if starts[-1] <= CHUNK:
+        yield comm.Ireduce_scatter(send, into, list(counts), op.mpi).Test
+        op.finish(into, comm.size)
+    else:
+        for root, count in enumerate(counts):
+            block = send[starts[root] : starts[root] + count]
+            yield from start_reduce(comm, block, into if comm.rank == root else None, op, root)
     if into is not recv:
         recv[:] = into
 
 
 def start_allgather(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any]) -> Steps:
-    """As allgather, without blocking; at most CHUNK elements."""
-    yield comm.Iallgather(MPI.IN_PLACE if _overlap(send, recv) else _bits(send), _bits(recv)).Test
+    """As allgather, without blocking."""
+    if recv.size > CHUNK:
+        displs = [rank * send.size for rank in range(comm.size)]
+        yield from start_allgatherv(comm, send, recv, [send.size] * comm.size, displs)
+    else:
+        yield comm.Iallgather(MPI.IN_PLACE if _overlap(send, recv) else _bits(send), _bits(recv)).Test
+
+
+def start_allgatherv(
+    comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any], counts: Sequence[int], displs: Sequence[int]
+) -> Steps:
+    """As allgatherv, without blocking."""
+    in_place = _overlap(send, recv)
+    if max((d + n for d, n in zip(displs, counts, strict=True)), default=0) <= CHUNK:
+        into = [_bits(recv), (list(counts), list(displs))]
+        yield comm.Iallgatherv(MPI.IN_PLACE if in_place else _bits(send), into).Test
+        return
+    for root, (count, start) in enumerate(zip(counts, displs, strict=True)):
+        block = recv[start : start + count]
+        if root == comm.rank and not in_place:
+            block[:] = send
+        yield from start_bcast(comm, block, root)
+
+
+def start_bcast(comm: MPI.Intracomm, data: NDArray[Any], root: int) -> Steps:
+    """As bcast, without blocking."""
+    bits = _bits(data)
+    for cut in _pieces(data.size):
+        yield comm.Ibcast(bits[cut], root).Test
+
+
+def start_reduce(comm: MPI.Intracomm, send: NDArray[Any], recv: NDArray[Any] | None, op: Operation, root: int) -> Steps:
+    """As reduce, without blocking."""
+    in_place = recv is not None and _overlap(send, recv)
+    for cut in _pieces(send.size):
+        yield comm.Ireduce(
+            MPI.IN_PLACE if in_place else send[cut], None if recv is None else recv[cut], op.mpi, root
+        ).Test
+    if recv is not None:
+        op.finish(recv, comm.size)
 
 
 def _pieces(n: int) -> Iterator[slice]:

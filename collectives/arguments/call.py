@@ -29,12 +29,14 @@ class Call:
         shape: for reports.
         mark: a word that must agree, see descriptor.fingerprint.
         finish: called after the collective has ended, in order: results go back to the caller's memory.
+        copied: `send` is a copy of the values that the caller's memory had when the call was parsed.
         job: what the ring on GPUs needs beside that; None where arrays are on the host. `send` and `recv` are device
             addresses then, which the host must not read.
     """
 
     __slots__ = (
         *(
+            "copied",
             "count",
             "finish",
             "job",
@@ -79,6 +81,7 @@ class Call:
         self.shape = shape
         self.mark = mark
         self.finish: list[Callable[[], None]] = []
+        self.copied = False
         self.job: Any = None
         item = self.itemsize
         self.nbytes = (count if starts is None else sum(lengths)) * item

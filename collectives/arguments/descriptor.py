@@ -31,24 +31,28 @@ KINDS = (
     *("?", "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
-ALGORITHMS = (
-    *("?", "inline", "slots", "direct", "ring", "recursive_doubling", "rabenseifner", "binomial", "chain"),
-    *("hierarchical", "native"),
-)
 ON_DEVICE = 1 << 23  # in a signature: the ring on GPUs does it
+PREPARES = 1 << 31  # in a signature: a persistent call is made, not started
 SHOWN_DIMENSIONS = 4
 Words = NDArray[np.int64]
 _CALL = {name: i for i, name in enumerate(CALLS)}
 _KIND = {name: i for i, name in enumerate(KINDS)}
-_ALGORITHM = {name: i for i, name in enumerate(ALGORITHMS)}
 _PADDING = (0,) * SHOWN_DIMENSIONS
 _pack: Any = struct.Struct(f"{layout.DESCRIPTOR_WORDS}q").pack_into
 
 
-def signature(call: str, kind: str = "?", op: Operation | None = None, root: int = 0, algorithm: str = "?") -> int:
-    """Packs what is not a number of elements into one word."""
+def signature(call: str, kind: str = "?", op: Operation | None = None, root: int = 0, algorithm: int = 0) -> int:
+    """Packs what is not a number of elements into one word.
+
+    Args:
+        call: of CALLS.
+        kind: of KINDS.
+        op: the reduction, if there is one.
+        root: of Bcast and Reduce.
+        algorithm: the number of the one that the caller asked for, 0 for none.
+    """
     number = 0 if op is None else op.number
-    return _CALL[call] | number << 8 | _KIND[kind] << 16 | _ALGORITHM[algorithm] << 24 | root << 32
+    return _CALL[call] | number << 8 | _KIND[kind] << 16 | algorithm << 24 | root << 32
 
 
 def fingerprint(shape: Sequence[int]) -> int:

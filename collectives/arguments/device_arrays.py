@@ -40,6 +40,7 @@ class DeviceView(View):
         self._host: NDArray[Any] | None = None
         self._parts: list[tuple[int, int]] | None = None
         self.kind = kind
+        self.copied = True  # `flat` is, and `ready` is of this moment too
         self.device = int(base.device.id)
         self.ready = ready
         self.logical = self.memory.reshape(base.shape) if contiguous else _shadow(base)

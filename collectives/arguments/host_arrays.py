@@ -114,7 +114,7 @@ def _of_array(array: NDArray[Any], source: Any, name: str, writable: bool, kind:
     if array.flags.c_contiguous and array.flags.aligned and array.dtype == native:
         return View(array.reshape(-1), kind, array)
     copy = np.array(array, native, order="C", copy=True).reshape(-1)
-    return CopiedView(copy, kind, array) if writable else View(copy, kind, array)
+    return CopiedView(copy, kind, array) if writable else View(copy, kind, array, copied=True)
 
 
 def _may_overlap(array: NDArray[Any]) -> bool:

@@ -36,7 +36,7 @@ def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
         return made
     call = _reduction("Allreduce", operation, send, recv.flat, recv.size)
     call.shape, call.mark = recv.shape, fingerprint(recv.shape)
-    call.finish.append(recv.write_back)
+    _finish(call, recv)
     return call
 
 
@@ -55,7 +55,7 @@ def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, r
         _same(send, recv, recv.size, "recvbuf")
         _apart(send, recv)
         call = _reduction("Reduce", operation, send, recv.flat, recv.size)
-        call.finish.append(recv.write_back)
+        _finish(call, recv)
     call.root = root
     return call
 
@@ -112,7 +112,7 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
     call = _reduction(verb, op, send, into, total, counts)
     if into is not target:
         call.finish.append(lambda: target.__setitem__(slice(None), into))
-    call.finish.append(recv.write_back)
+    _finish(call, recv)
     if verb == "Reduce_scatter":
         call.mark = fingerprint((0, *counts))
     return call
@@ -157,8 +157,9 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
         shape=whole.shape,
         mark=fingerprint(whole.shape),
     )
+    call.copied = whole.copied
     if rank != root:
-        call.finish.append(whole.write_back)
+        _finish(call, whole)
     return call
 
 
@@ -182,8 +183,15 @@ def _gather(verb: str, rank: int, sendbuf: Any, recv: View, starts: list[int], c
     call = Call(
         verb, kind=recv.kind, send=values.view(np.uint8), recv=recv.flat.view(np.uint8), starts=places, lengths=lengths
     )
-    call.finish.append(recv.write_back)
+    call.copied = recv.copied if aliased else send.copied
+    _finish(call, recv)
     return call
+
+
+def _finish(call: Call, recv: View) -> None:
+    """Has a result that does not land in the caller's memory put there at the end of the call."""
+    if recv.copied:
+        call.finish.append(recv.write_back)
 
 
 def _is_block(send: NDArray[Any], recv: NDArray[Any], start: int) -> bool:
@@ -230,6 +238,7 @@ def _reduction(
         shape=send.shape,
         mark=fingerprint(send.shape),
     )
+    call.copied = wide or send.copied
     if wide and into is not None and target is not None:
         call.finish.append(lambda: half.narrow(into, target, send.kind))
     return call

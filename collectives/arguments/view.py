@@ -28,15 +28,18 @@ class View:
         kind: the name of the elements' type: one of NumPy's, or "bfloat16", for which `flat` holds the bits as uint16.
         logical: the caller's array, in its own shape and order.
         device: the number of the GPU whose memory it is, or None.
+        copied: `flat` is a copy of the values that the caller's memory had when the view was made.
     """
 
-    __slots__ = ("flat", "kind", "logical")
+    __slots__ = ("copied", "flat", "kind", "logical")
     device: int | None = None
+    copied: bool
 
-    def __init__(self, flat: NDArray[Any], kind: str, logical: NDArray[Any]) -> None:
+    def __init__(self, flat: NDArray[Any], kind: str, logical: NDArray[Any], copied: bool = False) -> None:
         self.flat = flat
         self.kind = kind
         self.logical = logical
+        self.copied = copied
 
     @property
     def size(self) -> int:
@@ -80,10 +83,10 @@ class View:
         if flat.flags.aligned:
             return self._with(flat, kind)
         aligned = flat.copy()  # compiled loops need aligned elements
-        return CopiedView(aligned, kind, flat) if writable else View(aligned, kind, flat)
+        return CopiedView(aligned, kind, flat) if writable else View(aligned, kind, flat, copied=True)
 
     def _with(self, flat: NDArray[Any], kind: str) -> "View":
-        return View(flat, kind, flat)
+        return View(flat, kind, flat, self.copied)
 
 
 class CopiedView(View):
@@ -92,7 +95,7 @@ class CopiedView(View):
     __slots__ = ("_copy", "_parts", "_target")
 
     def __init__(self, flat: NDArray[Any], kind: str, target: NDArray[Any]) -> None:
-        super().__init__(flat, kind, target)
+        super().__init__(flat, kind, target, copied=True)
         self._target = target
         self._copy = flat
         self._parts: list[tuple[int, int]] | None = None  # in elements of the copy; None: all

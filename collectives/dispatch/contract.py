@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from psgd.collectives.arguments.descriptor import ALGORITHMS, CALLS, KINDS, ON_DEVICE, SHOWN_DIMENSIONS, Words
+from psgd.collectives.algorithms.catalog import name_of
+from psgd.collectives.arguments.descriptor import CALLS, KINDS, ON_DEVICE, PREPARES, SHOWN_DIMENSIONS, Words
 from psgd.collectives.arguments.operations import operation_name
 from psgd.collectives.mpi.agreement import group_by_text, join_texts
 from psgd.collectives.shm import layout
@@ -13,7 +14,7 @@ from psgd.kernels.errors import AgreedContractError, AgreedUsageError, Error
 def describe(descriptor: Sequence[int] | Words) -> str:
     """A descriptor in words: `Allreduce(float32, 100000 elements, SUM)`."""
     sign = int(descriptor[layout.SIGNATURE])
-    call, op, kind, algorithm, root = sign & 255, sign >> 8 & 255, sign >> 16 & 127, sign >> 24 & 255, sign >> 32
+    call, op, kind, algorithm, root = sign & 255, sign >> 8 & 255, sign >> 16 & 127, sign >> 24 & 127, sign >> 32
     facts = []
     if kind:
         facts.append(KINDS[kind] if kind < len(KINDS) else "?")
@@ -35,8 +36,8 @@ def describe(descriptor: Sequence[int] | Words) -> str:
     if name in {"Bcast", "Reduce"}:
         facts.append(f"root {root}")
     if algorithm:
-        facts.append(f"algorithm {ALGORITHMS[algorithm]}")
-    return f"{name}({', '.join(facts)})"
+        facts.append(f"algorithm {name_of(algorithm)}")
+    return f"{name}{'_init' if sign & PREPARES else ''}({', '.join(facts)})"
 
 
 def judge(ranks: Sequence[int], descriptors: Sequence[Any], texts: Sequence[str]) -> Error:

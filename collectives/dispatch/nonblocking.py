@@ -20,16 +20,31 @@ _THREAD_SPINS = 20_000  # about 0.5 ms: a thread that looks up rarely leaves Pyt
 _TICK_S = 0.1
 
 
+class Done:
+    """Stands for a `threading.Event` where no other thread sets it: that takes a microsecond to make."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Sets it."""
+        self._is_set = True
+
+
 class Request:
     """A collective that is under way. Its buffers are psgd's until it is done."""
 
-    def __init__(self, queue: "RequestQueue", steps: Steps) -> None:
+    def __init__(self, queue: "RequestQueue", steps: Steps, test: Test | None = None) -> None:
         self._queue = queue
         self.steps = steps
-        self.test: Test | None = None
-        self.started = False
+        self.test = test
+        self.started = test is not None
         self.error: BaseException | None = None
-        self.finished = threading.Event()
+        self.finished: threading.Event | Done = threading.Event() if queue.threaded else Done()
 
     def Test(self) -> bool:
         """Whether it is done. Does not block, and makes progress.
@@ -82,6 +97,11 @@ class RequestQueue:
         if self.threaded:
             engine.share_the_interpreter(_THREAD_SPINS)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._pending)
+
     def start(self, steps: Steps) -> Request:
         """Takes a call on. Does not block."""
         request = Request(self, steps)
@@ -96,6 +116,35 @@ class RequestQueue:
             BACKGROUND.add(self)
             self.advance()
         return request
+
+    def adopt(self, request: Request, awaited: bool) -> None:
+        """Takes in a call whose kernel has had its first turn; no request is under way, and there is no thread.
+
+        Args:
+            request: with the test that gives the kernel its next turn.
+            awaited: other ranks may wait for those turns, so that all waits of this process must give them.
+        """
+        self.engine.calls += 1
+        self.engine.watchdog.begin(self.engine.calls)
+        self._pending.append(request)
+        if awaited:
+            BACKGROUND.add(self)
+
+    def advance_one(self, request: Request) -> bool:
+        """Does what can be done for a request if it is the oldest, and nothing else; whether that was the rest of it.
+
+        Without a look at other communicators' requests: for a caller that makes one if this was not enough.
+        """
+        if self.threaded or self._advancing or not self._pending or self._pending[0] is not request:
+            return False
+        self._advancing = True
+        try:
+            if not self._step(request):
+                return False
+            self._pending.popleft()
+            return True
+        finally:
+            self._advancing = False
 
     def advance(self) -> None:
         """Does what can be done now, unless a thread does it."""
@@ -114,8 +163,9 @@ class RequestQueue:
 
     def wait(self, request: Request) -> None:
         """Blocks until a request is done."""
-        if self.threaded:
-            while not request.finished.wait(_TICK_S):
+        finished = request.finished
+        if isinstance(finished, threading.Event):
+            while not finished.wait(_TICK_S):
                 pass  # signals get their turn
             return
 

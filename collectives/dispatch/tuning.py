@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives.arguments.descriptor import ALGORITHMS, CALLS
+from psgd.collectives.algorithms.catalog import ALGORITHMS
+from psgd.collectives.arguments.descriptor import CALLS
 from psgd.kernels.errors import AgreedUsageError
 
 FORMAT = 1
@@ -141,8 +142,8 @@ def _check(entry: dict[str, Any]) -> None:
     bounds = [limit for limit, _ in limits[:-1]]
     if limits[-1][0] is not None or bounds != sorted(bounds) or not all(isinstance(bound, int) for bound in bounds):
         raise ValueError(f"expected ascending limits, the last null, got {limits!r}")
-    if unknown := [name for _, name in limits if name not in ALGORITHMS[1:]]:
-        raise ValueError(f"expected algorithms of {', '.join(ALGORITHMS[1:])}, got {unknown[0]!r}")
+    if unknown := [name for _, name in limits if name not in ALGORITHMS]:
+        raise ValueError(f"expected algorithms of {', '.join(ALGORITHMS)}, got {unknown[0]!r}")
 
 
 def _matching(entries: Sequence[dict[str, Any]], ranks: int, nodes: int) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from psgd.collectives.shm.direct import aborted
 from psgd.collectives.shm.registered import Node
 from psgd.kernels.errors import PeerLostError
 
+Addresses = tuple[int, int, int, int, int]
+
 
 class SharedChannel:
     """One of the node's two sequences of calls, each with a region of shared memory of its own.
@@ -51,8 +53,12 @@ class SharedChannel:
 
     def remap(self) -> None:
         """To be called after a registration: its table may have moved."""
-        tables = (self._table, self._state, self.block, self.node.maps, self._where)
-        self.addresses: tuple[int, int, int, int, int] = tuple(address_of(table) for table in tables)  # type: ignore[assignment]
+        self.addresses = self.addresses_with(self.block)
+
+    def addresses_with(self, block: NDArray[np.int64]) -> Addresses:
+        """The same for a call whose words are in another block."""
+        tables = (self._table, self._state, block, self.node.maps, self._where)
+        return tuple(address_of(table) for table in tables)  # type: ignore[return-value]
 
     def scratch(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
         """Memory that is kept between calls; its contents are anything."""
@@ -61,24 +67,27 @@ class SharedChannel:
             self._scratch = np.empty(nbytes, np.uint8)
         return self._scratch[:nbytes].view(dtype)
 
-    def run(self, reads: bool) -> Steps:
-        """Carries out the call whose words are in `block`.
+    def run(self, reads: bool, addresses: Addresses | None = None) -> Steps:
+        """Carries out a call whose words are written.
 
         Args:
             reads: peers' private memory may be read.
+            addresses: of `addresses_with`; by default the words are in `block`.
 
         Raises:
             AgreedError: descriptors differ or some rank's arguments are wrong.
             PeerLostError: it could not read a peer's memory.
         """
-        yield from self.resume(run(*self.addresses, reads, self.spins), reads)
+        places = addresses or self.addresses
+        yield from self.resume(run(*places, reads, self.spins), reads, places)
 
-    def resume(self, status: int, reads: bool) -> Steps:
+    def resume(self, status: int, reads: bool, addresses: Addresses | None = None) -> Steps:
         """As `run`, for a kernel that has had its first turn and returned `status`."""
         self._status = status
+        places = addresses or self.addresses
 
         def test() -> bool:
-            self._status = run(*self.addresses, reads, self.spins)
+            self._status = run(*places, reads, self.spins)
             return self._status != layout.WAIT
 
         if status == layout.WAIT:

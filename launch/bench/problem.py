@@ -9,6 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BCAST = "allreduce", "reducescatter", "allgather", "bcast"
+VERBS = {
+    ALLREDUCE: "Allreduce",
+    REDUCE_SCATTER: "Reduce_scatter_block",
+    ALLGATHER: "Allgather",
+    BCAST: "Bcast",
+}
 _BLOCK = 1 << 20
 _MOST = 1 << 30
 _REDUCE = {"sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}

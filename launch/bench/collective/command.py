@@ -10,10 +10,19 @@ from typing import Any
 
 import click
 
+from psgd.collectives.algorithms import catalog
 from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import ranks as places
 from psgd.launch.bench.collective.table import GLOO, Row, Table, objects
-from psgd.launch.bench.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, whole_nbytes
+from psgd.launch.bench.problem import (
+    ALLGATHER,
+    ALLREDUCE,
+    BCAST,
+    REDUCE_SCATTER,
+    VERBS,
+    BenchOptions,
+    whole_nbytes,
+)
 from psgd.launch.bench.sizes import parse_sizes
 
 RANKS = 2
@@ -24,13 +33,7 @@ DTYPES = (
     *("uint8", "uint16", "uint32", "uint64"),
 )
 OPS = ("sum", "prod", "min", "max", "mean")
-_SHARED = ("inline", "slots", "direct")
-ALGORITHMS = {
-    ALLREDUCE: (*_SHARED, "ring", "recursive_doubling", "rabenseifner", "hierarchical", "native"),
-    REDUCE_SCATTER: (*_SHARED, "ring", "native"),
-    ALLGATHER: (*_SHARED, "ring", "native"),
-    BCAST: (*_SHARED, "binomial", "chain", "native"),
-}
+ALGORITHMS = {collective: tuple(catalog.names(verb)) for collective, verb in VERBS.items()}
 _WHAT = {
     ALLREDUCE: "Allreduce: the size is that of each rank's vector.",
     REDUCE_SCATTER: "Reduce_scatter_block: the size is that of the vector before it is scattered.",

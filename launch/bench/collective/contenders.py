@@ -1,7 +1,8 @@
 """Those that are measured against each other: the same call on the same values, by psgd, MPI and Gloo."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -9,16 +10,27 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.launch.bench.collective.table import GLOO, MPI_IN_PLACE, MPI_NAME, PRIVATE, REGISTERED, REGISTERED_IN_PLACE
+from psgd.launch.bench.collective.table import (
+    GLOO,
+    MPI_IN_PLACE,
+    MPI_NAME,
+    MPI_PERSISTENT,
+    PERSISTENT,
+    PRIVATE,
+    REGISTERED,
+    REGISTERED_IN_PLACE,
+)
 from psgd.launch.bench.peers.gloo import Gloo
-from psgd.launch.bench.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER, BenchOptions, Problem
+from psgd.launch.bench.problem import (
+    ALLGATHER,
+    ALLREDUCE,
+    BCAST,
+    REDUCE_SCATTER,
+    VERBS,
+    BenchOptions,
+    Problem,
+)
 
-VERBS = {
-    ALLREDUCE: "Allreduce",
-    REDUCE_SCATTER: "Reduce_scatter_block",
-    ALLGATHER: "Allgather",
-    BCAST: "Bcast",
-}
 OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 
 
@@ -33,6 +45,7 @@ class Contender:
         memory: the buffer that it writes.
         result: the part of it that it must write.
         ours: it is psgd's.
+        request: what the call starts, where it is persistent.
     """
 
     name: str
@@ -41,11 +54,17 @@ class Contender:
     memory: NDArray[Any]
     result: NDArray[Any]
     ours: bool = False
+    request: Any = None
 
     def fill(self, source: NDArray[Any]) -> None:
         """Rewrites this rank's values, as whoever computes new ones does."""
         if self.takes is not None:
             np.copyto(self.takes, source)
+
+    def free(self) -> None:
+        """Lets go of what it holds beside its memory."""
+        if self.request is not None:
+            self.request.Free()
 
 
 @dataclass(frozen=True)
@@ -87,8 +106,11 @@ def build(
     private = Buffers.make(problem, np.empty)
     if options.buffers != "registered":
         result.insert(0, out_of_place(PRIVATE, ours, problem, private, op, **chosen))
+        result[1:1] = persistent(PERSISTENT, ours, problem, private, op, **chosen)
     if options.peers:
         result.append(_mean(out_of_place(MPI_NAME, comm, problem, private, OPS[options.op]), options, problem.size))
+        bound = persistent(MPI_PERSISTENT, comm, problem, private, OPS[options.op])
+        result += [_mean(each, options, problem.size) for each in bound]
         if problem.collective != BCAST:
             there = in_place(MPI_IN_PLACE, comm, problem, private, OPS[options.op])
             result.append(_mean(there, options, problem.size))
@@ -101,14 +123,29 @@ def build(
 
 def out_of_place(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> Contender:
     """The call from `send` to `recv`, by mpi4py's verb of `comm`."""
-    verb, send, recv = getattr(comm, VERBS[problem.collective]), buffers.send, buffers.recv
-    if problem.collective == BCAST:
-        call = partial(verb, recv, 0, **chosen)
-    elif problem.collective == ALLGATHER:
-        call = partial(verb, send, recv, **chosen)
-    else:
-        call = partial(verb, send, recv, op, **chosen)
+    send, recv = buffers.send, buffers.recv
+    call = partial(getattr(comm, VERBS[problem.collective]), *_arguments(problem, buffers, op), **chosen)
     return Contender(name, call, _taken(problem, send), recv, recv, not isinstance(comm, MPI.Comm))
+
+
+def persistent(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> list[Contender]:
+    """The same call, bound once and started each time; none where the MPI has no persistent collectives. Collective."""
+    with suppress(MPI.Exception, NotImplementedError, AttributeError):
+        request = getattr(comm, f"{VERBS[problem.collective]}_init")(*_arguments(problem, buffers, op), **chosen)
+        made = out_of_place(name, comm, problem, buffers, op)
+        return [replace(made, call=request.run if made.ours else partial(_start_and_wait, request), request=request)]
+    return []
+
+
+def _start_and_wait(request: MPI.Prequest) -> None:
+    request.Start()
+    request.Wait()
+
+
+def _arguments(problem: Problem, buffers: Buffers, op: Any) -> tuple[Any, ...]:
+    if problem.collective == BCAST:
+        return buffers.recv, 0
+    return (buffers.send, buffers.recv) if problem.collective == ALLGATHER else (buffers.send, buffers.recv, op)
 
 
 def in_place(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> Contender:
@@ -133,4 +170,4 @@ def _mean(contender: Contender, options: BenchOptions, size: int) -> Contender:
         call()
         np.divide(result, size, out=result)
 
-    return Contender(contender.name, mean, contender.takes, contender.memory, result)
+    return replace(contender, call=mean)

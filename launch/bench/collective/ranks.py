@@ -47,18 +47,20 @@ def measure(
         problem = Problem(options, nbytes, comm.rank, comm.size)
         source = problem.source()
         contenders = build(problem, options, comm, ours, gloo)
-        contenders, used = verify(comm, problem, contenders, source, ours)
-        seconds = timed(comm, contenders, source, problem.nbytes, options.repeats)
+        able, used = verify(comm, problem, contenders, source, ours)
+        seconds = timed(comm, able, source, problem.nbytes, options.repeats)
         medians = np.median(seconds, axis=1)
         yield Row(
             problem.nbytes,
             comm.size,
             seconds.shape[1],
             mpi_name(),
-            {contender.name: float(value) for contender, value in zip(contenders, medians, strict=True)},
+            {contender.name: float(value) for contender, value in zip(able, medians, strict=True)},
             used,
         )
-        del contenders, source  # before the next size's buffers are made
+        for contender in contenders:
+            contender.free()
+        del able, contender, contenders, source  # before the next size's buffers are made
 
 
 def verify(
@@ -97,7 +99,8 @@ def verify(
             _complain(comm, problem, contender, expected, reports[:, 1])
         able.append(contender)
         if contender.ours:
-            used[contender.name] = ours.last if comm.size > 1 else ("copy", "none")
+            last = (contender.request or ours).last
+            used[contender.name] = last if comm.size > 1 else ("copy", "none")
     return able, used
 
 

@@ -10,15 +10,18 @@ from psgd.launch.bench.stats import ratio
 
 PRIVATE, REGISTERED, REGISTERED_IN_PLACE = "psgd", "psgd registered", "psgd registered in place"
 MPI_NAME, MPI_IN_PLACE, GLOO = "MPI", "MPI in place", "Gloo"
+PERSISTENT, MPI_PERSISTENT = "psgd persistent", "MPI persistent"  # private buffers, bound once
 STAGED, NCCL, TORCH, BY_HAND, COPIES = "psgd staged", "NCCL", "PyTorch", "MPI and copies", "pinned copies"
 OURS = (PRIVATE, REGISTERED, REGISTERED_IN_PLACE)
 _VARIANTS = (*OURS, STAGED)
 _TIMES = {  # the two lines of the head
     PRIVATE: ("psgd", "private"),
-    REGISTERED: ("psgd", "register"),
-    REGISTERED_IN_PLACE: ("psgd", "in place"),
+    PERSISTENT: ("psgd", "persist"),
+    REGISTERED: ("psgd", "regist."),
+    REGISTERED_IN_PLACE: ("psgd", "inplace"),
     MPI_NAME: ("MPI", ""),
-    MPI_IN_PLACE: ("MPI", "in place"),
+    MPI_PERSISTENT: ("MPI", "persist"),
+    MPI_IN_PLACE: ("MPI", "inplace"),
     GLOO: ("Gloo", ""),
     STAGED: ("psgd", "staged"),
     NCCL: ("NCCL", ""),
@@ -34,7 +37,10 @@ _RATIOS = {
     (NCCL, PRIVATE): ("NCCL/", "psgd"),
     (COPIES, STAGED): ("copy/", "stag"),
 }
+_SPARED = ((MPI_NAME, REGISTERED), (GLOO, PRIVATE))  # ratios that are left out, in turn, where a line is too long
 _NAMES_WIDTH = 18
+_LONGEST_NAMES = "recursive_doubling, .."
+_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ def objects(row: Row, options: BenchOptions) -> list[dict[str, Any]]:
     peers = {
         "mpi": MPI_NAME,
         "mpi_in_place": MPI_IN_PLACE,
+        "mpi_persistent": MPI_PERSISTENT,
         "gloo": GLOO,
         "nccl": NCCL,
         "torch": TORCH,
@@ -81,6 +88,7 @@ def objects(row: Row, options: BenchOptions) -> list[dict[str, Any]]:
             "nbytes": row.nbytes,
             "dtype": options.dtype,
             "seconds": row.seconds[name],
+            "persistent": row.seconds.get(PERSISTENT) if name == PRIVATE else None,
             "busbw_gbs": row.bandwidth(options.collective, name),
             "device": options.device,
             "buffers": "private" if name in (PRIVATE, STAGED) else "registered",
@@ -102,6 +110,10 @@ class Table:
         self._times = [name for name in _TIMES if name in first.seconds]
         self._ratios = [pair for pair in _RATIOS if set(pair) <= set(first.seconds)]
         self._size = max(8, *(len(format_size(nbytes)) for nbytes in sizes))
+        for spared in _SPARED:
+            cells = [""] * (len(self._times) + len(self._ratios))
+            if len(self._line("", cells, "", _LONGEST_NAMES)) > _WIDTH:
+                self._ratios = [pair for pair in self._ratios if pair != spared]
 
     def head(self) -> str:
         """Two lines."""
@@ -123,6 +135,6 @@ class Table:
         return self._line(format_size(row.nbytes), cells, bandwidth, names)
 
     def _line(self, size: str, cells: Sequence[str], bandwidth: str, names: str) -> str:
-        widths = [8] * len(self._times) + [5] * len(self._ratios)
+        widths = [7] * len(self._times) + [5] * len(self._ratios)
         middle = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         return f"{size.rjust(self._size)} {middle} {bandwidth.rjust(8)}  {names}".rstrip()

@@ -15,12 +15,13 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.collectives import Communicator
-from psgd.collectives.dispatch import dispatch, tuning
+from psgd.collectives.algorithms import catalog
+from psgd.collectives.dispatch import tuning
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedUsageError, UsageError
-from psgd.launch.bench.collective.contenders import VERBS, Buffers, Contender, out_of_place
+from psgd.launch.bench.collective.contenders import Buffers, Contender, out_of_place
 from psgd.launch.bench.collective.ranks import mpi_name, timed, verify
-from psgd.launch.bench.problem import BenchOptions, Problem
+from psgd.launch.bench.problem import VERBS, BenchOptions, Problem
 from psgd.launch.bench.sizes import format_seconds, format_size
 
 MARGIN = 1.05  # how much faster a successor must be
@@ -107,8 +108,9 @@ def candidates(comm: MPI.Intracomm, options: BenchOptions) -> list[str]:
     registered arrays off their fast path. Elsewhere they are those over messages, and MPI's.
     """
     verb = VERBS[options.collective]
-    able = [name for name in dispatch.SHARED if _works(comm, options, name)]
-    return able + [name for name in (["native"] if able else dispatch.MESSAGES[verb]) if _works(comm, options, name)]
+    able = [name for name in catalog.names(verb, catalog.NODE) if _works(comm, options, name)]
+    others = (catalog.MPI,) if able else (catalog.MESSAGES, catalog.NODES, catalog.MPI)
+    return able + [name for name in catalog.names(verb, *others) if _works(comm, options, name)]
 
 
 def _works(comm: MPI.Intracomm, options: BenchOptions, name: str) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from psgd.collectives.algorithms import catalog
 from psgd.collectives.arguments import descriptor, operations
 from psgd.collectives.arguments.view import BFLOAT16, KINDS
 from psgd.collectives.dispatch import contract
@@ -17,7 +18,8 @@ from psgd.kernels.errors import AgreedContractError, AgreedError, AgreedUsageErr
 def line(call="Allreduce", kind="float32", op=operations.SUM_, root=0, algorithm="?", count=100, shape=(), tells=None):
     words = np.full(layout.DESCRIPTOR_WORDS, 77, np.int64)
     tells = descriptor.fingerprint(shape) if tells is None else tells
-    descriptor.fill(words, descriptor.signature(call, kind, op, root, algorithm), count, shape, tells)
+    number = 0 if algorithm == "?" else catalog.number(algorithm)
+    descriptor.fill(words, descriptor.signature(call, kind, op, root, number), count, shape, tells)
     return words
 
 
@@ -25,18 +27,17 @@ def test_signatures_are_all_different():
     """Whatever the combination: no field runs into its neighbour."""
     ops = (None, *operations.ALL, operations.resolve(MPI.BOR), operations.resolve(MPI.NO_OP))
     roots = (0, 1, 255, 256, 65535, 2**20, 2**31 - 1)
-    everything = itertools.product(descriptor.CALLS, descriptor.KINDS, ops, roots, descriptor.ALGORITHMS)
-    signs = [descriptor.signature(call, kind, op, root, name) for call, kind, op, root, name in everything]
+    everything = itertools.product(descriptor.CALLS, descriptor.KINDS, ops, roots, range(1 + len(catalog.ALGORITHMS)))
+    signs = [descriptor.signature(call, kind, op, root, number) for call, kind, op, root, number in everything]
     assert len(set(signs)) == len(signs)
     assert min(signs) >= 0 and max(signs) < 2**63
 
 
 def test_every_kind_and_every_collective_has_a_number():
-    from psgd.collectives.dispatch.dispatch import MESSAGES, SHARED
 
     assert set(descriptor.KINDS) == {"?", BFLOAT16, *KINDS.values()}
-    assert set(descriptor.CALLS) == {"?", *MESSAGES}
-    assert {*itertools.chain(*MESSAGES.values()), *SHARED} <= set(descriptor.ALGORITHMS)
+    verbs = itertools.chain(*(each.verbs for each in catalog.ALGORITHMS.values()))
+    assert set(descriptor.CALLS) == {"?", "Barrier", "empty", *verbs}
 
 
 def test_fingerprints():

@@ -1,6 +1,5 @@
 """The table of algorithms: chosen by size, written, read, refused, and the same on all ranks."""
 
-import itertools
 import json
 import os
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from harness.oracle import same_error
 
-from psgd.collectives.arguments.descriptor import ALGORITHMS
+from psgd.collectives.algorithms import catalog
 from psgd.collectives.dispatch import tuning
 from psgd.kernels.errors import UsageError
 
@@ -35,14 +34,15 @@ def test_limits_belong_to_the_lower_range():
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("ranks", [2, 3, 64, 1000, 100_000])
 def test_built_in_limits_ascend_and_name_what_there_is(verb, ranks):
-    from psgd.collectives.dispatch.dispatch import MESSAGES, SHARED
     from psgd.collectives.shm import layout
 
     for local, hierarchical in ((True, False), (False, True), (False, False)):
         limits = tuning.built_in(verb, ranks, local, hierarchical)
         bounds, names = [limit for limit, _ in limits], [name for _, name in limits]
         assert bounds == sorted(set(bounds)) and bounds[-1] == np.inf
-        assert set(names) <= set(SHARED if local else MESSAGES[verb])
+        assert set(names) <= set(
+            catalog.names(verb, *((catalog.NODE,) if local else (catalog.MESSAGES, catalog.NODES)))
+        )
         if not hierarchical:
             assert "hierarchical" not in names
         if local:
@@ -211,7 +211,7 @@ def test_a_user_without_a_home_has_no_table(comm):
 
 
 def test_every_algorithm_may_stand_in_a_table(tmp_path):
-    pairs = [[i, name] for i, name in enumerate(itertools.chain(ALGORITHMS[1:]))]
+    pairs = [[i, name] for i, name in enumerate(catalog.ALGORITHMS)]
     pairs[-1][0] = None
     table(tmp_path / "t.json", entry(limits=pairs))
     assert len(tuning.read(tmp_path / "t.json")) == 1

@@ -4,15 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from harness.oracle import MESSAGES, SHARED
 
 from psgd.launch.bench.collective import table
 from psgd.launch.bench.problem import BenchOptions, Problem, bus_factor, whole_nbytes
 
 KEYS = {
     *("collective", "algorithm", "transport", "ranks", "nbytes", "dtype", "seconds", "busbw_gbs", "buffers", "against"),
-    *("verified", "mpi", "in_place", "device"),
+    *("verified", "mpi", "in_place", "device", "persistent"),
 }
-PEERS = {"mpi", "mpi_in_place", "gloo", "nccl", "torch", "copies"}
+PEERS = {"mpi", "mpi_in_place", "mpi_persistent", "gloo", "nccl", "torch", "copies"}
 NAMES = ("allreduce", "reducescatter", "allgather", "bcast")
 
 
@@ -79,6 +80,8 @@ def test_alone_in_json(psgd_command):
         assert (row["collective"], row["ranks"], row["dtype"], row["verified"]) == ("allreduce", 2, "float32", True)
         assert row["against"]["mpi"] > 0
         assert row["against"]["mpi_in_place"] > 0
+        assert row["against"]["mpi_persistent"] is None or row["against"]["mpi_persistent"] > 0
+        assert (row["persistent"] is None) == (row["buffers"] != "private") and row["persistent"] != 0
         assert row["busbw_gbs"] == pytest.approx(row["nbytes"] / row["seconds"] / 1e9)  # 2(P-1)/P is 1
     assert {row["algorithm"] for row in rows[:3]} == {"inline"}
 
@@ -122,6 +125,20 @@ def test_bus_bandwidth_by_hand():
         assert bus_factor(collective, 1) == (1 if collective == "bcast" else 0)
 
 
+def test_persistent_calls_have_columns_and_leave_the_width_as_it_is():
+    seconds = {table.PERSISTENT: 1.5e-6, table.MPI_PERSISTENT: 2.5e-6}
+    with_them = row(**seconds)
+    lines = table.Table(BenchOptions("allreduce"), with_them, [4000])
+    head, line = lines.head().splitlines(), lines.line(with_them)
+    assert head[0].split()[:8] == ["psgd", "psgd", "psgd", "psgd", "MPI", "MPI", "MPI", "Gloo"]
+    assert head[1].split()[1:5] == ["private", "persist", "regist.", "inplace"]
+    assert line.split()[2:10] == ["2", "µs", "1.5", "µs", "1", "µs", "0.5", "µs"]
+    assert max(len(line), *map(len, head)) <= 120
+    private, registered, _ = table.objects(with_them, BenchOptions("allreduce"))
+    assert (private["persistent"], registered["persistent"]) == (1.5e-6, None)
+    assert private["against"]["mpi_persistent"] == 2.5e-6
+
+
 def test_line_and_objects():
     options = BenchOptions("allreduce")
     lines = table.Table(options, row(), [4000])
@@ -136,6 +153,7 @@ def test_line_and_objects():
     assert private["against"] == {
         "mpi": 3e-6,
         "mpi_in_place": 4e-6,
+        "mpi_persistent": None,
         "gloo": 1e-3,
         "nccl": None,
         "torch": None,
@@ -185,9 +203,11 @@ def test_blocks_of_gathers_and_scatters():
 
 @pytest.mark.ranks(1)
 def test_the_command_knows_all_algorithms(comm):
-    from psgd.collectives.dispatch import dispatch
     from psgd.launch.bench.collective.command import ALGORITHMS
-    from psgd.launch.bench.collective.contenders import VERBS
+    from psgd.launch.bench.problem import VERBS
 
     for collective, names in ALGORITHMS.items():
-        assert names == (*dispatch.SHARED, *dispatch.MESSAGES[VERBS[collective]])
+        own = [name for name in names if name != "hierarchical"]
+        assert own == [*SHARED, *MESSAGES[VERBS[collective]]] and ("hierarchical" in names) == (
+            collective == "allreduce"
+        )

@@ -26,8 +26,9 @@ def test_rows(comm, collective, dtype, op):
     with collectives.Communicator(comm) as ours:
         rows = list(measure(comm, options, [4096, 100003], ours, None))
     assert len(rows) == 2
-    ours = set(table.OURS if collective != "bcast" else table.OURS[:2])
+    ours = {*(table.OURS if collective != "bcast" else table.OURS[:2]), table.PERSISTENT}
     peers = {table.MPI_NAME, table.MPI_IN_PLACE} if collective != "bcast" else {table.MPI_NAME}
+    peers.add(table.MPI_PERSISTENT)
     for row in rows:
         names = set(row.seconds)
         assert names == ours | peers or (dtype == "float16" and names == ours)  # not every MPI has float16
@@ -49,7 +50,7 @@ def test_options_choose_contenders_and_algorithm(comm, buffers):
     options = BenchOptions("allreduce", algorithm="ring", buffers=buffers, repeats=2, peers=False)
     with collectives.Communicator(comm) as ours:
         (row,) = measure(comm, options, [4096], ours, None)
-    assert set(row.seconds) == ({table.PRIVATE} if buffers == "private" else set(table.OURS[1:]))
+    assert set(row.seconds) == ({table.PRIVATE, table.PERSISTENT} if buffers == "private" else set(table.OURS[1:]))
     assert set(row.used.values()) == {("ring", "messages")}
 
 

@@ -1,0 +1,131 @@
+"""From the arguments of a verb to the steps of its call: parsing, the choice of an algorithm, the signature."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from psgd.collectives.algorithms import catalog, intranode
+from psgd.collectives.arguments import descriptor
+from psgd.collectives.arguments.call import Call
+from psgd.collectives.dispatch import dispatch, tuning
+from psgd.collectives.dispatch.engine import Engine
+from psgd.collectives.mpi.wait import Steps
+from psgd.kernels.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A call that is ready to be carried out.
+
+    Attributes:
+        verb: mpi4py's name of the collective.
+        call: what this rank passed; None where that was wrong.
+        text: what was wrong with it.
+        algorithm: of the catalog.
+        sign: the signature.
+    """
+
+    verb: str
+    call: Call | None
+    text: str = ""
+    algorithm: str = "?"
+    sign: int = 0
+
+    def in_shared_memory(self, engine: Engine) -> bool:
+        """Whether its kernel can read the caller's memory again and again, with no message beside."""
+        call = self.call
+        if call is None or call.copied or call.job is not None or not engine.local or engine.checks:
+            return False
+        return call.verb == "Barrier" or catalog.ALGORITHMS[self.algorithm].needs == catalog.NODE
+
+    def steps(self, engine: Engine) -> Steps:
+        """Carries it out. Wrong arguments are reported to the other ranks then."""
+        if engine.size == 1:
+            assert self.call is not None
+            return _alone(self.call)
+        return dispatch.steps(engine, self.verb, self.call, self.text, self.algorithm, self.sign)
+
+    def agreement(self, engine: Engine) -> Steps:
+        """Compares it with the other ranks' and no more, as one that will be carried out often."""
+        return dispatch.agreement(engine, self.verb, self.call, self.text, self.sign | descriptor.PREPARES)
+
+
+class Planner:
+    """Makes plans, by the limits of one communicator.
+
+    Args:
+        engine: of the communicator, whichever.
+        tuned: limits of the user's table, by collective.
+        hierarchical: several nodes, each of whose ranks share memory, some with several ranks.
+    """
+
+    def __init__(self, engine: Engine, tuned: dict[str, tuning.Limits], hierarchical: bool) -> None:
+        self._engine = engine
+        self._tuned = tuned
+        self._hierarchical = hierarchical
+        self._limits: dict[str, tuning.Limits] = {}
+
+    def plan(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any) -> Plan:
+        """Parses a call. What is wrong with it goes into the plan: the other ranks must hear of it, or they wait.
+
+        Args:
+            verb: the collective.
+            parse: makes the call of the arguments.
+            algorithm: what the caller asked for.
+            stream: that of the caller's work on device arrays.
+
+        Raises:
+            UsageError: there is one rank only, and its arguments are wrong.
+        """
+        engine = self._engine
+        try:
+            call = parse() if stream is None else _on_stream(stream, parse)
+            if algorithm is not None:
+                dispatch.check_algorithm(verb, algorithm, engine, call)
+        except Exception as error:
+            if engine.size == 1:
+                raise
+            return Plan(verb, None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}")
+        number = 0 if algorithm is None else catalog.number(algorithm)
+        sign = descriptor.signature(verb, call.kind, call.op, call.root, number)
+        if call.job is not None:
+            sign |= descriptor.ON_DEVICE
+        return Plan(verb, call, "", algorithm or self._choose(call), sign)
+
+    def limits_of(self, verb: str) -> tuning.Limits:
+        """The limits by which a verb's algorithm is chosen: the user's where they name what there is."""
+        if verb not in self._limits:
+            limits = tuning.built_in(verb, self._engine.size, self._engine.local, self._hierarchical)
+            tuned = self._tuned.get(tuning.family(verb), [])
+            known = dispatch.available(verb, self._engine)
+            self._limits[verb] = tuned if tuned and all(name in known for _, name in tuned) else limits
+        return self._limits[verb]
+
+    def _choose(self, call: Call) -> str:
+        if call.op is not None and call.op.code < 0:
+            return "native"
+        name = tuning.choose(self.limits_of(call.verb), call.nbytes)
+        if name == "inline" and not intranode.fits_inline(call):
+            return "slots"
+        return name
+
+
+def _on_stream(stream: Any, parse: Callable[[], Call]) -> Call:
+    """Parses arguments of which the caller has given the stream on which they are worked on."""
+    from psgd.collectives.arguments.device_arrays import on_stream
+
+    with on_stream(stream):
+        return parse()
+
+
+def _alone(call: Call) -> Steps:
+    """One rank: the result is a copy."""
+    if call.send is not None and call.recv is not None:
+        own = call.ranges(1)[0]
+        start, length = own.start, len(own)
+        target = call.recv[start : start + length] if call.op is None else call.recv
+        source = call.send if call.op is None or call.send.size == target.size else call.send[start : start + length]
+        if target is not source:
+            target[...] = source
+    call.done()
+    yield from ()
