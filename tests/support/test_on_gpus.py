@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 
-import pytest
 from harness import ROOT
 
 SCRIPT = ROOT / "tests" / "on_gpus"
@@ -31,10 +30,3 @@ def test_the_files_that_it_runs_are_there():
     named = re.findall(r"python3 ([\w/]+\.py)", SCRIPT.read_text())
     assert named
     assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
-
-
-@pytest.mark.parametrize("word", ["doctor", "bench"])
-def test_the_commands_that_it_runs_are_there(word):
-    from psgd.launch.cli import main
-
-    assert f"psgd {word}" in SCRIPT.read_text() and word in main.list_commands(None)
