@@ -35,6 +35,7 @@ ORDER = {
         "worker",
         "strategies",
         "config",
+        "teardown",
         "connection",
         "connector",
         "training",
