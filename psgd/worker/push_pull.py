@@ -2,109 +2,118 @@
 
 import time
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from psgd.checkpoint.declared import Combine, Fact, Item
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
-from psgd.server.wire import ASK, LEAVE, RELAY, Header, MessageKind
+from psgd.server.context import PushPullContext
+from psgd.server.wire import Header, MessageKind
 from psgd.server.worker_transport import MpiWorkerTransport
 from psgd.worker.base import WorkerBase
 from psgd.worker.checkpoint_status import CheckpointStatus
+from psgd.worker.interface import Vector
 
-Vector = NDArray[np.floating]
+Transport = TypeVar("Transport", bound=MpiWorkerTransport)
 
-_PUSH = int(MessageKind.PUSH)
+_PUSH = int(MessageKind.PUSH)  # a plain number: an enum's members cost on the hot path
 
 
-class PushPullWorker(WorkerBase):
-    """A worker with servers on other ranks. Implements `Worker`."""
+class PushPullWorker(WorkerBase, Generic[Transport]):
+    """A worker with servers on other ranks, which count the steps from one checkpoint to the next.
 
-    def __init__(self, transport: MpiWorkerTransport, params: Vector, grads: Vector, first: bool) -> None:
-        super().__init__(params, grads, transport.worker, CheckpointStatus())
-        self._transport = transport
-        self._first = first
+    Args:
+        context: of the run.
+        transport: its side of the wire.
+        grads: what the transport sends.
+
+    Attributes:
+        transport: as given.
+    """
+
+    def __init__(self, context: PushPullContext, transport: Transport, grads: Vector) -> None:
+        super().__init__(context.params, grads, transport.worker, CheckpointStatus())
+        self.transport = transport
         self._pushes = 0
         self._drawn = 0
         self._checkpoints = 0  # so far
         self._began = time.perf_counter()
-        self._computed_s = 0.0  # before the cut that the run goes on from
 
     def start(self) -> None:
         if self._resumed:
+            computed_s = self._computed_s
             self._pull()
-            self._began = time.perf_counter() - self.waited_s - self._computed_s
+            self._computed_s = computed_s
             return
-        if self._first:
+        first = self.transport.worker == 0
+        if first:
             self.grads[:] = self.params  # the first push is where everyone starts
-        self._transport.exchange(
-            MessageKind.INIT if self._first else MessageKind.PULL, (0, 0, 0, 0, 0, 0, 0.0, 0.0), self._first
-        )
+        self.transport.exchange(MessageKind.INIT if first else MessageKind.PULL, first)
         self.grads[:] = 0
         self._began = time.perf_counter()
 
     def _pull(self) -> None:
-        """Gets the answer to the push that was the last before the cut."""
-        fields = (self._pushes, self._pushes, 0, 0, self._drawn, 0, 0.0, 0.0)
-        self.version = self._transport.exchange(MessageKind.PULL, fields, False).version
+        """Gets the answer to the push that was the last before the checkpoint."""
+        self.version = self.transport.exchange(MessageKind.PULL, False).version
 
     def step(self, samples: int, loss: float) -> None:
         start = time.perf_counter()
         self._drawn += samples
         self._pushes += 1
-        fields = (
-            self._pushes,
-            self._pushes - 1,
-            self.version,
-            samples,
-            self._drawn,
-            0,
-            loss,
-            ASK * self.checkpoint.request,
-        )
-        self._hear(self._transport.exchange(_PUSH, fields, samples > 0))
+        header = self.transport.header
+        header.push, header.version, header.samples, header.position = self._pushes, self.version, samples, self._drawn
+        header.loss, header.checkpoint_request = loss, self.checkpoint.request
+        answer = self.transport.exchange(_PUSH, samples > 0)
+        self.version, self.stop, self.checkpoint.reached = answer.version, answer.stop, False
+        if answer.checkpoints > self._checkpoints or answer.checkpoint_request:
+            self._note_checkpoint(answer)
         self.waited_s += time.perf_counter() - start
 
-    def _hear(self, answer: Header) -> None:
-        """Takes in what the answer to a push says."""
-        self.version = answer.version
-        told = self._transport.told
-        self.stop = told % RELAY != 0
+    def _note_checkpoint(self, answer: Header) -> None:
+        """The answer tells of a checkpoint, or of a request that this worker is to pass on to all servers."""
         checkpoint = self.checkpoint
-        checkpoint.reached = answer.push > self._checkpoints
-        if checkpoint.reached:
-            self._checkpoints, checkpoint.step, checkpoint.stopping = answer.push, answer.clock, told % RELAY >= LEAVE
-            if checkpoint.stopping or checkpoint.request < SAVE_AND_STOP:
-                checkpoint.request = 0
-        elif told >= RELAY:
-            checkpoint.request = max(checkpoint.request, min(SAVE_AND_STOP, told // RELAY))
+        checkpoint.reached = answer.checkpoints > self._checkpoints
+        if not checkpoint.reached:
+            checkpoint.request = max(checkpoint.request, answer.checkpoint_request)
+            return
+        self._checkpoints, checkpoint.step = answer.checkpoints, answer.checkpoint_version
+        checkpoint.stopping = answer.leaving
+        if checkpoint.stopping or checkpoint.request < SAVE_AND_STOP:
+            checkpoint.request = 0
 
-    def state(self) -> State:
-        computed = time.perf_counter() - self._began - self.waited_s
-        counts = {"pushes": self._pushes, "drawn": self._drawn, "waited_s": self.waited_s, "computed_s": computed}
-        sent = {"bytes_sent": self._transport.bytes_sent, "bytes_received": self._transport.bytes_received}
-        return State({}, {**counts, **sent})
+    @property
+    def _computed_s(self) -> float:
+        """Seconds outside of `step`, since the start of the run."""
+        return time.perf_counter() - self._began - self.waited_s
 
-    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        self._resumed = True
+    @_computed_s.setter
+    def _computed_s(self, seconds: float) -> None:
+        self._began = time.perf_counter() - self.waited_s - seconds
+
+    def _kept(self) -> list[Item]:
+        own, transport = Combine.FRESH, self.transport
+        return [
+            Fact("pushes", self, "_pushes", own),
+            Fact("drawn", self, "_drawn", own),
+            Fact("waited_s", self, combine=own),
+            Fact("computed_s", self, "_computed_s", own),  # behind the seconds from which it is computed
+            Fact("bytes_sent", transport, combine=own),
+            Fact("bytes_received", transport, combine=own),
+        ]
+
+    def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
         log = others[0].facts["log"]
-        if state is not None:
-            told = state.facts
-            self._pushes, self._drawn, self.waited_s = told["pushes"], told["drawn"], told["waited_s"]
-            self._computed_s = told["computed_s"]
-            self._transport.bytes_sent, self._transport.bytes_received = told["bytes_sent"], told["bytes_received"]
-        elif len(log["clocks"]) == self._transport.workers:  # it was done
-            index = self._transport.worker
-            self._pushes, self._drawn = log["clocks"][index], log["positions"][index]
+        if own is None and len(log["clocks"]) == self.transport.workers:  # it was done: the servers know of it
+            self._pushes, self._drawn = log["clocks"][self._index], log["positions"][self._index]
         return []
 
     def report(self, accuracy: float, loss: float) -> None:
-        fields = (self._pushes, self._pushes, self.version, 0, self._drawn, 0, accuracy, loss)
-        self._transport.tell(MessageKind.REPORT, fields, servers=1)
+        header = self.transport.header
+        header.accuracy, header.loss = accuracy, loss
+        self.transport.tell(MessageKind.REPORT)
 
     def finish(self) -> None:
-        computed = time.perf_counter() - self._began - self.waited_s
-        fields = (self._pushes, self._pushes, self.version, 0, self._drawn, 0, self.waited_s, computed)
-        self.version = self._transport.exchange(MessageKind.DONE, fields, False).version
-        self.bytes_sent, self.bytes_received = self._transport.bytes_sent, self._transport.bytes_received
+        header = self.transport.header
+        header.waited_s, header.computed_s = self.waited_s, time.perf_counter() - self._began - self.waited_s
+        self.version = self.transport.exchange(MessageKind.DONE, False).version
+        self.bytes_sent, self.bytes_received = self.transport.bytes_sent, self.transport.bytes_received

@@ -6,7 +6,7 @@ may be lost; elements are never torn. Any update rule works, with a state (momen
 it sees that worker's gradients only, and so does its step number.
 
 On several nodes each has a copy of its own, and the copies are averaged every `period` steps of a node's first worker
-and at the end (`hogwild_nodes.py`).
+and at the end (`nodes.py`).
 
 For a checkpoint all workers stop writing for a moment (`psgd.worker.checkpoint_barrier`). On several nodes it follows
 an averaging, which passes the request on; then each node's first worker calls its own.
@@ -24,13 +24,11 @@ from psgd.checkpoint.declared import Fact, Item, OwnFacts
 from psgd.checkpoint.requests import SAVE
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.wait import Waiter
-from psgd.kernels.errors import UsageError
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums
 from psgd.runtime.jsonable import JSON
-from psgd.runtime.validation import whole_number
-from psgd.strategies.hogwild_counts import HogwildCounts
-from psgd.strategies.hogwild_nodes import NodeCopies
+from psgd.strategies.hogwild.counts import HogwildCounts
+from psgd.strategies.hogwild.nodes import NodeCopies
 from psgd.worker.context import RunContext
 from psgd.worker.free_running import FreeRunningWorker
 from psgd.worker.interface import Vector
@@ -39,22 +37,15 @@ from psgd.worker.shared_parameters import SharedParameters
 _LOOK_S = 1e-3
 
 
-def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable[[RunContext], "HogwildWorker"]:
+def create(workers: int, period: int, count_lost: bool) -> Callable[[RunContext], "HogwildWorker"]:
     """The strategy.
 
     Args:
         workers: how many there are.
         period: steps of a node's first worker between two averagings with other nodes; without effect on one node.
         count_lost: a test mode that counts lost updates; see `HogwildWorker.lost`.
-
-    Raises:
-        UsageError: an option that cannot be.
     """
-    if whole_number("period", period) < 1:
-        raise UsageError(f"period: expected 1 step or more between averagings of nodes, got {period}")
-    if not isinstance(count_lost, bool):
-        raise UsageError(f"count_lost: expected True or False, got {count_lost!r}")
-    return partial(HogwildWorker, period=int(period), count_lost=count_lost)
+    return partial(HogwildWorker, period=period, count_lost=count_lost)
 
 
 class HogwildWorker(FreeRunningWorker):

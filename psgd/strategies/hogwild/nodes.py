@@ -8,7 +8,7 @@ from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums, add
 from psgd.runtime.agreement import gather
-from psgd.strategies.node_averaging import NodeAveraging
+from psgd.strategies.hogwild.node_averaging import NodeAveraging
 from psgd.worker.collectives import Collectives
 from psgd.worker.shared_parameters import SharedParameters
 
