@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -141,6 +142,32 @@ def test_dotted_names_exist(path):
 def test_options_exist(path):
     named = {each for text in spans(path.read_text()) for each in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
     assert named - options() - ELSEWHERE == set()
+
+
+def commands():
+    """Every call of `psgd` in a code block, as its arguments; those with `...` or `[optional]` parts are left out."""
+    for path in PAGES:
+        for block in re.findall(r"```\n(.*?)```", path.read_text(), re.DOTALL):
+            for line in block.splitlines():
+                found = re.search(
+                    r"(?:^|\s)psgd ((?:train|bench|doctor|checkpoint|plot|slurm) ?.*)$", re.sub(r"\s#.*", "", line)
+                )
+                if found and "..." not in line and "[" not in found[1]:
+                    yield pytest.param(shlex.split(found[1]), id=found[1].strip())
+
+
+@pytest.mark.parametrize("arguments", [*commands()])
+def test_commands_are_understood(arguments):
+    from psgd.launch.cli import LazyGroup
+
+    command = LazyGroup("psgd")
+    context = click.Context(command)
+    while isinstance(command, click.Group) and arguments:
+        name, command, arguments = command.resolve_command(context, arguments)
+        assert command is not None, name
+        if isinstance(command, click.Group):
+            context = click.Context(command, parent=context)
+    command.make_context("psgd", list(arguments))
 
 
 def test_environment_variables_exist():
