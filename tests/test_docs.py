@@ -193,10 +193,10 @@ def test_the_signature_of_connect():
 
 
 def test_the_table_of_strategies_has_all():
-    from psgd.strategies import NAMES
+    from psgd.strategies import STRATEGIES
 
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert set(rows) == set(NAMES)
+    assert set(rows) == set(STRATEGIES)
 
 
 def test_checks_can_fail(tmp_path):

@@ -7,6 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from harness.simulation import Rule, curved, synchronous
 
 import psgd
 from psgd.kernels.errors import PeerLostError, UsageError
@@ -31,12 +32,6 @@ def overlapping(bucket_bytes=64 << 10, progress="1", shared="1"):
         del os.environ["PSGD_PROGRESS"], os.environ["PSGD_SHARED"]
 
 
-def curved(params, worker, clock):
-    """A gradient that depends on the parameters, the worker and the clock: a wrong order or copy shows."""
-    ramp = np.arange(1, params.size + 1, dtype=params.dtype) / params.dtype.type(params.size)
-    return params * ramp + np.sin(ramp * (worker + 1) + clock).astype(params.dtype)
-
-
 def samples_of(worker, clock):
     """Unequal, at times none; every fifth step alike on all workers."""
     return 8 if clock % 5 == 4 else (3 * worker + 5 * clock + 2) % 7
@@ -46,46 +41,14 @@ def steps_of(worker):
     return 6 + 2 * worker
 
 
-def momentum(w, grad, v, lr, scale, factor=0.9, decay=0.01):
-    """One step of heavy-ball momentum in the vector's dtype, in place; `grad` is unscaled."""
-    kind = w.dtype.type
-    g = kind(scale) * grad + kind(decay) * w
-    v[:] = kind(factor) * v + g
-    w -= kind(lr) * v
-
-
-def by_hand(start, workers, lr, every=1, clip=0.0, factor=1.0):
-    """Sequential simulation: samples * gradient summed in worker order, then one step on the mean."""
-    w, v = start.copy(), np.zeros_like(start)
-    kind, applied, version = start.dtype.type, 0, 0
-    for first in range(0, steps_of(workers - 1), every):
-        sums = []
-        total = 0
-        for worker in range(workers):
-            own = np.zeros_like(w)
-            for clock in range(first, min(first + every, steps_of(worker))):
-                if samples := samples_of(worker, clock):
-                    own = own + kind(samples) * curved(w, worker, clock)
-                    total += samples
-            sums.append(own)
-        if not total:
-            continue
-        summed = sums[0]
-        for own in sums[1:]:
-            summed = summed + own
-        scale = factor / total
-        if clip:
-            squares = np.cumsum(summed.astype(np.float64) ** 2)[-1]  # in order, as a sum by pairs is not
-            norm = scale * np.sqrt(squares)
-            scale = scale * clip / norm if norm > clip else scale
-        momentum(w, summed, v, lr(applied), scale)
-        applied += total
-        version += 1
-    return w, version, applied
-
-
 def rate(samples):
     return 0.2 / (1.0 + samples / 50.0)
+
+
+def by_hand(start, workers, rate, every=1, **options):
+    """The simulation with the rule of these tests."""
+    rule = Rule("momentum", start, decay=0.01)
+    return synchronous(start, workers, rule, rate, steps_of, samples_of, every=every, **options)
 
 
 def run(comm, start, overlap=False, cut=None, **options):

@@ -6,15 +6,17 @@ import time
 
 import numpy as np
 import pytest
+from harness import simulation
 from harness.oracle import same_bits
-from harness.peers import SAMPLES, Sequential, curved, nodes_of_two, start_of
+from harness.peers import SAMPLES, nodes_of_two, start_of
+from harness.simulation import curved
 
 import psgd
+from psgd import strategies
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.rules import Rule
-from psgd.strategies import hogwild
 from psgd.worker import shared_parameters
 
 RULES = ["sgd", "momentum", "nesterov", "adam"]
@@ -30,7 +32,8 @@ def test_one_active_worker_is_sequential_sgd_bit_for_bit(comm, name):
     n, active = 1023, comm.size - 1
     for dtype, clip in ((np.float32, 0.0), (np.float64, 2.0)):
         params = start_of(comm, n, dtype)
-        expected, rule = np.cos(np.arange(n)).astype(dtype), Sequential(name, n, dtype, 0.01, clip)
+        expected = np.cos(np.arange(n)).astype(dtype)
+        rule = simulation.Rule(name, expected, 0.01)
         options = {"rule": name, "weight_decay": 0.01, "clip_norm": clip, "lr": decaying}
         with psgd.connect(comm, params, strategy="hogwild", **options) as ps:
             for clock in range(7 if ps.worker == active else 0):
@@ -39,7 +42,7 @@ def test_one_active_worker_is_sequential_sgd_bit_for_bit(comm, name):
                 assert ps.version == clock + 1
         for clock in range(7):
             drawn = sum(SAMPLES[c % 5] for c in range(clock))
-            rule.take(expected, curved(expected, active, clock), decaying(drawn))
+            rule.step(expected, curved(expected, active, clock), decaying(drawn), clip=clip)
         np.testing.assert_array_equal(params, expected)
 
 
@@ -47,7 +50,7 @@ def test_one_active_worker_is_sequential_sgd_bit_for_bit(comm, name):
 @pytest.mark.parametrize("name", RULES)
 def test_a_known_order_with_stale_gradients_equals_its_simulation_bit_for_bit(comm, name):
     """Gradients of what a worker read after its last step, applied in an order that barriers enforce."""
-    n, kind = 257, np.float32
+    n = 257
     log = np.random.default_rng(5).integers(0, comm.size, 30).tolist()
     params, metrics = start_of(comm, n), RunMetrics(comm.size)
     with psgd.connect(comm, params, strategy="hogwild", rule=name, lr=decaying, metrics=metrics) as ps:
@@ -62,16 +65,9 @@ def test_a_known_order_with_stale_gradients_equals_its_simulation_bit_for_bit(co
                 assert ps.version == clock + 1
                 read = ps.params.copy()
             comm.Barrier()
-    w = np.cos(np.arange(n)).astype(kind)
-    reads = [w.copy() for _ in range(comm.size)]
-    ruled = [Sequential(name, n, kind) for _ in range(comm.size)]
-    last, staleness = [0] * comm.size, []
-    for clock, worker in enumerate(log):
-        drawn = sum(SAMPLES[other] for other in log[:clock])
-        ruled[worker].take(w, curved(reads[worker], worker, clock), decaying(drawn))
-        staleness.append(clock - last[worker])
-        last[worker] = clock + 1
-        reads[worker] = w.copy()
+    start = np.cos(np.arange(n)).astype(np.float32)
+    ruled = [simulation.Rule(name, start) for _ in range(comm.size)]
+    w, staleness = simulation.hogwild(start, log, ruled, decaying, SAMPLES)
     np.testing.assert_array_equal(params, w)
     if comm.rank == 0:
         assert metrics.pushes == [log.count(worker) for worker in range(comm.size)]
@@ -278,14 +274,14 @@ def test_memory_that_cannot_be_reached_or_had_is_one_error(comm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"period": 0}, "period: expected 1 step or more"),
-        ({"period": 1.5}, "period: expected a whole number, got 1.5"),
-        ({"count_lost": 1}, "count_lost: expected True or False, got 1"),
+        ({"period": 0}, "period: expected a whole number, at least 1, got 0"),
+        ({"period": 1.5}, "period: expected a whole number, at least 1, got 1.5"),
+        ({"count_lost": 1}, "count_lost: expected true or false, got 1"),
     ],
 )
 def test_options(options, message):
     with pytest.raises(UsageError, match=message):
-        hogwild.create(2, **options)
+        strategies.create("hogwild", 2, **options)
 
 
 @pytest.mark.ranks(2, 4)
@@ -326,6 +322,7 @@ import os, signal, sys, time
 import numpy as np
 from mpi4py import MPI
 import psgd
+from psgd import strategies
 from psgd.kernels.errors import PeerLostError
 comm, began = MPI.COMM_WORLD, time.monotonic()
 try:

@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 from harness.oracle import same_bits
-from harness.peers import SAMPLES, Sequential, curved, nodes_of_two, start_of
+from harness.peers import SAMPLES, nodes_of_two, start_of
+from harness.simulation import Rule, curved, two_nodes
 
 import psgd
 from psgd.metrics.totals import Sums
@@ -42,26 +43,6 @@ def test_what_is_written_meanwhile_stays(comm):
     averaging.free()
 
 
-def averaged(steps, samples, period, n, lr):
-    """Nodes of one worker each; a worker that is done goes on averaging, without samples."""
-    w = [np.cos(np.arange(n)) for _ in steps]
-    at, drawn, before = [0] * len(steps), [0] * len(steps), [0] * len(steps)
-    while True:
-        for k, total in enumerate(steps):
-            for clock in range(at[k], min(total, at[k] + period)):
-                w[k] -= lr * curved(w[k], k, clock)
-                drawn[k] += samples(k, clock)
-            stopped, at[k] = at[k] + period > total, min(total, at[k] + period)
-            at[k] = total + 1 if stopped else at[k]  # a worker whose last step ended a period does not know it yet
-        new = [d - b for d, b in zip(drawn, before, strict=True)]
-        before = list(drawn)
-        weights = [x / sum(new) for x in new] if sum(new) else [1 / len(steps)] * len(steps)
-        mean = weights[0] * w[0] + weights[1] * w[1]
-        if all(a > total for a, total in zip(at, steps, strict=True)):
-            return mean
-        w = [each + (mean - each) for each in w]
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("steps", [(12, 12), (13, 30), (9, 0), (0, 0)])
 def test_averaging_of_nodes_equals_its_simulation_bit_for_bit(comm, steps):
@@ -75,7 +56,7 @@ def test_averaging_of_nodes_equals_its_simulation_bit_for_bit(comm, steps):
         for clock in range(steps[ps.worker]):
             ps.grads[:] = curved(ps.params, ps.worker, clock)
             ps.step(samples(ps.worker, clock))
-    np.testing.assert_array_equal(params, averaged(steps, samples, period, n, 0.125))
+    np.testing.assert_array_equal(params, two_nodes(np.cos(np.arange(n)), steps, samples, period, 0.125))
 
 
 def decaying(samples):
@@ -100,14 +81,14 @@ def test_nodes_of_several_workers_equal_their_simulation(comm):
                     ps.grads[:] = curved(ps.params, ps.worker, clock)
                     ps.step(SAMPLES[ps.worker])
     w = [np.cos(np.arange(n)) for _ in range(2)]
-    ruled = [Sequential("momentum", n, np.float64) for _ in range(5)]
+    ruled = [Rule("momentum", w[0]) for _ in range(5)]
     each_phase = np.array([3 + 2 + 4, 5 + 7])
     weight = (each_phase / each_phase.sum()).tolist()  # the same number of steps of all in each period
     near, far = [0, 0], [0, 0]
     for clock in range(phases):
         for worker in (2, 4, 3, 0, 1):
             node = worker % 2
-            ruled[worker].take(w[node], curved(w[node], worker, clock), decaying(near[node] + far[node]))
+            ruled[worker].step(w[node], curved(w[node], worker, clock), decaying(near[node] + far[node]))
             near[node] += SAMPLES[worker]
         if (clock + 1) % period == 0:
             mean = weight[0] * w[0] + weight[1] * w[1]
