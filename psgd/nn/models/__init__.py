@@ -1,6 +1,6 @@
 """The models by name: each is one file that puts layers together; `psgd.nn.catalog` lists them.
 
-May import the layers of `psgd.nn`. Begin with `mlp.py`.
+May import the layers of `psgd.nn`. Begin with `build`, then `mlp.py`.
 """
 
 import importlib
