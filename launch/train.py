@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from psgd.checkpoint import requests
-from psgd.config import SERVERLESS, TrainConfig
+from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import exit_status, options, ranks, startup, summary
 from psgd.runtime import faults
+from psgd.strategies import catalog as strategies
 
 WORKERS = 2
 
@@ -58,10 +59,9 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
 
 def sizes(config: TrainConfig) -> tuple[int, int]:
     """Returns how many servers and workers this command starts by itself."""
-    if config.strategy in SERVERLESS:
-        return 0, config.workers or WORKERS
-    servers = 1 if config.servers is None else config.servers
-    return servers, config.workers or (WORKERS if servers else 1)
+    served = strategies.find(config.strategy).servers
+    servers = int(served) if config.servers is None else config.servers
+    return servers, config.workers or (1 if served and not servers else WORKERS)
 
 
 def fit(config: TrainConfig, size: int) -> TrainConfig:
@@ -70,17 +70,17 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     Raises:
         UsageError: the two do not add up to `size`.
     """
-    peers = config.strategy in SERVERLESS
-    servers = (1 if size > 1 and not peers else 0) if config.servers is None else config.servers
+    served = strategies.find(config.strategy).servers
+    servers = strategies.default_servers(config.strategy, size) if config.servers is None else config.servers
     workers = size - servers if config.workers is None else config.workers
     if workers < 1:
         raise UsageError(f"--servers {servers}: a job of {size} ranks leaves no worker; start more")
-    if servers == 0 and workers > 1 and not peers:
+    if servers == 0 and workers > 1 and served:
         raise UsageError(f"--servers 0: expected a job of 1 rank with it, got {size} ranks")
     if servers + workers != size:
         raise UsageError(
             f"--workers {workers} --servers {servers}: expected {workers + servers} ranks, got {size}; "
-            f"start it with -n {workers + servers}, or leave --workers away"
+            f"start it with -n {workers + servers}, or omit --workers"
         )
     faults.check(config.inject, workers, servers)
     return replace(config, servers=servers, workers=workers)
@@ -157,8 +157,8 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
             raise UsageError(cannot)
     except UsageError as error:
         complaint = str(error)
-    signature = {name: str(value) for name, value in vars(config).items()} if complaint is None else {}
-    agree(comm, "", signature, complaint)
+    values = {} if isinstance(config, UsageError) or complaint is not None else config.flat()
+    agree(comm, "", {name: str(value) for name, value in values.items()}, complaint)
     assert isinstance(config, TrainConfig)
     return config
 

@@ -1,112 +1,95 @@
-"""What `psgd.connect` gives: a rank's part of a parameter server, as a context manager."""
+"""What `psgd.connect` gives: a rank's part of a run, as a context manager."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.requests import SAVE_AND_STOP
-from psgd.checkpoint.resume import Plan, say
 from psgd.checkpoint.saver import Saver
-from psgd.collectives.mpi.split import ALIGN_BYTES, split
-from psgd.collectives.mpi.wait import Waiter
-from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.compression.options import Compression
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.optim import rules
 from psgd.optim.optimizer import OptimizerOptions
-from psgd.optim.rules import Rule
-from psgd.optim.schedules import Schedule
-from psgd.runtime.alarm import Alarm
-from psgd.runtime.device_vectors import on_device
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.validation import whole_number
-from psgd.server.gradient_memory import Gradients, allocate, apart
-from psgd.server.record_replay import Recorder
-from psgd.server.serve import serve
-from psgd.server.server_transport import MpiServerTransport
-from psgd.server.shard import Shard
-from psgd.server.worker_transport import MpiWorkerTransport
+from psgd.server.context import PushPullContext
+from psgd.server.gradient_memory import allocate, apart
+from psgd.server.serve import Serving
+from psgd.teardown import Teardown
+from psgd.worker import starter
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
-from psgd.worker.local import LocalWorker
-from psgd.worker.push_pull import PushPullWorker
 
 Vector = NDArray[np.floating]
 
 
 class _WorkersOnly(BaseException):
-    """Raised on a server that reaches the training loop; swallowed where the `with` block ends."""
+    """Ends the body of a `with` block on a server.
+
+    Python cannot skip such a body. So a server, which has served all the run inside `__enter__`, enters it, and the
+    first use of something that only workers have raises this. `__exit__` swallows it. It is no Exception, so that no
+    `except Exception` of the body catches it.
+    """
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run does, checked, and the same on all ranks.
+
+    Attributes:
+        strategy: a `psgd.server.policy.Policy`; without servers, a function from `RunContext` to a `Worker`.
+        optimizer: rule, schedule, clipping.
+        segment: elements of a large shard that travel in a message.
+        scale: what a contribution of that staleness is multiplied by; None is 1.
+        compression: how updates are compressed, or None.
+        staged: parameters lie on a GPU, and the strategy works on the host.
+    """
+
+    strategy: Any
+    optimizer: OptimizerOptions
+    segment: int
+    scale: Callable[[int], float] | None = None
+    compression: Compression | None = None
+    staged: bool = False
 
 
 class Connection:
     """What `psgd.connect` gives: a context manager; inside it, the worker's handle.
 
+    Args:
+        mesh: who is who.
+        params: the caller's vector.
+        options: of the run.
+        metrics: counters.
+        saver: of this rank.
+
     Attributes:
-        workers, servers: how many there are.
         mesh: the ranks by role.
+        workers, servers: how many there are.
         metrics: counters; filled on server 0.
-        bytes_sent, bytes_received: of this rank, headers included.
         leaving: the run was asked to save and stop, and has.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        params: Vector,
-        strategy: Any,
-        rule: Rule,
-        schedule: Schedule,
-        metrics: RunMetrics,
-        segment: int,
-        clip_norm: float,
-        reduction_factor: float,
-        scale: Callable[[int], float] | None = None,
-        compression: Compression | None = None,
-        saver: Saver | None = None,
-        staged: bool = False,
-    ) -> None:
-        self.mesh = mesh
-        self._far: Vector | None = None  # the caller's, on a GPU, where the strategy works on the host
-        if staged:
+    def __init__(self, mesh: Mesh, params: Vector, options: RunOptions, metrics: RunMetrics, saver: Saver) -> None:
+        self.mesh, self.metrics = mesh, metrics
+        self.workers, self.servers = mesh.workers, mesh.servers
+        self.leaving = False
+        self._given = self._params = params  # the caller's, and what the strategy works on
+        if options.staged:
             from psgd.worker.staged import host_copy
 
-            self._far, params = params, host_copy(params)
-        self.leaving = False
-        self._saver = saver or Saver(Plan(), mesh, metrics)
-        self._params = params
-        self._skipping = False
-        self.metrics = metrics
-        self.workers, self.servers = mesh.workers, mesh.servers
-        self.bytes_sent = self.bytes_received = 0
-        self._strategy = strategy  # see psgd.strategies.create
-        self._scale = scale
-        self._compression, self._clip_norm = compression, clip_norm
-        behind, clip = (rule, clip_norm) if compression is None else (rules.sgd(), 0.0)
-        self._segment = segment
-        self._shards = split(params.size, max(1, mesh.servers), max(1, ALIGN_BYTES // params.itemsize))
-        self._client: Worker | None = None
-        self._transport: MpiWorkerTransport | MpiServerTransport | None = None
-        self._alarm: Alarm | None = None
-        self._waiter = Waiter(crowded=False)
-        self._shard = partial(
-            Shard, rule=behind, schedule=schedule, segment=segment, clip_norm=clip, reduction_factor=reduction_factor
-        )
-        self._peers = partial(
-            RunContext,
-            mesh=mesh,
-            params=params,
-            optimizer=OptimizerOptions(rule, schedule, clip_norm, reduction_factor),
-            metrics=metrics,
-            compression=compression,
-        )
+            self._params = host_copy(params)
+        self._options, self._saver, self._saves = options, saver, saver.active
+        self._teardown = Teardown(mesh, saver)
+        self._client: Worker | None = None  # inside the block
+        self._skipping = False  # inside the block, on a server
 
     @property
     def is_server(self) -> bool:
@@ -121,9 +104,7 @@ class Connection:
         """
         if self._skipping:
             raise _WorkersOnly
-        if self._client is not None:
-            return self._client.params
-        return self._params if self._far is None else self._far
+        return self._given if self._client is None else self._client.params
 
     @property
     def evaluated_params(self) -> Vector:
@@ -158,41 +139,15 @@ class Connection:
         """Seconds this worker has spent in `step`."""
         return self._only_on_workers().waited_s
 
-    def step(self, samples: int = 1, loss: float = float("nan")) -> None:
-        """Pushes `grads`, the mean gradient over `samples`, and pulls `params`. Blocks until this worker may go on.
+    @property
+    def bytes_sent(self) -> int:
+        """Of this rank, headers included; known after the block."""
+        return self._teardown.bytes_sent
 
-        Args:
-            samples: weight of this gradient in its group's mean; 0 sends none and only keeps pace.
-            loss: mean loss over the samples, for the log.
-
-        Raises:
-            UsageError: samples is not a whole number of 0 or more, or this is outside the `with` block.
-            PeerLostError: another worker left the block with an error.
-        """
-        client, saver = self._only_on_workers(), self._saver
-        if type(samples) is not int or samples < 0:
-            samples = whole_number("step: samples", samples)
-        saver.check()
-        if wanted := saver.wish.fresh():
-            client.ask_save(wanted == SAVE_AND_STOP)
-        client.step(samples, loss)
-        saver.clock += 1
-        if client.saving:
-            self._save(client)
-
-    def save(self, stop: bool = False) -> None:
-        """Asks for a checkpoint soon: all save after the same step, this rank's next or a later one. Does not block.
-
-        Args:
-            stop: all workers' `stop` is true after it, and `leaving`.
-        """
-        self._only_on_workers()
-        self._saver.wish.ask(stop)
-
-    def _save(self, client: Worker) -> None:
-        """This worker stands at a cut, in a step or while it waits for the others at its end."""
-        self.leaving = self.leaving or client.leaving
-        self._saver.save(client.cut, client.leaving, client.state)
+    @property
+    def bytes_received(self) -> int:
+        """Of this rank, headers included; known after the block."""
+        return self._teardown.bytes_received
 
     @property
     def clock(self) -> int:
@@ -216,6 +171,40 @@ class Connection:
         self._only_on_workers()
         return self._saver.extra
 
+    def step(self, samples: int = 1, loss: float = float("nan")) -> None:
+        """Pushes `grads`, the mean gradient over `samples`, and pulls `params`. Blocks until this worker may go on.
+
+        Args:
+            samples: weight of this gradient in its group's mean; 0 sends none and only keeps pace.
+            loss: mean loss over the samples, for the log.
+
+        Raises:
+            UsageError: samples is not a whole number of 0 or more, or this is outside the `with` block.
+            PeerLostError: another worker left the block with an error.
+        """
+        client, saver = self._client, self._saver
+        if client is None:
+            client = self._only_on_workers()
+        if type(samples) is not int or samples < 0:
+            samples = whole_number("step: samples", samples)
+        if self._saves or saver.wish.level:
+            saver.check()
+            if wanted := saver.wish.fresh():
+                client.ask_save(wanted == SAVE_AND_STOP)
+        client.step(samples, loss)
+        saver.clock += 1
+        if client.saving:
+            self._save(client)
+
+    def save(self, stop: bool = False) -> None:
+        """Asks for a checkpoint soon: all save after the same step, this rank's next or a later one. Does not block.
+
+        Args:
+            stop: all workers' `stop` is true after it, and `leaving`.
+        """
+        self._only_on_workers()
+        self._saver.wish.ask(stop)
+
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         """Where pushing can begin while the backward pass still runs: a function to be told of each final range.
 
@@ -238,141 +227,66 @@ class Connection:
             raise UsageError("psgd.connect: this works inside its `with` block only: with psgd.connect(...) as ps: ...")
         return self._client
 
+    def _save(self, client: Worker) -> None:
+        """This worker stands at a checkpoint, in a step or while it waits for the others at its end."""
+        self.leaving = self.leaving or client.leaving
+        self._saver.save(client.cut, client.leaving, client.state)
+
     def __enter__(self) -> "Connection":
-        mesh, params = self.mesh, self._params
-        if mesh.servers == 0 and mesh.workers > 1:
-            self._meet()
-            return self
-        if mesh.servers == 0:
-            shard = self._shard(params, segment=params.size) if on_device(params) else self._shard(params)
-            try:
-                self._go(LocalWorker(shard, np.zeros_like(params), self.metrics))
-            except BaseException:
-                self._client = None
-                self._end(failed=True)
-                raise
-            return self
-        small = self._compression is not None
-        grads = apart(mesh, params.size, params.dtype) if small else allocate(mesh, params.size, params.dtype)
-        if mesh.role == "server":
-            peers, cause = [mesh.worker_rank(w) for w in range(mesh.workers)], -1 - mesh.index
-        else:
-            peers, cause = [mesh.server_rank(m) for m in range(mesh.servers)], mesh.index
-        self._alarm = Alarm(mesh.world, peers, cause)
-        self._waiter = Waiter.for_node(mesh.world, self._alarm.check)
+        mesh, options = self.mesh, self._options
         try:
-            if grads.own is None:
-                self._serve(grads)
-                self._skipping = True
+            if mesh.servers:
+                self._enter_with_servers()
+            elif mesh.workers == 1:
+                params = self._params
+                self._begin(starter.create_local(params, options.optimizer, options.segment, self.metrics))
             else:
-                self._begin(grads.own, grads.reached)
+                alarm = self._teardown.listen()
+                self._begin(
+                    options.strategy(
+                        RunContext(mesh, self._params, options.optimizer, self.metrics, options.compression, alarm)
+                    )
+                )
         except BaseException:
-            self._end(failed=True)
+            self._client = None
+            self._teardown.end(failed=True)
             raise
         return self
 
-    def _meet(self) -> None:
-        mesh = self.mesh
-        self._alarm = Alarm(mesh.world, [rank for rank in range(mesh.workers) if rank != mesh.index], mesh.index)
-        BACKGROUND.add(self._alarm)
-        try:
-            self._go(self._strategy(self._peers(alarm=self._alarm)))
-        except BaseException:
-            self._client = None
-            self._end(failed=True)
-            raise
-
-    def _begin(self, grads: Vector, reached: list[bool]) -> None:
-        mesh, params, compression = self.mesh, self._params, self._compression
-        if compression is not None:
-            from psgd.worker.compressed_push_pull import join
-
-            self._transport, client = join(
-                mesh, params, grads, self._shards, compression, self._clip_norm, self._segment, self._waiter
-            )
-            self._go(client)
-            return
-        self._transport = transport = MpiWorkerTransport(
-            mesh, params, grads, self._shards, reached=reached, segment=self._segment, waiter=self._waiter
+    def _enter_with_servers(self) -> None:
+        """Serves the whole run, or starts a worker."""
+        mesh, params, options = self.mesh, self._params, self._options
+        memory = allocate if options.compression is None else apart
+        gradients = memory(mesh, params.size, params.dtype)
+        self._teardown.listen()
+        context = PushPullContext(
+            mesh,
+            params,
+            options.optimizer,
+            self.metrics,
+            self._teardown.waiter(),
+            options.segment,
+            options.compression,
         )
-        self._go(PushPullWorker(transport, params, grads, first=mesh.index == 0))
+        if gradients.own is None:
+            serving = Serving(context, options.strategy, options.scale, gradients.workers, self._saver)
+            self._teardown.transport = serving.transport
+            self.leaving = serving.run()
+            self._skipping = True
+        else:
+            client = starter.create_push_pull(context, gradients)
+            self._teardown.transport = client.transport
+            self._begin(client)
 
-    def _go(self, client: Worker) -> None:
-        """Starts a worker, or takes up what it had saved."""
-        saver = self._saver
-        if self._far is not None:
+    def _begin(self, client: Worker) -> None:
+        if self._given is not self._params:
             from psgd.worker.staged import Staged
 
-            client = Staged(client, self._far)
+            client = Staged(client, self._given)
         self._client, client.on_cut = client, partial(self._save, client)
-        client.save_every(saver.every)
-        if saver.found is not None:
-            with saver.found.explained():
-                lost = client.restore(*saver.states())
-            for line in [*lost, *getattr(client, "notes", ())]:
-                if self.mesh.index == 0:
-                    say(f"warning: resume: {line}")
-        client.start()
+        starter.start(client, self._saver, warns=self.mesh.index == 0)
         if self.mesh.servers == 0:
-            saver.recount()
-
-    def _serve(self, grads: Gradients) -> None:
-        mesh, part = self.mesh, self._shards[self.mesh.index]
-        shard = self._shard(
-            self._params[part.start : part.stop],
-            sum_over_shards=self._sum_over_servers,
-        )
-        follows = mesh.index > 0 and not self._strategy.fixed_order
-        if self._compression is None:
-            views = [None if whole is None else whole[part.start : part.stop] for whole in grads.workers]
-            transport = MpiServerTransport(
-                mesh, shard.params, shard.ranges, grads=views, waiter=self._waiter, follows=follows
-            )
-        else:
-            from psgd.server.compressed_server_transport import CompressedServerTransport
-
-            transport = CompressedServerTransport(
-                mesh, shard.params, shard.ranges, compression=self._compression, waiter=self._waiter, follows=follows
-            )
-        self._transport = transport
-        self.leaving = serve(
-            mesh, shard, part, self._params.size, transport, self._strategy, self.metrics, self._scale, self._saver
-        )
-        if isinstance(self._strategy, Recorder):
-            self._strategy.close()
-
-    def _end(self, failed: bool) -> None:
-        """Ends this rank's part: rings the alarm if it failed, and takes back every request.
-
-        After a failure the communicators are not freed: a late message would meet whoever gets their number next.
-        """
-        transport, self._transport = self._transport, None
-        try:
-            if failed and self._alarm is not None:
-                self._alarm.ring()
-            self._saver.close(failed)
-            if transport is not None:
-                self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received
-                transport.close()
-            if self._alarm is not None:
-                BACKGROUND.discard(self._alarm)
-                self._alarm.close()
-            if not failed:
-                self.mesh.free()
-        except MPI.Exception:
-            if not failed:  # else the first error is the one to see
-                raise
-        finally:
-            self._alarm = None
-
-    def _sum_over_servers(self, value: float) -> float:
-        """Adds in server order, so that every server gets the same bits."""
-        comm = self.mesh.server
-        if comm is None or comm.Get_size() == 1:
-            return value
-        mine, parts = np.array([value]), np.empty(comm.Get_size(), np.float64)
-        self._waiter.flowing(comm.Iallgather(mine, parts).Test)
-        return float(sum(parts.tolist()))
+            self._saver.recount()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -380,14 +294,14 @@ class Connection:
         client, skipping = self._client, self._skipping
         self._client, self._skipping = None, False
         if client is None:
-            self._end(failed=False)
+            self._teardown.end(failed=False)
             return skipping and kind is _WorkersOnly
         try:
             if kind is None:
                 client.finish()
-                self.bytes_sent, self.bytes_received = client.bytes_sent, client.bytes_received
+                self._teardown.bytes_sent, self._teardown.bytes_received = client.bytes_sent, client.bytes_received
         except BaseException:
-            self._end(failed=True)
+            self._teardown.end(failed=True)
             raise
-        self._end(failed=kind is not None)
+        self._teardown.end(failed=kind is not None)
         return False

@@ -66,7 +66,7 @@ class Planner:
         self._limits: dict[str, tuning.Limits] = {}
 
     def plan(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any) -> Plan:
-        """Parses a call. What is wrong with it goes into the plan: the other ranks must hear of it, or they wait.
+        """Parses a call. What is wrong with it goes into the plan: the other ranks must know of it, or they wait.
 
         Args:
             verb: the collective.

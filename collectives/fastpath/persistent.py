@@ -170,7 +170,7 @@ def prepare(queue: RequestQueue, plan: Callable[[], Plan], check: Callable[[], N
     if engine.size > 1:
         try:
             prepared = PreparedCall(engine, first) if first.in_shared_memory(engine) else None
-        except Exception as error:  # no memory: the other ranks must hear of it
+        except Exception as error:  # no memory: the other ranks must know of it
             first = Plan(first.verb, None, f"{first.verb}: {error!r}")
         queue.start(first.agreement(engine)).Wait()
     again = first.call is None or first.call.copied or first.call.job is not None

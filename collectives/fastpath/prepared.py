@@ -57,7 +57,7 @@ class PreparedCall:
         """Gives the kernel its first turn: it publishes this rank's values, and looks `spins` times for the others'.
 
         Returns:
-            What the kernel says, DONE once the result is there.
+            The kernel's status, DONE once the result is there.
         """
         if not self.current:
             self._map()

@@ -11,10 +11,12 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Generator
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
+Made = TypeVar("Made")
 Test = Callable[[], bool]
 """Whether something is done. Returns at once; what it stands for is complete once it has returned True."""
 Steps = Generator[Test, None, None]
@@ -50,26 +52,33 @@ class Waiter:
         """Decides from this node's ranks and cores. Collective over `comm`."""
         return cls(ranks_outnumber_cores(comm), watch)
 
-    def until(self, test: Callable[[], object]) -> None:
-        """Calls `test` until it returns something true: for what may take long. Blocks; its exceptions pass."""
-        self._wait(test, self._patience_s, yields=False)
+    def until(self, test: Callable[[], Made], patience_s: float | None = None, yields: bool = False) -> Made:
+        """Calls `test` until it returns something true: for what may take long. Blocks; its exceptions pass.
 
-    def soon(self, test: Callable[[], object]) -> None:
-        """For what is likely to come within a millisecond, but may take long: yields the core first, sleeps later."""
-        self._wait(test, max(self._patience_s, _YIELDING_S), yields=self._yields)
+        Args:
+            test: returns at once.
+            patience_s: how long not to sleep; None is as this node's cores suggest.
+            yields: gives the core to others that are ready meanwhile.
 
-    def _wait(self, test: Callable[[], object], patience_s: float, yields: bool) -> None:
-        if test():
-            return
+        Returns:
+            What `test` returned.
+        """
+        if found := test():
+            return found
         clock = time.perf_counter
-        start = clock()
-        while not test():
+        start, patience_s = clock(), self._patience_s if patience_s is None else patience_s
+        while not (found := test()):
             self._watch()
             waited = clock() - start
             if waited > patience_s:
                 time.sleep(min(_LONGEST_S, max(_SHORTEST_S, waited * _SHARE)))
             elif yields:
                 os.sched_yield()
+        return found
+
+    def soon(self, test: Callable[[], object]) -> None:
+        """For what is likely to come within a millisecond, but may take long: yields the core first, sleeps later."""
+        self.until(test, max(self._patience_s, _YIELDING_S), self._yields)
 
     def flowing(self, test: Callable[[], object]) -> None:
         """The same for data on its way: both sides must keep calling MPI, so it yields the core but never sleeps."""

@@ -132,12 +132,12 @@ class SharedChannel:
         return [rank for rank in range(self.node.size) if steps[rank] < mine]
 
     def abort(self) -> None:
-        """Tells the node's ranks that this one left a call in the middle."""
+        """Marks for the node's ranks that this one left a call in the middle."""
         at = layout.ABORT_AT
         self._region(self.node.rank)[at : at + 8].view(np.int64)[0] = 1
 
     def aborted(self) -> int:
-        """The place of the first rank that has told so, or -1."""
+        """The place of the first rank that has left a call in the middle, or -1."""
         return aborted(self.addresses[0])
 
     def _region(self, rank: int) -> NDArray[np.uint8]:

@@ -31,6 +31,7 @@ class CheckpointRequest:
         minutes: one is wanted so long after the newest; 0 is never.
 
     Attributes:
+        level: what was asked for and is not answered yet: 0, `SAVE` or `SAVE_AND_STOP`.
         tell: told of the checkpoints that signals asked for, on rank 0; None where nobody is.
         leads: this is rank 0, which warns where signals can do nothing.
     """
@@ -40,13 +41,13 @@ class CheckpointRequest:
         self.leads = False
         self._owed = False
         self._every_s = 60.0 * minutes
-        self._level = self._told = 0
+        self.level = self._told = 0
         self._newest = -math.inf
         self._due = time.monotonic() + self._every_s if minutes else math.inf
 
     def ask(self, stop: bool = False) -> None:
         """A checkpoint is wanted; with `stop` all are to stop after it. May be called in a signal handler."""
-        self._level = max(self._level, SAVE_AND_STOP if stop else SAVE)
+        self.level = max(self.level, SAVE_AND_STOP if stop else SAVE)
 
     def signalled(self, stop: bool) -> None:
         """As `ask`, for what all ranks hear at about the same time."""
@@ -57,7 +58,7 @@ class CheckpointRequest:
     @property
     def owed(self) -> bool:
         """Whether a signal's checkpoint was made, and has not been told of."""
-        return self._owed and self._level == 0
+        return self._owed and self.level == 0
 
     def told(self, path: Path | None) -> None:
         """The checkpoint is complete."""
@@ -67,9 +68,9 @@ class CheckpointRequest:
 
     def wanted(self) -> int:
         """What is wanted until it is answered: 0, `SAVE` or `SAVE_AND_STOP`."""
-        if self._level == 0 and self._due < math.inf and time.monotonic() >= self._due:
-            self._level = SAVE
-        return self._level
+        if self.level == 0 and self._due < math.inf and time.monotonic() >= self._due:
+            self.level = SAVE
+        return self.level
 
     def fresh(self) -> int:
         """What is wanted and was not told by this before."""
@@ -83,8 +84,8 @@ class CheckpointRequest:
         """There was a checkpoint; with `leaving` all stop now."""
         self._newest = time.monotonic()
         self._due = self._newest + self._every_s if self._every_s else math.inf
-        if leaving or self._level < SAVE_AND_STOP:
-            self._level = self._told = 0
+        if leaving or self.level < SAVE_AND_STOP:
+            self.level = self._told = 0
 
 
 def known(name: str) -> signal.Signals | None:

@@ -109,7 +109,10 @@ class RunMetrics:
             loss: their mean.
             staleness: the version that it is applied to minus the version that it was computed on.
         """
-        self.count(worker, 1, samples, loss * samples, staleness)
+        self.staleness[staleness] += 1
+        self.pushes[worker] += 1
+        self._loss_sum += loss * samples
+        self._loss_samples += samples
 
     def count(self, worker: int, pushes: int, samples: int, loss: float, staleness: int = 0) -> None:
         """Several pushes of a worker were applied.

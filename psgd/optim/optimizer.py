@@ -1,7 +1,10 @@
-"""The optimizer's steps where the whole vector and its gradient lie on this rank."""
+"""The optimizer's step: the learning rate by global progress, clipping over the whole gradient, the update rule.
+
+`OptimizerOptions` is what a run asks for. `Optimizer` takes the steps of a vector, or of one server's part of it.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,36 +37,60 @@ class OptimizerOptions:
 
     def create(self, params: Vector) -> "Optimizer":
         """An optimizer of a vector that lies on this rank as a whole."""
-        return Optimizer(params, self.rule, self.schedule, self.clip_norm)
+        return Optimizer(params, self)
 
 
 class Optimizer:
     """Parameters, optimizer state and the number of steps taken.
 
+    A step on the whole vector is `take`. A step by segments is `clipped` (where `clips`), once `begin`, and for each
+    segment `update(params, gradient, state, lr, scale, version)`, with segments of `params` and `state`.
+
     Args:
         params: 1-D, updated in place; the caller's.
-        rule: the update rule.
-        schedule: the learning rate by samples applied.
-        clip_norm: largest norm of a step's gradient; 0 is off.
+        options: what to do.
+        sum_over_shards: adds a number over all ranks that have a part of the vector, the same bits on each; used for
+            the norm. Collective.
 
     Attributes:
         params: as given.
+        options: as given.
         state: the rule's arrays.
         arrays: the same by name, to be saved.
         version: steps taken.
         lr: rate of the newest step.
+        clips: whether long gradients are shortened.
+        update: the rule's.
     """
 
-    def __init__(self, params: Vector, rule: Rule, schedule: Schedule, clip_norm: float = 0.0) -> None:
-        self.params = params
+    def __init__(
+        self, params: Vector, options: OptimizerOptions, sum_over_shards: Callable[[float], float] = float
+    ) -> None:
+        self.params, self.options = params, options
         self.version = 0
-        self.lr = schedule(0)
-        self.state = rule.init(params)
+        self.lr = options.schedule(0)
+        self.state = options.rule.init(params)
         self.arrays = {f"state{k}": array for k, array in enumerate(self.state)}
-        self._update, self._schedule, self._clip = rule.update, schedule, clip_norm
+        self.clips = options.clip_norm > 0
+        self.update = options.rule.update
+        self._schedule, self._sum_over_shards = options.schedule, sum_over_shards
         none = self.params[:0]  # compiles now, so that no step waits for it
-        self._update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
-        accumulate.sum_of_squares(none)
+        self.update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
+        if self.clips:
+            accumulate.sum_of_squares(none)
+
+    def begin(self, position: float) -> None:
+        """A step begins.
+
+        Args:
+            position: samples applied before, for the rate.
+        """
+        self.lr = self._schedule(position)
+        self.version += 1
+
+    def clipped(self, grad: Vector, scale: float) -> float:
+        """`scale`, or less where the gradient `scale * grad` over all shards is longer than the largest norm."""
+        return clipped(scale, self._sum_over_shards(accumulate.sum_of_squares(grad)), self.options.clip_norm)
 
     def take(self, grad: Vector, scale: float, position: float) -> None:
         """Takes a step with the gradient `scale * grad`, shrunk to the largest norm where it is longer.
@@ -73,18 +100,28 @@ class Optimizer:
             scale: more than 0.
             position: samples applied before, for the rate.
         """
-        if self._clip:
-            norm = scale * math.sqrt(accumulate.sum_of_squares(grad))
-            scale = scale * self._clip / norm if norm > self._clip else scale
-        self.lr = self._schedule(position)
-        self.version += 1
-        self._update(self.params, grad, self.state, self.lr, scale, self.version)
+        if self.clips:
+            scale = self.clipped(grad, scale)
+        self.begin(position)
+        self.update(self.params, grad, self.state, self.lr, scale, self.version)
 
     def share(self, others: Sequence[State]) -> list[str]:
-        """With another number of workers: each begins with the mean of what the workers had, told the most steps."""
-        told = [int(each.facts.get("steps") or each.facts.get("version") or 0) for each in others]
-        self.version = max(told, default=0)
+        """With another number of workers: each begins with the mean of what the workers had, and the most steps."""
+        steps = [int(each.facts.get("steps") or each.facts.get("version") or 0) for each in others]
+        self.version = max(steps, default=0)
         if not self.arrays or restore.mean(self.arrays, others):
             return ["the optimizer's state: each worker begins with the mean"] if self.arrays else []
         self.version = 0
         return ["the optimizer's state: begins anew"]
+
+
+def clipped(scale: float, sum_of_squares: float, largest: float) -> float:
+    """`scale`, or less where a gradient times `scale` has a norm above `largest`.
+
+    Args:
+        scale: more than 0.
+        sum_of_squares: of the gradient's elements.
+        largest: norm that the gradient may have; more than 0.
+    """
+    norm = scale * math.sqrt(sum_of_squares)
+    return scale * largest / norm if norm > largest else scale

@@ -1,10 +1,9 @@
 """The order: the log of what is applied and who may go on, written by server 0 and followed by all servers.
 
 Version = groups applied. Clock = a worker's logged pushes. A `LogEntry` is what a strategy decides at once: the
-log entries `apply(worker, push, group, weight)` for each member of a group, then `release(worker)` for each worker
-that may go on; `end` closes the log. A group may stay open over several actions: it takes its step with the first that
-does not leave it open. Without members and without an open group an action only releases. `save` is a cut: at this
-point of the log every server, and every worker that waits, has its state saved.
+contributions of a group, then the workers that may go on. A group may stay open over several entries: it takes its step
+with the first entry that does not leave it open. Without contributions and without an open group an entry only
+releases. At an entry with a checkpoint every server, and every worker that waits, has its state saved.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from psgd.kernels.errors import ContractError
 
 
 class Contribution(NamedTuple):
-    """One contribution in a group: `apply(worker, push, group, weight)`.
+    """One push in a group.
 
     Attributes:
         worker: the worker's index.
@@ -37,48 +36,50 @@ class LogEntry(NamedTuple):
     Attributes:
         group: contributions in the order in which they are summed; may be empty.
         release: workers that get the parameters as they then are.
-        end: nothing follows; workers get their last parameters.
-        opens: the group stays open for more contributions, and no step is taken yet.
-        save: a checkpoint is made before the release; `SAVE_AND_STOP` asks all to stop after it.
+        ends_log: nothing follows; workers get their last parameters.
+        stays_open: the group waits for more contributions, and no step is taken yet.
+        checkpoint: one is made before the release (`psgd.checkpoint.requests.SAVE`); `SAVE_AND_STOP` asks all to stop
+            after it; 0 is none.
     """
 
     group: tuple[Contribution, ...] = ()
     release: tuple[int, ...] = ()
-    end: bool = False
-    opens: bool = False
-    save: int = 0
+    ends_log: bool = False
+    stays_open: bool = False
+    checkpoint: int = 0
 
 
 class CheckpointPoint(NamedTuple):
     """Where in the log a checkpoint was made.
 
     Attributes:
-        actions: how many came before it, itself included.
+        entries: how many came before it, itself included.
         version: groups applied.
         clocks: of each worker, its pushes applied.
-        opened: contributions with samples in the group that is open.
+        open_contributions: those with samples in the group that is open.
     """
 
-    actions: int
+    entries: int
     version: int
     clocks: list[int]
-    opened: int
+    open_contributions: int
 
 
-def order_words(workers: int) -> int:
-    """Length in int64 words of an encoded action for so many workers: the room to receive one."""
+def entry_words(workers: int) -> int:
+    """Length in int64 words of an encoded entry for so many workers: the room to receive one."""
     return 3 + 4 * workers
 
 
-def encode(action: LogEntry, out: NDArray[np.int64]) -> int:
-    """Writes the action to `out` (int64, `order_words(workers)` long) and returns the words used."""
-    out[0], out[1], out[2] = len(action.group), len(action.release), action.end + 2 * action.opens + 4 * action.save
+def encode(entry: LogEntry, out: NDArray[np.int64]) -> int:
+    """Writes the entry to `out` (int64, `entry_words(workers)` long) and returns the words used."""
+    flags = entry.ends_log + 2 * entry.stays_open + 4 * entry.checkpoint
+    out[0], out[1], out[2] = len(entry.group), len(entry.release), flags
     at = 3
-    for member in action.group:
+    for member in entry.group:
         out[at], out[at + 1] = member.worker, member.push
         out[at + 2 : at + 3].view(np.float64)[0] = member.weight
         at += 3
-    for worker in action.release:
+    for worker in entry.release:
         out[at] = worker
         at += 1
     return at

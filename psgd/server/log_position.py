@@ -14,54 +14,54 @@ class LogPosition:
         workers: how many there are.
 
     Attributes:
-        cuts: how many there were since this process started.
-        newest: the version at the newest.
+        checkpoints: how many there were since this process started.
+        checkpoint_version: the version at the newest.
         savers: workers that have something to save there: those that had pushed and waited. The others were done.
     """
 
     def __init__(self, workers: int) -> None:
-        self.cuts = self.newest = 0
+        self.checkpoints = self.checkpoint_version = 0
         self.savers: list[int] = []
-        self._actions = self._opened = 0
+        self._entries = self._open_contributions = 0
         self._clocks = [0] * workers
         self._positions = [0] * workers
         self._waiting: set[int] = set()
 
-    def note(self, action: LogEntry, pushes: Mapping[int, Header], version: int) -> None:
-        """An action is about to be executed.
+    def note(self, entry: LogEntry, pushes: Mapping[int, Header], version: int) -> None:
+        """An entry is about to be executed.
 
         Args:
-            action: the log's next.
+            entry: the log's next.
             pushes: by worker, those of the group among them.
             version: before it.
         """
-        self._actions += 1
-        for member in action.group:
+        self._entries += 1
+        for member in entry.group:
             push = pushes[member.worker]
             self._clocks[member.worker] = member.push
             self._positions[member.worker] = push.position
-            self._opened += push.samples > 0
+            self._open_contributions += push.samples > 0
             self._waiting.add(member.worker)
-        if not action.opens:
-            self._opened = 0
-        if action.save:
-            self.cuts += 1
-            self.newest = version
+        if not entry.stays_open:
+            self._open_contributions = 0
+        if entry.checkpoint:
+            self.checkpoints += 1
+            self.checkpoint_version = version
             self.savers = sorted(self._waiting)
-        self._waiting.difference_update(action.release)
+        self._waiting.difference_update(entry.release)
 
     def facts(self) -> dict[str, JSON]:
-        """All of it, at a cut."""
+        """All of it, at a checkpoint; the keys are those of its files."""
         return {
-            "actions": self._actions,
-            "version": self.newest,
+            "actions": self._entries,
+            "version": self.checkpoint_version,
             "clocks": list(self._clocks),
-            "opened": self._opened,
+            "opened": self._open_contributions,
             "positions": list(self._positions),
         }
 
     def restore(self, facts: Mapping[str, JSON]) -> CheckpointPoint:
-        """Goes on from what `facts` gave, with the same number of workers."""
-        self._actions, self._opened = facts["actions"], facts["opened"]
+        """Resumes from what `facts` gave, with the same number of workers."""
+        self._entries, self._open_contributions = facts["actions"], facts["opened"]
         self._clocks, self._positions = list(facts["clocks"]), list(facts["positions"])
-        return CheckpointPoint(self._actions, facts["version"], self._clocks, self._opened)
+        return CheckpointPoint(self._entries, facts["version"], self._clocks, self._open_contributions)

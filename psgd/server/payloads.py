@@ -1,4 +1,4 @@
-"""Payloads that come from one rank, one after the other."""
+"""Payloads of encoded vectors between two ranks, one after the other in each direction."""
 
 from functools import partial
 
@@ -6,29 +6,46 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.tags import Tag
 
 
-class Arrival:
-    """Memory for one payload, and the receive that fills it.
+class Payloads:
+    """Memory for one payload each way, the receive that fills one and the send that reads the other.
 
     Args:
         comm: a private communicator.
-        rank: who sends.
-        room: bytes of the longest payload.
+        rank: of the peer.
+        incoming, outgoing: bytes of the longest payload that comes, and that goes.
 
     Attributes:
-        request: persistent; to be started before each payload.
-        came: tests whether it has come.
+        out: to encode into, once `sent()`.
+        receive: persistent; to be started before each payload comes.
+        arrived: tests whether it has.
     """
 
-    def __init__(self, comm: MPI.Intracomm, rank: int, room: int) -> None:
-        self._into = np.empty(room, np.uint8)
+    def __init__(self, comm: MPI.Intracomm, rank: int, incoming: int, outgoing: int) -> None:
+        self.out = np.empty(outgoing, np.uint8)
+        self._comm, self._rank = comm, rank
+        self._into = np.empty(incoming, np.uint8)
         self._status = MPI.Status()
-        self.request = comm.Recv_init([self._into, MPI.BYTE], rank, Tag.PAYLOAD)
-        self.came = partial(self.request.Test, self._status)
+        self._send: MPI.Request | None = None
+        self.receive = comm.Recv_init([self._into, MPI.BYTE], rank, Tag.PAYLOAD)
+        self.arrived = partial(self.receive.Test, self._status)
 
     @property
     def payload(self) -> NDArray[np.uint8]:
-        """What has come: a view, valid until the request is started again."""
+        """What has come: a view, valid until the receive is started again."""
         return self._into[: self._status.Get_count(MPI.BYTE)]
+
+    def send(self, nbytes: int) -> None:
+        """Sends so much of `out`. Does not block."""
+        self._send = self._comm.Isend([self.out[:nbytes], MPI.BYTE], self._rank, Tag.PAYLOAD)
+
+    def sent(self) -> bool:
+        """Whether `out` may be written again. Does not block."""
+        return self._send is None or self._send.Test()
+
+    def close(self) -> None:
+        """Takes the requests back. Blocks for a moment at most."""
+        close([self.receive], [] if self._send is None else [self._send])

@@ -16,10 +16,13 @@ class Policy(Protocol):
     fixed_order: bool
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        """A worker's push has come at time `now` (seconds, any origin); what happens next, in order."""
+        """A worker's push has arrived at time `now` (seconds, any origin); what happens next, in order.
+
+        The header is valid during the call.
+        """
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
-        """A worker has no more pushes; what this sets free."""
+        """A worker has no more pushes; whom this releases."""
 
-    def restore(self, cut: CheckpointPoint) -> None:
-        """The run goes on from there, before anything has come. Workers that were done are back, and may push on."""
+    def restore(self, point: CheckpointPoint) -> None:
+        """The run resumes from there, before anything arrives. Workers that were done are back, and may push on."""

@@ -1,8 +1,8 @@
 """The order of a run as a file: written while it happens, and enforced when it is to happen again.
 
-JSON lines. The first says what the run was; each other one is an action: the pushes that were applied, whether their
-group stayed open, who was released, and where checkpoints were made. A run that follows the same order on the same
-data ends with the same bits.
+JSON lines. The first says what the run was; each other one is an entry of the log: the pushes that were applied,
+whether their group stayed open, who was released, and where checkpoints were made. A run that follows the same order on
+the same data ends with the same bits.
 """
 
 import json
@@ -17,7 +17,7 @@ from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
 from psgd.kernels.errors import ContractError, UsageError
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.policy import Policy
-from psgd.server.wire import Header, asked
+from psgd.server.wire import Header
 
 FORMAT = "psgd order 1"
 
@@ -27,7 +27,7 @@ class Recorder:
 
     Args:
         strategy: the one that decides.
-        path: the file, overwritten; where the run is resumed, it goes on at the cut.
+        path: the file, overwritten; where the run is resumed, it is continued at the checkpoint.
         run: what a run that follows it must have in common, as JSON can say it.
         resumed: the run is; `restore` comes next.
 
@@ -47,20 +47,20 @@ class Recorder:
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.server.policy.Policy`."""
-        return self._kept(self._strategy.on_push(push, now))
+        return self._written(self._strategy.on_push(push, now))
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.server.policy.Policy`."""
-        return self._kept(self._strategy.on_done(worker, now))
+        return self._written(self._strategy.on_done(worker, now))
 
-    def restore(self, cut: CheckpointPoint) -> None:
-        """See `psgd.server.policy.Policy`. What was written after the cut goes.
+    def restore(self, point: CheckpointPoint) -> None:
+        """What was written after it is removed.
 
         Raises:
             UsageError: the file has less than the run had done.
         """
-        self._strategy.restore(cut)
-        for _ in range(1 + cut.actions):
+        self._strategy.restore(point)
+        for _ in range(1 + point.entries):
             if not self._file.readline().endswith("\n"):
                 raise UsageError(f"record: {self._file.name} has not what the run had done at its checkpoint")
         self._file.seek(self._file.tell())
@@ -70,38 +70,38 @@ class Recorder:
         """Closes the file; it is whole then."""
         self._file.close()
 
-    def _kept(self, actions: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
-        for action in actions:
-            told: dict[str, Any] = {"apply": [list(member) for member in action.group]}
-            if action.opens:
-                told["opens"] = True
-            if action.save:
-                told["save"] = action.save
-            self._write({**told, "release": list(action.release)})
-        if actions and actions[-1].save:
+    def _written(self, entries: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
+        for entry in entries:
+            line: dict[str, Any] = {"apply": [list(member) for member in entry.group]}
+            if entry.stays_open:
+                line["opens"] = True
+            if entry.checkpoint:
+                line["save"] = entry.checkpoint
+            self._write({**line, "release": list(entry.release)})
+        if entries and entries[-1].checkpoint:
             self._file.flush()  # so that a resumed run finds all up to its checkpoint
-        return actions
+        return entries
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
 
 
 class Replay:
-    """A strategy that decides what a file says, as soon as the pushes for it have come.
+    """A strategy that decides what a file says, as soon as the pushes for it have arrived.
 
     Args:
         workers: how many there are.
-        actions: what is to happen, in order; empty on servers that only follow. Where they have checkpoints, this run
+        entries: what is to happen, in order; empty on servers that only follow. Where they have checkpoints, this run
             has them too, and nowhere else; whether it stops there, it decides itself.
     """
 
     fixed_order = False
 
-    def __init__(self, workers: int, actions: list[LogEntry]) -> None:
-        self._next = deque(actions)
-        self._here: dict[int, int] = {}
+    def __init__(self, workers: int, entries: list[LogEntry]) -> None:
+        self._next = deque(entries)
+        self._pending: dict[int, int] = {}
         self._live = set(range(workers))
-        self._asked = SAVE
+        self._request = SAVE
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.server.policy.Policy`.
@@ -109,12 +109,12 @@ class Replay:
         Raises:
             ContractError: this run has a push that the recorded one did not have.
         """
-        self._asked = max(self._asked, asked(push))
-        self._here[push.worker] = push.push
-        actions = self._due()
-        if not self._next and self._here:
+        self._request = max(self._request, push.checkpoint_request)
+        self._pending[push.worker] = push.push
+        entries = self._due()
+        if not self._next and self._pending:
             raise ContractError(f"replay: push {push.push} of worker {push.worker} is not in the file")
-        return actions
+        return entries
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.server.policy.Policy`.
@@ -123,35 +123,35 @@ class Replay:
             ContractError: the recorded run had a push that this one does not have.
         """
         self._live.discard(worker)
-        actions = self._due()
+        entries = self._due()
         for member in self._next[0].group if self._next else ():
-            if member.worker not in self._live and member.worker not in self._here:
+            if member.worker not in self._live and member.worker not in self._pending:
                 raise ContractError(
                     f"replay: the file has push {member.push} of worker {member.worker}, which has ended"
                 )
-        return actions
+        return entries
 
-    def restore(self, cut: CheckpointPoint) -> None:
-        """See `psgd.server.policy.Policy`. What came before the cut has happened.
+    def restore(self, point: CheckpointPoint) -> None:
+        """What the file has before it has happened.
 
         Raises:
             UsageError: the file is of another run.
         """
-        passed = [self._next.popleft() for _ in range(min(cut.actions, len(self._next)))]
-        if self._next and (len(passed) < cut.actions or not passed[-1].save):
+        passed = [self._next.popleft() for _ in range(min(point.entries, len(self._next)))]
+        if self._next and (len(passed) < point.entries or not passed[-1].checkpoint):
             raise UsageError(
-                f"replay: action {cut.actions} of the file is no checkpoint, but this run resumes from one"
+                f"replay: action {point.entries} of the file is no checkpoint, but this run resumes from one"
             )
 
     def _due(self) -> tuple[LogEntry, ...]:
         due = []
-        while self._next and all(self._here.get(member.worker) == member.push for member in self._next[0].group):
-            action = self._next.popleft()
-            if action.save:
-                action, self._asked = action._replace(save=self._asked), SAVE
-            due.append(action)
-            for member in action.group:
-                del self._here[member.worker]
+        while self._next and all(self._pending.get(member.worker) == member.push for member in self._next[0].group):
+            entry = self._next.popleft()
+            if entry.checkpoint:
+                entry, self._request = entry._replace(checkpoint=self._request), SAVE
+            due.append(entry)
+            for member in entry.group:
+                del self._pending[member.worker]
         return tuple(due)
 
 
@@ -177,17 +177,17 @@ def load(path: Path, run: Mapping[str, Any]) -> list[LogEntry]:
         recorded = head["run"]
         if not isinstance(recorded, dict):
             raise ValueError(f"expected a run, got {recorded!r}")
-        actions, course = [], _Course(recorded.get("workers"))
+        entries, course = [], _Course(recorded.get("workers"))
         for line in lines[1:]:
             number += 1
-            told = json.loads(line)
-            group = tuple(Contribution(_whole(w), _whole(p), float(weight)) for w, p, weight in told["apply"])
-            release = tuple(_whole(worker) for worker in told["release"])
-            save = _whole(told.get("save", 0))
+            fields = json.loads(line)
+            group = tuple(Contribution(_whole(w), _whole(p), float(weight)) for w, p, weight in fields["apply"])
+            release = tuple(_whole(worker) for worker in fields["release"])
+            save = _whole(fields.get("save", 0))
             if save > SAVE_AND_STOP:
                 raise ValueError(f"expected save of at most {SAVE_AND_STOP}, got {save}")
-            actions.append(LogEntry(group, release, opens=told.get("opens") is True, save=save))
-            course.take(actions[-1])
+            entries.append(LogEntry(group, release, stays_open=fields.get("opens") is True, checkpoint=save))
+            course.take(entries[-1])
         course.end()
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"replay: {path}, line {number}: not an order that was recorded: {error}") from None
@@ -196,7 +196,7 @@ def load(path: Path, run: Mapping[str, Any]) -> list[LogEntry]:
             raise UsageError(
                 f"replay: {path} is of another run: {key} was {recorded.get(key)!r} there and is {value!r} here"
             )
-    return actions
+    return entries
 
 
 class _Course:
@@ -207,19 +207,19 @@ class _Course:
         self._applied: Counter[int] = Counter()
         self._released: Counter[int] = Counter()
 
-    def take(self, action: LogEntry) -> None:
-        """Raises ValueError where the action cannot follow on those before."""
-        for worker, push, weight in action.group:
+    def take(self, entry: LogEntry) -> None:
+        """Raises ValueError where the entry cannot follow on those before."""
+        for worker, push, weight in entry.group:
             self._applied[worker] += 1
             if not push == self._applied[worker] <= self._released[worker] + 1:
                 raise ValueError(f"push {push} of worker {worker} cannot have come here")
             if not 0 <= weight < math.inf:
                 raise ValueError(f"weight {weight} of push {push} of worker {worker}")
-        for worker in action.release:
+        for worker in entry.release:
             self._released[worker] += 1
             if self._released[worker] > self._applied[worker]:
                 raise ValueError(f"worker {worker} is released and has not pushed")
-        if max((*self._applied, *action.release), default=-1) >= self._workers:
+        if max((*self._applied, *entry.release), default=-1) >= self._workers:
             raise ValueError(f"a worker that is none of the {self._workers}")
 
     def end(self) -> None:

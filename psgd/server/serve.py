@@ -1,71 +1,117 @@
-"""A server's run: the loop, with its part of the checkpoints."""
+"""A server's run: its shard, its transport and the loop, with its part of the checkpoints."""
 
 from collections.abc import Callable
 
+import numpy as np
+
 from psgd.checkpoint.saver import Saver
 from psgd.checkpoint.state import State
-from psgd.metrics.run_metrics import RunMetrics
-from psgd.runtime.mesh import Mesh
+from psgd.server.context import PushPullContext
+from psgd.server.gradient_memory import Vector
 from psgd.server.policy import Policy
-from psgd.server.server import Server
+from psgd.server.record_replay import Recorder
+from psgd.server.server import Server, ServerOptions
 from psgd.server.server_transport import MpiServerTransport
 from psgd.server.shard import Shard
 
 
-def serve(
-    mesh: Mesh,
-    shard: Shard,
-    part: range,
-    size: int,
-    transport: MpiServerTransport,
-    strategy: Policy,
-    metrics: RunMetrics,
-    scale: Callable[[int], float] | None,
-    saver: Saver,
-) -> bool:
-    """Serves until all workers are done. Blocks.
+def create_transport(
+    context: PushPullContext, shard: Shard, gradients: list[Vector | None], follows: bool
+) -> MpiServerTransport:
+    """This server's side of the wire.
 
     Args:
-        mesh: who is who.
-        shard: the parameters it owns.
-        part: which they are.
-        size: of all parameters.
-        transport: the wire.
-        strategy: decides the order.
-        metrics: told of every push, on server 0.
+        context: of the run.
+        shard: that it serves.
+        gradients: each worker's whole gradient where it can be read from here, else None.
+        follows: whether this server receives server 0's log.
+    """
+    if context.compression is not None:
+        from psgd.server.compressed_server_transport import CompressedServerTransport
+
+        return CompressedServerTransport(context, context.compression, shard.params, shard.ranges, follows)
+    part = context.shards[context.mesh.index]
+    views = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
+    return MpiServerTransport(context.mesh, shard.params, shard.ranges, context.waiter, grads=views, follows=follows)
+
+
+class Serving:
+    """One server's run.
+
+    Args:
+        context: of the run.
+        policy: decides the order.
         scale: what a contribution of that staleness is multiplied by; None is 1.
+        gradients: each worker's whole gradient where it can be read from here, else None.
         saver: of this rank.
 
-    Returns:
-        Whether the run was asked to save and stop, and has.
+    Attributes:
+        transport: the wire.
     """
 
-    def save() -> None:
-        saver.save(server.cut, server.leaving, state)
+    def __init__(
+        self,
+        context: PushPullContext,
+        policy: Policy,
+        scale: Callable[[int], float] | None,
+        gradients: list[Vector | None],
+        saver: Saver,
+    ) -> None:
+        mesh = context.mesh
+        self._context, self._policy, self._scale, self._saver = context, policy, scale, saver
+        self._part = part = context.shards[mesh.index]
+        self._shard = Shard(
+            context.params[part.start : part.stop],
+            context.server_optimizer,
+            segment=context.segment,
+            sum_over_shards=self._sum_over_servers,
+        )
+        follows = mesh.index > 0 and not policy.fixed_order
+        self.transport = create_transport(context, self._shard, gradients, follows)
 
-    def state() -> State:
-        found = server.state()
-        found.facts |= {"range": [part.start, part.stop, size], "cut": sorted(found.tensors)}
-        found.tensors |= transport.arrays()
-        return found
+    def run(self) -> bool:
+        """Serves until all workers are done. Blocks.
 
-    server = Server(
-        transport,
-        shard,
-        strategy,
-        workers=mesh.workers,
-        index=mesh.index,
-        servers=mesh.servers,
-        metrics=metrics,
-        scale=scale,
-        on_cut=save if saver.active else None,
-        wanted=saver.wanted,
-        on_start=None if saver.found is None else saver.recount,
-    )
-    if saver.found is not None:
-        with saver.found.explained():
-            tensors, facts, own = saver.parts(part)
-            server.restore(tensors, facts)
-            transport.restore({} if own is None else own.tensors, saver.pulled(part))
-    server.run()
-    return server.leaving
+        Returns:
+            Whether the run was asked to save and stop, and has.
+        """
+        mesh, saver = self._context.mesh, self._saver
+
+        def save() -> None:
+            saver.save(server.position.checkpoint_version, server.leaving, state)
+
+        def state() -> State:
+            found = server.state()
+            part = self._part
+            found.facts |= {"range": [part.start, part.stop, self._context.params.size], "cut": sorted(found.tensors)}
+            found.tensors |= self.transport.arrays()
+            return found
+
+        options = ServerOptions(
+            mesh.workers,
+            mesh.index,
+            mesh.servers,
+            scale=self._scale,
+            on_checkpoint=save if saver.active else None,
+            requested=saver.wanted,
+            on_start=None if saver.found is None else saver.recount,
+        )
+        server = Server(self.transport, self._shard, self._policy, options, self._context.metrics)
+        if saver.found is not None:
+            with saver.found.explained():
+                tensors, facts, own = saver.parts(self._part)
+                server.restore(tensors, facts)
+                self.transport.restore({} if own is None else own.tensors, saver.pulled(self._part))
+        server.run()
+        if isinstance(self._policy, Recorder):
+            self._policy.close()
+        return server.leaving
+
+    def _sum_over_servers(self, value: float) -> float:
+        """Adds in server order, so that every server gets the same bits."""
+        comm = self._context.mesh.server
+        if comm is None or comm.Get_size() == 1:
+            return value
+        mine, parts = np.array([value]), np.empty(comm.Get_size(), np.float64)
+        self._context.waiter.flowing(comm.Iallgather(mine, parts).Test)
+        return float(sum(parts.tolist()))

@@ -7,20 +7,47 @@ server finds it alone and no message passes between them.
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import ContractError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.jsonable import JSON
-from psgd.server.log import Contribution, LogEntry
+from psgd.server.log import LogEntry
 from psgd.server.log_position import LogPosition
 from psgd.server.policy import Policy
-from psgd.server.shard import Shard, Vector, WeightedGradient
+from psgd.server.shard import Shard, Vector
 from psgd.server.transport import ServerTransport
-from psgd.server.wire import FORMAT, LEAVE, RELAY, STOP, Header, MessageKind, left_out
+from psgd.server.wire import Header, MessageKind
 
-_PUSH, _REPLY = int(MessageKind.PUSH), int(MessageKind.REPLY)  # plain numbers: an enum's members cost on the hot path
+# Plain numbers: an enum's members cost on the hot path.
+_PUSH, _REPLY, _END = int(MessageKind.PUSH), int(MessageKind.REPLY), int(MessageKind.END)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Which server it is, and what it does beside its steps.
+
+    Attributes:
+        workers: number of workers.
+        index: this server's index.
+        servers: number of servers.
+        scale: what a contribution of that staleness is multiplied by; None is 1.
+        on_checkpoint: called at each checkpoint before the workers go on, to save this server's `state()`; None saves
+            nothing.
+        requested: what this server's own process wants saved (`psgd.checkpoint.requests.SAVE`), 0 for nothing.
+        on_start: called when all are released for the first time; None starts the metrics' clock.
+    """
+
+    workers: int
+    index: int = 0
+    servers: int = 1
+    scale: Callable[[int], float] | None = None
+    on_checkpoint: Callable[[], None] | None = None
+    requested: Callable[[], int] = int
+    on_start: Callable[[], None] | None = None
 
 
 class Server:
@@ -30,17 +57,12 @@ class Server:
         transport: the wire.
         shard: the parameters it owns.
         strategy: decides the order; not asked on a server that follows.
-        workers: number of workers.
-        index: this server's index.
-        servers: number of servers.
-        metrics: told of every push, on server 0.
-        scale: what a contribution of that staleness is multiplied by; None is 1.
-        on_cut: called at each cut before the workers go on, to save this server's `state()`; None saves nothing.
-        on_start: called when all are released for the first time; None starts the metrics' clock.
-        wanted: what this server's own process wants saved (`psgd.checkpoint.requests.SAVE`), 0 for nothing.
+        options: which server it is.
+        metrics: counts every push, on server 0.
 
     Attributes:
-        leaving: the newest cut was made to stop.
+        position: where the log stands.
+        leaving: the newest checkpoint was made to stop.
     """
 
     def __init__(
@@ -48,34 +70,22 @@ class Server:
         transport: ServerTransport,
         shard: Shard,
         strategy: Policy,
-        *,
-        workers: int,
-        index: int = 0,
-        servers: int = 1,
+        options: ServerOptions,
         metrics: RunMetrics | None = None,
-        scale: Callable[[int], float] | None = None,
-        on_cut: Callable[[], None] | None = None,
-        wanted: Callable[[], int] = int,
-        on_start: Callable[[], None] | None = None,
     ) -> None:
-        self.transport = transport
-        self.shard = shard
-        self.strategy = strategy
-        self.metrics = metrics or RunMetrics(workers)
-        self._decides = index == 0 or strategy.fixed_order
-        self._publishes = index == 0 and servers > 1 and not strategy.fixed_order
-        self._index = index
-        self._workers = workers
-        self._scale = scale
-        self._pending: dict[int, Header] = {}
-        self._came = [0.0] * workers  # when each worker's newest push did
-        self._done: set[int] = set()
-        self._queue: deque[LogEntry] = deque()
-        self._ended = False
+        self.transport, self.shard, self.strategy = transport, shard, strategy
+        self.metrics = metrics or RunMetrics(options.workers)
+        self.position = LogPosition(options.workers)
         self.leaving = False
-        self._on_cut, self._wanted = on_cut, wanted
-        self._tally = LogPosition(workers)
-        self._on_start = on_start or self.metrics.restart
+        self._options = options
+        self._decides = options.index == 0 or strategy.fixed_order
+        self._publishes = options.index == 0 and options.servers > 1 and not strategy.fixed_order
+        self._answer = Header(shard=options.index)
+        self._pending: dict[int, Header] = {}
+        self._arrived = [0.0] * options.workers  # when each worker's newest push did
+        self._done: set[int] = set()
+        self._log: deque[LogEntry] = deque()  # to be executed
+        self._ended = False
 
     def run(self) -> None:
         """Serves until every worker is done. Blocks.
@@ -96,142 +106,141 @@ class Server:
         while not self._ended:
             event = self.transport.next()
             if isinstance(event, LogEntry):
-                self._queue.append(event)
+                self._log.append(event)
             else:
                 self._take(event)
-            while self._queue and self._ready(self._queue[0]):
-                self._execute(self._queue.popleft())
+            # What is decided here has all that it needs. A server that follows may have the log before the pushes,
+            # or the pushes before the log.
+            while self._log and (self._decides or self._is_ready(self._log[0])):
+                entry = self._log.popleft()
+                if self._options.on_checkpoint is not None:
+                    self._note(entry, self._options.on_checkpoint)
+                self._execute(entry)
 
     def _initialize(self) -> None:
-        """Takes the first worker's parameters, whoever comes first, and only then answers anyone.
+        """Takes the first worker's parameters, whichever worker comes first, and only then answers anyone.
 
-        A run that goes on from a cut has its parameters.
+        A resumed run has its parameters.
         """
         waiting: set[int] = set()
         transport, shard = self.transport, self.shard
-        while len(waiting) < self._workers:
+        while len(waiting) < self._options.workers:
             header = transport.next()
             if isinstance(header, LogEntry):
-                self._queue.append(header)
+                self._log.append(header)
                 continue
             if header.kind == MessageKind.INIT:
                 for segment, part in enumerate(shard.ranges):
                     shard.params[part.start : part.stop] = transport.fetch(header.worker, segment)
             waiting.add(header.worker)
-        self._release(tuple(sorted(waiting)), MessageKind.REPLY)
-        self._on_start()
+        # Not an entry of the log: a group that was open at the checkpoint stays so.
+        self._execute(LogEntry(release=tuple(sorted(waiting)), stays_open=True))
+        (self._options.on_start or self.metrics.restart)()
 
     def _take(self, header: Header) -> None:
+        """Takes a header in, and adds to the log what is decided here because of it."""
         kind, worker, now = header.kind, header.worker, time.perf_counter()
         if worker in self._done or worker in self._pending:
-            raise ContractError(f"server {self._index}: worker {worker} sent kind {kind} after its end or too early")
+            raise ContractError(
+                f"server {self._options.index}: worker {worker} sent kind {kind} after its end or too early"
+            )
+        entries: tuple[LogEntry, ...] = ()
         if kind == _PUSH:
             self._pending[worker] = header
-            self._came[worker] = now
-            self.metrics.dropped[worker] += left_out(header)
+            self._arrived[worker] = now
+            self.metrics.dropped[worker] += header.dropped
             if self._decides:
-                self._decide(self.strategy.on_push(header, now), worker, now)
+                entries = self.strategy.on_push(header, now)
         elif kind == MessageKind.DONE:
             self._done.add(worker)
-            self.metrics.ended(worker, header.value, header.value2)
+            self.metrics.ended(worker, header.waited_s, header.computed_s)
             if self._decides:
-                self._decide(self.strategy.on_done(worker, now), worker, now)
-                if len(self._done) == self._workers:
-                    self._decide((LogEntry(release=tuple(range(self._workers)), end=True),), worker, now)
+                entries = self.strategy.on_done(worker, now)
+                if len(self._done) == self._options.workers:
+                    entries = (*entries, LogEntry(release=tuple(range(self._options.workers)), ends_log=True))
         elif kind == MessageKind.REPORT:
-            self.metrics.report(header.value, header.value2)
+            self.metrics.report(header.accuracy, header.loss)
         else:
-            raise ContractError(f"server {self._index}: worker {worker} sent kind {kind} after the start")
-
-    def _decide(self, actions: tuple[LogEntry, ...], cause: int, now: float) -> None:
-        """Does at once what was decided here when worker `cause` came, now: all that it needs has come."""
-        for action in actions:
+            raise ContractError(f"server {self._options.index}: worker {worker} sent kind {kind} after the start")
+        for entry in entries:
+            self._log.append(entry)
             if self._publishes:
-                self.transport.publish(action)
-            if not action.end:
-                for worker in action.release:
-                    if worker != cause:
-                        self.metrics.held(worker, cause, self._came[worker], now)
-            self._execute(action)
+                self.transport.publish(entry)
+            for other in () if entry.ends_log else entry.release:
+                if other != worker:
+                    self.metrics.held(other, worker, self._arrived[other], now)
 
-    def _ready(self, action: LogEntry) -> bool:
-        """Whether all that server 0's action needs has come here too."""
-        if action.end:
-            return len(self._done) == self._workers
-        return all(member.worker in self._pending for member in action.group)
+    def _is_ready(self, entry: LogEntry) -> bool:
+        """Whether all that server 0's entry needs has arrived here too."""
+        if entry.ends_log:
+            return len(self._done) == self._options.workers
+        return all(member.worker in self._pending for member in entry.group)
 
-    def _execute(self, action: LogEntry) -> None:
-        shard, transport, release = self.shard, self.transport, action.release
-        if self._on_cut is not None:
-            self._tally.note(action, self._pending, shard.version)
-            if action.save:
-                self.leaving = action.save == SAVE_AND_STOP
-                self._on_cut()
-        if action.end or not (action.group or shard.is_open):
-            self._release(release, MessageKind.END if action.end else MessageKind.REPLY)
-            self._ended = action.end
-            return
-        group = [self._contribution(member) for member in action.group]
-        group = [contribution for contribution in group if contribution[1]]
-        if action.opens:
+    def _execute(self, entry: LogEntry) -> None:
+        """Applies the entry's group, unless it stays open, and answers the workers that it releases."""
+        shard, transport, scale = self.shard, self.transport, self._options.scale
+        version, group = shard.optimizer.version, []
+        for member in entry.group:
+            push = self._pending.pop(member.worker)
+            if push.push != member.push:
+                raise ContractError(
+                    f"server {self._options.index}: the log has push {member.push} of worker {member.worker}, "
+                    f"which sent push {push.push}"
+                )
+            if push.samples:
+                staleness = version - push.version
+                self.metrics.applied(member.worker, push.samples, push.loss, staleness)
+                weight = member.weight if scale is None else member.weight * scale(staleness)
+                group.append((member.worker, push.samples, weight))
+        steps = False
+        if entry.stays_open:
             for contribution in group:
                 shard.add(contribution, transport.fetch)
-            self._release(release, MessageKind.REPLY)
-            return
-        transport.reply(release, self._header(_REPLY, shard.version + bool(group or shard.is_open)))
-        shard.apply(group, transport.fetch, transport.settle, lambda segment: transport.emit(release, segment))
-        self.metrics.progress(shard.samples, shard.version, shard.lr)
+        elif not entry.ends_log:
+            steps = len(group) > 0 or shard.open_samples > 0
+        answer = self._answer
+        answer.kind = _END if entry.ends_log else _REPLY
+        answer.version = version + steps
+        answer.stop = self.metrics.stop or self.leaving
+        # The reply's header goes ahead of the step; then segments go out one by one as they are final.
+        transport.reply(entry.release, answer)
+        emit = partial(transport.emit, entry.release)
+        if steps:
+            shard.apply(group, transport.fetch, transport.settle, emit)
+            self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
+        else:
+            for segment in range(len(shard.ranges)):
+                emit(segment)
+        self._ended = entry.ends_log
 
-    def _contribution(self, member: Contribution) -> WeightedGradient:
-        """What a member's push, which has come, adds to its group."""
-        header = self._pending.pop(member.worker)
-        if header.push != member.push:
-            raise ContractError(
-                f"server {self._index}: the log has push {member.push} of worker {member.worker}, "
-                f"which sent push {header.push}"
-            )
-        weight = member.weight
-        if header.samples:
-            staleness = self.shard.version - header.version
-            self.metrics.applied(header.worker, header.samples, header.value, staleness)
-            if self._scale is not None:
-                weight *= self._scale(staleness)
-        return member.worker, header.samples, weight
-
-    def _release(self, workers: tuple[int, ...], kind: int) -> None:
-        self.transport.reply(workers, self._header(kind, self.shard.version))
-        for segment in range(len(self.shard.ranges)):
-            self.transport.emit(workers, segment)
-
-    def _header(self, kind: int, version: int) -> tuple[float, ...]:
-        segments, stop, tally = len(self.shard.ranges), STOP * self.metrics.stop + LEAVE * self.leaving, self._tally
-        if self._on_cut is not None:
-            stop += RELAY * self._wanted()
-        cuts, newest = tally.cuts, tally.newest
-        return (FORMAT, 0, kind, 0, self._index, segments, cuts, newest, version, 0, 0, stop, self.shard.lr, 0.0)
-
-    @property
-    def cut(self) -> int:
-        """The version at the newest cut."""
-        return self._tally.newest
+    def _note(self, entry: LogEntry, save: Callable[[], None]) -> None:
+        """Counts an entry of the log before it is executed, and saves where it has a checkpoint."""
+        position, answer = self.position, self._answer
+        position.note(entry, self._pending, self.shard.version)
+        if entry.checkpoint:
+            self.leaving = entry.checkpoint == SAVE_AND_STOP
+            save()
+        answer.leaving = self.leaving
+        answer.checkpoints, answer.checkpoint_version = position.checkpoints, position.checkpoint_version
+        answer.checkpoint_request = self._options.requested()
 
     def state(self) -> State:
-        """What this server has to save at a cut; views. Server 0 knows the whole run's counters."""
+        """What this server has to save at a checkpoint; views. Server 0 knows the whole run's counters."""
         state = self.shard.saved()
-        if self._index == 0:
-            state.facts["log"] = self._tally.facts()
-            state.facts["savers"] = self._tally.savers
+        if self._options.index == 0:
+            state.facts["log"] = self.position.facts()
+            state.facts["savers"] = self.position.savers
         return state
 
     def restore(self, tensors: Mapping[str, Vector], facts: Mapping[str, JSON]) -> None:
-        """Goes on from a cut; before `run`.
+        """Resumes from a checkpoint; before `run`.
 
         Args:
             tensors: this server's ranges of what all servers' states had.
             facts: server 0's.
         """
         self.shard.restore(tensors, facts)
-        if len(facts["log"]["clocks"]) == self._workers:
-            cut = self._tally.restore(facts["log"])
+        if len(facts["log"]["clocks"]) == self._options.workers:
+            point = self.position.restore(facts["log"])
             if self._decides:
-                self.strategy.restore(cut)
+                self.strategy.restore(point)

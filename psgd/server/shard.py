@@ -6,7 +6,6 @@ copy of the shard is needed (one is, with clipping: the norm must be known befor
 groups stay open: their sum lies there meanwhile).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,13 +14,12 @@ from numpy.typing import NDArray
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.split import segments
 from psgd.kernels import accumulate
-from psgd.optim.rules import Rule
-from psgd.optim.schedules import Schedule
+from psgd.optim.optimizer import Optimizer, OptimizerOptions
 from psgd.runtime.device_vectors import fill
 from psgd.runtime.jsonable import JSON
 
 Vector = NDArray[np.floating]
-
+Fetch = Callable[[int, int], Vector]
 
 WeightedGradient = tuple[int, int, float]
 """Worker (where `fetch` gets its data), samples behind its mean gradient (at least 1), weight."""
@@ -32,48 +30,48 @@ class Shard:
 
     Args:
         params: 1-D float array, updated in place; it stays the caller's.
-        rule: the update rule.
-        schedule: the rate by samples applied so far.
+        options: what the optimizer does; the rate is by samples applied so far.
         segment: elements in a segment.
-        clip_norm: largest norm of the mean gradient over all shards; 0 is off.
-        reduction_factor: what the mean gradient is multiplied by (1, or the workers with `--reduction sum`).
-        sum_over_shards: adds a number over all servers, the same bits on each; used for the norm. Collective.
+        sum_over_shards: see `psgd.optim.optimizer.Optimizer`.
+
+    Attributes:
+        params, optimizer: of this shard.
+        samples: applied so far.
+        open_samples: in the sum of a group that is open, 0 where none is.
+        ranges: the segments.
     """
 
     def __init__(
         self,
         params: Vector,
-        rule: Rule,
-        schedule: Schedule,
+        options: OptimizerOptions,
         *,
         segment: int,
-        clip_norm: float = 0.0,
-        reduction_factor: float = 1.0,
         sum_over_shards: Callable[[float], float] = float,
     ) -> None:
         self.params = params
-        self.rule = rule
-        self.schedule = schedule
-        self.version = 0
+        self.optimizer = Optimizer(params, options, sum_over_shards)
         self.samples = 0
-        self.lr = schedule(0)
-        self.state = rule.init(params)
-        self._clip = clip_norm
-        self._factor = reduction_factor
-        self._sum_over_shards = sum_over_shards
         self.ranges = segments(params.size, segment)
         self._pieces = [
-            (index, params[r.start : r.stop], tuple(s[r.start : r.stop] for s in self.state))
+            (index, params[r.start : r.stop], tuple(s[r.start : r.stop] for s in self.optimizer.state))
             for index, r in enumerate(self.ranges)
         ]
-        self._open = 0  # samples in the sum of a group that is open
-        self._make_sums(whole=bool(clip_norm))
-        self._compile()
+        self.open_samples = 0
+        self._make_sums(whole=self.optimizer.clips)
+        none = params[:0]  # compiles now, so that no step waits for it
+        accumulate.weigh(none, none, 1.0)
+        accumulate.add_weighted(none, none, 1.0)
 
     @property
-    def is_open(self) -> bool:
-        """Whether a group has contributions and waits for its step."""
-        return self._open > 0
+    def version(self) -> int:
+        """Steps taken."""
+        return self.optimizer.version
+
+    @property
+    def lr(self) -> float:
+        """Rate of the newest step."""
+        return self.optimizer.lr
 
     def _make_sums(self, whole: bool) -> None:
         """Makes the memory for a group's sum: of the shard, or of one segment."""
@@ -82,19 +80,10 @@ class Shard:
         self._sum = np.empty_like(self.params, shape=self.params.size if whole else longest)
         self._sums = [self._sum[r.start : r.stop] if whole else self._sum[: len(r)] for r in self.ranges]
 
-    def _compile(self) -> None:
-        """Compiles the kernels on empty arrays, so that no step waits for it."""
-        none = self.params[:0]
-        self.rule.update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
-        accumulate.weigh(none, none, 1.0)
-        accumulate.add_weighted(none, none, 1.0)
-        if self._clip:
-            accumulate.sum_of_squares(none)
-
     def apply(
         self,
         group: Sequence[WeightedGradient],
-        fetch: Callable[[int, int], Vector],
+        fetch: Fetch,
         settle: Callable[[int], None],
         emit: Callable[[int], None],
     ) -> None:
@@ -105,27 +94,32 @@ class Shard:
             fetch: `fetch(worker, segment)` gives that part of the worker's gradient; the view may be reused at the
                 next fetch from the same worker. Called for each worker in segment order. May block.
             settle: `settle(segment)` returns once nobody reads the segment any more. May block.
-            emit: `emit(segment)` is told that the segment has its final values of this version.
+            emit: `emit(segment)` is called when the segment has its final values of this version.
         """
-        self.lr = lr = self.schedule(self.samples)
-        total = self._open + sum(samples for _, samples, _ in group)
+        optimizer, total = self.optimizer, self.open_samples
+        for _, samples, _ in group:
+            total += samples
         if not total:
             for index in range(len(self.ranges)):
                 emit(index)
             return
-        self.version += 1
-        self.samples += total
-        single = len(group) == 1 and not self._open
-        if single:
+        single = len(group) == 1 and not self.open_samples
+        scale = optimizer.options.reduction_factor
+        if single:  # the mean of one is that one: its samples are neither multiplied in nor divided out
             worker, _, weight = group[0]
-            scale = self._factor * weight
+            scale *= weight
         else:
-            scale = self._factor / total
-        if self._clip:
+            scale /= total
+        clips = optimizer.clips
+        if clips:
             scale = self._clipped(group, scale, fetch)
-        update, version = self.rule.update, self.version
+        optimizer.begin(self.samples)
+        self.samples += total
+        # Segment by segment: while this one is added up and updated, the next one comes in and the one before goes
+        # out. Only the update waits for earlier replies that still read the segment.
+        update, lr, version = optimizer.update, optimizer.lr, optimizer.version
         for index, params, state in self._pieces:
-            if self._clip:
+            if clips:
                 grad = self._sums[index]
             elif single:
                 grad = fetch(worker, index)
@@ -134,48 +128,49 @@ class Shard:
             settle(index)
             update(params, grad, state, lr, scale, version)
             emit(index)
-        self._open = 0
+        self.open_samples = 0
 
-    def add(self, contribution: WeightedGradient, fetch: Callable[[int, int], Vector]) -> None:
+    def add(self, contribution: WeightedGradient, fetch: Fetch) -> None:
         """Adds a contribution to the group that the next `apply` closes. Its samples count when that happens."""
         if not self._whole:
             self._make_sums(whole=True)
         for index in range(len(self.ranges)):
             self._gather((contribution,), index, fetch)
-        self._open += contribution[1]
+        self.open_samples += contribution[1]
 
     def saved(self) -> State:
         """All that a checkpoint needs; views, each of the shard's elements."""
-        tensors = {"params": self.params, **{f"state{i}": array for i, array in enumerate(self.state)}}
-        if self._open:
+        tensors = {"params": self.params, **self.optimizer.arrays}
+        if self.open_samples:
             tensors["open"] = self._sum
-        return State(tensors, {"version": self.version, "samples": self.samples, "open": self._open})
+        return State(tensors, {"version": self.version, "samples": self.samples, "open": self.open_samples})
 
     def restore(self, tensors: Mapping[str, Vector], facts: Mapping[str, JSON]) -> None:
-        """Takes up what `saved` gave: the tensors' elements of this shard, and the facts."""
+        """Resumes from what `saved` gave: the tensors' elements of this shard, and the facts."""
+        optimizer = self.optimizer
         fill(self.params, tensors["params"])
-        for i, array in enumerate(self.state):
-            fill(array, tensors[f"state{i}"])
-        self.version, self.samples, self._open = facts["version"], facts["samples"], facts["open"]
-        self.lr = self.schedule(self.samples)
-        if self._open:
+        for name, array in optimizer.arrays.items():
+            fill(array, tensors[name])
+        optimizer.version, self.samples, self.open_samples = facts["version"], facts["samples"], facts["open"]
+        optimizer.lr = optimizer.options.schedule(self.samples)
+        if self.open_samples:
             if not self._whole:
                 self._make_sums(whole=True)
             fill(self._sum, tensors["open"])
 
-    def _clipped(self, group: Sequence[WeightedGradient], scale: float, fetch: Callable[[int, int], Vector]) -> float:
-        """Sums the whole gradient and shrinks `scale` where its norm over all shards is too large."""
+    def _clipped(self, group: Sequence[WeightedGradient], scale: float, fetch: Fetch) -> float:
+        """Sums the whole gradient, and clips it."""
         for index in range(len(self.ranges)):
-            if len(group) == 1 and not self._open:
+            if len(group) == 1 and not self.open_samples:
                 self._sums[index][:] = fetch(group[0][0], index)
             else:
                 self._gather(group, index, fetch)
-        norm = scale * math.sqrt(self._sum_over_shards(accumulate.sum_of_squares(self._sum)))
-        return scale * self._clip / norm if norm > self._clip else scale
+        return self.optimizer.clipped(self._sum, scale)
 
-    def _gather(self, group: Sequence[WeightedGradient], index: int, fetch: Callable[[int, int], Vector]) -> Vector:
+    def _gather(self, group: Sequence[WeightedGradient], index: int, fetch: Fetch) -> Vector:
+        """Adds up one segment. The first gradient overwrites what is there, unless it is the sum of an open group."""
         out = self._sums[index]
-        add = accumulate.add_weighted if self._open else accumulate.weigh
+        add = accumulate.add_weighted if self.open_samples else accumulate.weigh
         for worker, samples, weight in group:
             add(out, fetch(worker, index), samples * weight)
             add = accumulate.add_weighted

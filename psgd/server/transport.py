@@ -19,7 +19,10 @@ class ServerTransport(Protocol):
     """A server's side of the wire. All waiting happens here."""
 
     def next(self) -> Header | LogEntry:
-        """The next header of any worker, or (on servers that follow) the next entry of server 0's log. Blocks."""
+        """The next header of any worker, or (on servers that follow) the next entry of server 0's log. Blocks.
+
+        A push's header is valid until its worker is answered, another one until the next call.
+        """
 
     def fetch(self, worker: int, segment: int) -> Vector:
         """The next segment of the worker's gradient. Blocks. Valid until the next fetch from that worker."""
@@ -27,13 +30,13 @@ class ServerTransport(Protocol):
     def settle(self, segment: int) -> None:
         """Returns once no earlier reply still reads this segment of the parameters. Blocks."""
 
-    def reply(self, workers: Sequence[int], header: tuple[float, ...]) -> None:
-        """Begins a reply to each worker: the header (its worker field is filled in here). Does not block."""
+    def reply(self, workers: Sequence[int], header: Header) -> None:
+        """Begins a reply to each worker: a copy of the header with its worker field filled in. Does not block."""
 
     def emit(self, workers: Sequence[int], segment: int) -> None:
         """Sends one segment of the parameters, as it is now, behind the reply's header. Does not block."""
 
-    def publish(self, action: LogEntry) -> None:
+    def publish(self, entry: LogEntry) -> None:
         """Server 0: hands a log entry to the other servers. Does not block."""
 
     def drain(self) -> None:

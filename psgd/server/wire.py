@@ -1,20 +1,29 @@
 """The header that travels before or with every array, and its checks.
 
-A header is 88 bytes, little-endian, written with `struct`: nothing that comes from another rank is unpickled.
-A header whose format, shard or sender is not the expected one is refused with a ContractError.
+A header is a C structure that lies in the message's own memory, little-endian: to write a field is to write the
+message, and to read one reads it. Nothing is packed, unpacked or allocated for a message, and nothing that comes from
+another rank is unpickled. A header whose format, shard or sender is not the expected one is refused with a
+ContractError.
 """
 
-import struct
+from collections.abc import Sequence
+from ctypes import LittleEndianStructure, c_bool, c_double, c_int64, c_uint8, c_uint32
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.kernels.errors import ContractError
 
-FORMAT = 0x50534702  # "PSG" and the version of this layout
-_STRUCT = struct.Struct("<6I6q2d")
+FORMAT = 0x50534703  # "PSG" and the version of this layout
 HEADER_BYTES = 128  # room on the wire; a payload that follows inline starts aligned to a cache line
 
 INLINE_BYTES = 4 << 10  # up to here a copy costs less than a second message (two cores, 2026-11-28)
+
+WHOLE, NOTHING = 0, -1
+"""Values of `Header.payload_bytes` beside a number of bytes: the whole vector follows; nothing does."""
 
 
 def travels_inline(nbytes: int) -> bool:
@@ -28,14 +37,16 @@ class MessageKind(IntEnum):
     INIT = 1  # first worker: the initial parameters follow
     PULL = 2  # other workers at the start: send me the parameters
     PUSH = 3  # a gradient follows (none if samples is 0)
-    REPORT = 4  # an evaluation: values = accuracy, loss
-    DONE = 5  # this worker has no more pushes
+    REPORT = 4  # an evaluation: accuracy and loss
+    DONE = 5  # this worker has no more pushes: its waited_s and computed_s
     REPLY = 16  # parameters follow
     END = 17  # final parameters follow
 
 
-class Header(NamedTuple):
-    """Fields of the wire header.
+class Header(LittleEndianStructure):
+    """Fields of the wire header: those that its kind needs have a meaning, others may hold older values.
+
+    `Header.inside(message)` is the header of a message, where it lies; `Header(kind=..., ...)` is one of its own.
 
     Attributes:
         format: layout version, `FORMAT`.
@@ -43,18 +54,21 @@ class Header(NamedTuple):
         kind: a `MessageKind`.
         worker: the worker's index, not its rank.
         shard: the server's index.
-        segments: how many data messages follow (0: none, or the data is inline).
-        push: number of this worker's push, from 1; in a reply, the cuts so far (`psgd.server.checkpoint_points`).
-        clock: pushes of this worker before this one; in a reply, the version at the newest cut.
+        push: number of this worker's newest push, from 1.
         version: groups applied when the parameters were sent; in a push, the version pulled.
         samples: samples behind the gradient.
         position: samples this worker has drawn so far (sampler position).
-        extra: in a reply, `STOP` plus `LEAVE` plus `RELAY` times what the server wants saved
-            (`psgd.checkpoint.requests.SAVE`), for the worker to ask all servers; in a push, the form of the encoded
-            gradients that follow (`psgd.server.compressed_worker_transport`).
-        value: loss (push), accuracy (report), worker's waiting seconds (done).
-        value2: loss (report), worker's computing seconds (done); in a push, 1 where a gradient was left out, plus
-            `ASK` times what the worker wants saved (`psgd.checkpoint.requests.SAVE`).
+        checkpoints: in a reply, how many checkpoints there were (`psgd.server.checkpoint_points`).
+        checkpoint_version: in a reply, the version at the newest of them.
+        payload_bytes: in a push, bytes of the encoded gradient that follows, or `WHOLE` or `NOTHING`.
+        checkpoint_request: what the sender wants saved (`psgd.checkpoint.requests.SAVE`), or 0. A worker asks all
+            servers for what one of them wants.
+        stop: in a reply, asks to stop.
+        leaving: in a reply, the newest checkpoint was made to stop.
+        dropped: in a push, the worker left its gradient out.
+        loss: mean training loss (push), or that of the evaluation (report).
+        accuracy: of the evaluation.
+        waited_s, computed_s: a worker's seconds, at its end.
     """
 
     format: int
@@ -62,48 +76,57 @@ class Header(NamedTuple):
     kind: int
     worker: int
     shard: int
-    segments: int
     push: int
-    clock: int
     version: int
     samples: int
     position: int
-    extra: int
-    value: float
-    value2: float
+    checkpoints: int
+    checkpoint_version: int
+    payload_bytes: int
+    checkpoint_request: int
+    stop: bool
+    leaving: bool
+    dropped: bool
+    loss: float
+    accuracy: float
+    waited_s: float
+    computed_s: float
 
+    _fields_: ClassVar[Sequence[Any]] = [
+        *((name, c_uint32) for name in ("format", "view", "kind", "worker", "shard")),
+        ("checkpoint_request", c_uint8),
+        *((name, c_bool) for name in ("stop", "leaving", "dropped")),
+        *((name, c_int64) for name in ("push", "version", "samples", "position", "checkpoints", "checkpoint_version")),
+        ("payload_bytes", c_int64),
+        *((name, c_double) for name in ("loss", "accuracy", "waited_s", "computed_s")),
+    ]
 
-STOP, LEAVE, RELAY = 1, 2, 4  # asks to stop; the newest cut was made to stop; a factor
-ASK = 2
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(format=FORMAT, **fields)
 
+    @classmethod
+    def inside(cls, message: NDArray[np.uint8]) -> "Header":
+        """The header at the start of a message's memory, with `format` filled in."""
+        header = cls.from_buffer(message.data)
+        header.format = FORMAT
+        return header
 
-def asked(push: Header) -> int:
-    """What a push asks to be saved: 0, `psgd.checkpoint.requests.SAVE` or `SAVE_AND_STOP`."""
-    return 0 if not push.value2 >= ASK else 1 if push.value2 < 2 * ASK else 2
+    def check(self, worker: int, shard: int) -> None:
+        """Checks that a received header belongs to this worker and shard, and that no count is below 0.
 
-
-def left_out(push: Header) -> bool:
-    """Whether the worker left its gradient out of a push."""
-    return push.value2 % ASK == 1
-
-
-def pack(buffer: bytearray | memoryview, header: tuple[float, ...]) -> None:
-    """Writes the header's fields at the start of `buffer`."""
-    _STRUCT.pack_into(buffer, 0, *header)
-
-
-def unpack(buffer: bytearray | memoryview, worker: int, shard: int) -> Header:
-    """Reads a header and checks that it belongs to this worker and shard, and that no count is below 0.
-
-    Raises:
-        ContractError: another format (a peer of another version, or damage), worker or shard.
-    """
-    fields = _STRUCT.unpack_from(buffer)
-    least = fields[6] | fields[7] | fields[8] | fields[9] | fields[10]  # below 0 where one of them is
-    if fields[0] != FORMAT or fields[3] != worker or fields[4] != shard or least < 0:
-        raise ContractError(
-            f"wire header: expected format {FORMAT:#x}, worker {worker}, shard {shard}; "
-            f"got format {fields[0]:#x}, worker {fields[3]}, shard {fields[4]}: "
-            "do all ranks run the same psgd version?"
-        )
-    return Header._make(fields)
+        Raises:
+            ContractError: another format (a peer of another version, or damage), worker or shard.
+        """
+        signs = self.push | self.version | self.samples | self.position | self.checkpoints | self.checkpoint_version
+        if (
+            self.format != FORMAT
+            or self.worker != worker
+            or self.shard != shard
+            or signs < 0  # the sign bit of one of them is set
+            or self.checkpoint_request > SAVE_AND_STOP
+        ):
+            raise ContractError(
+                f"wire header: expected format {FORMAT:#x}, worker {worker}, shard {shard}; "
+                f"got format {self.format:#x}, worker {self.worker}, shard {self.shard}: "
+                "do all ranks run the same psgd version?"
+            )

@@ -5,6 +5,7 @@ except where a shard is so small that it travels inside the header's message. Of
 with the server only the header is sent.
 """
 
+import ctypes
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,35 +16,39 @@ from numpy.typing import NDArray
 from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.split import segments
 from psgd.collectives.mpi.tags import Tag
-from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import ContractError
-from psgd.runtime.mesh import Mesh
-from psgd.server.wire import FORMAT, HEADER_BYTES, Header, pack, travels_inline, unpack
+from psgd.server.context import PushPullContext
+from psgd.server.wire import HEADER_BYTES, WHOLE, Header, travels_inline
 
 Vector = NDArray[np.floating]
 
 
-class _Server:
-    """Buffers and requests for one server's shard."""
+class _ServerLink:
+    """Buffers and requests for one server's shard.
+
+    Attributes:
+        header, answer: the newest, where they are sent from and received.
+        payload_bytes: what the next header is to say of what follows it.
+    """
 
     def __init__(
         self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool, inline: bool
     ) -> None:
-        ranges = segments(params.size, segment)
         self.inline = inline and travels_inline(params.nbytes)
-        self.segments = len(ranges)
         self.params, self.grads = params, grads
+        self.payload_bytes = WHOLE
         payload = params.nbytes if self.inline else 0
-        self.ask = np.zeros(HEADER_BYTES + payload, np.uint8)
-        self.answer = np.zeros(HEADER_BYTES + payload, np.uint8)
-        self.inline_out = self.ask[HEADER_BYTES:].view(params.dtype)
-        self.inline_in = self.answer[HEADER_BYTES:].view(params.dtype)
-        self.ask_view, self.answer_view = self.ask.data, self.answer.data  # struct reads these faster
-        self.header_out = comm.Send_init([self.ask, MPI.BYTE], rank, Tag.PUSH)
-        self.header_in = comm.Recv_init([self.answer, MPI.BYTE], rank, Tag.REPLY)
+        self.outbox = np.zeros(HEADER_BYTES + payload, np.uint8)
+        self.inbox = np.zeros(HEADER_BYTES + payload, np.uint8)
+        self.header, self.answer = Header.inside(self.outbox), Header.inside(self.inbox)
+        self.header_bytes = self.outbox.data[: ctypes.sizeof(Header)]
+        self.inline_out = self.outbox[HEADER_BYTES:].view(params.dtype)
+        self.inline_in = self.inbox[HEADER_BYTES:].view(params.dtype)
+        self.header_out = comm.Send_init([self.outbox, MPI.BYTE], rank, Tag.PUSH)
+        self.header_in = comm.Recv_init([self.inbox, MPI.BYTE], rank, Tag.REPLY)
         self.grads_out: list[MPI.Prequest] = []
         self.params_in: list[MPI.Prequest] = []
-        for part in ranges if not self.inline else ():
+        for part in segments(params.size, segment) if not self.inline else ():
             view, grad = params[part.start : part.stop], grads[part.start : part.stop]
             self.params_in.append(comm.Recv_init([view, MPI.BYTE], rank, Tag.PARAMETERS))
             if not shared:
@@ -54,123 +59,117 @@ class MpiWorkerTransport:
     """Pushes to all servers and takes their answers, as one blocking exchange.
 
     Args:
-        mesh: who is who.
-        params: the whole vector, overwritten by replies.
+        context: `context.params` is overwritten by replies.
         grads: the whole gradient, of the same size and dtype; read while an exchange runs.
-        shards: the servers' ranges.
-        reached: whether each server reads `grads` where it lies.
-        segment: elements in a segment.
-        waiter: how to wait.
+        reached: whether each server reads `grads` where it lies; None where none does.
         inline: small shards travel in the header's message.
 
     Attributes:
         worker, workers: this one's index, and how many there are.
-        told: `extra` of the newest answers, of all servers together.
+        header: for the caller to fill before an exchange; what it does not write is as before.
         bytes_sent, bytes_received: so far.
     """
 
     def __init__(
-        self,
-        mesh: Mesh,
-        params: Vector,
-        grads: Vector,
-        shards: Sequence[range],
-        *,
-        reached: Sequence[bool],
-        segment: int,
-        waiter: Waiter,
-        inline: bool = True,
+        self, context: PushPullContext, grads: Vector, reached: Sequence[bool] | None = None, inline: bool = True
     ) -> None:
+        mesh, params, segment = context.mesh, context.params, context.segment
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.told = 0
-        self._worker = self.worker = mesh.index
-        self.workers = mesh.workers
-        self._waiter = waiter
-        self._servers = [
-            _Server(
-                mesh.world,
-                mesh.server_rank(m),
-                params[r.start : r.stop],
-                grads[r.start : r.stop],
-                segment,
-                direct,
-                inline,
+        self.worker, self.workers = mesh.index, mesh.workers
+        self._waiter = context.waiter
+        links: list[_ServerLink] = []
+        for server, part in enumerate(context.shards):
+            mine, rank, shared = (
+                slice(part.start, part.stop),
+                mesh.server_rank(server),
+                bool(reached and reached[server]),
             )
-            for m, (r, direct) in enumerate(zip(shards, reached, strict=True))
-        ]
-        servers = self._servers
-        self._headers_out = [s.header_out for s in servers]
-        self._sends = self._headers_out + [r for s in servers for r in s.grads_out]
-        self._params_in = [r for s in servers for r in s.params_in]
-        self._receives = [s.header_in for s in servers] + self._params_in
+            links.append(_ServerLink(mesh.world, rank, params[mine], grads[mine], segment, shared, inline))
+        self._links = links
+        self.header = links[0].header
+        self.header.worker = mesh.index
+        self._headers_out = [link.header_out for link in links]
+        self._headers_in = [link.header_in for link in links]
+        self._sends = self._headers_out + [request for link in links for request in link.grads_out]
+        self._params_in = [request for link in links for request in link.params_in]
+        self._receives = self._headers_in + self._params_in
+        self._headers_sent = partial(MPI.Request.Testall, self._headers_out)
+        self._all_sent = partial(MPI.Request.Testall, self._sends)
         self._arrived = partial(MPI.Request.Testall, self._params_in)
-        self._payload = sum(s.params.nbytes for s in servers if not s.inline)
+        self._message_bytes = sum(link.outbox.nbytes for link in links)
+        self._payload = sum(link.params.nbytes for link in links if not link.inline)
 
-    def exchange(self, kind: int, fields: tuple[float, ...], with_grads: bool) -> Header:
-        """Sends a header to all servers, gradients behind it if asked, and blocks until all have answered.
+    def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:
+        """Sends `header` to all servers, gradients behind it if asked, and blocks until all have answered.
 
         Args:
             kind: what the header says.
-            fields: the header's fields from `push` on.
             with_grads: whether the gradients go with it.
+            with_params: whether the parameters come with the answers.
 
         Returns:
-            Server 0's answer; parameters are in place.
+            Server 0's answer, with what other servers ask for added to it; valid until the next exchange. Parameters
+            are in place, if they come.
 
         Raises:
             PeerLostError: another rank gave up (the waits raise it).
             ContractError: shards with different versions: a torn read.
         """
-        for index, server in enumerate(self._servers):
-            pack(server.ask_view, (FORMAT, 0, kind, self._worker, index, server.segments, *fields))
-            if server.inline and with_grads:
-                server.inline_out[:] = server.grads
-            self.bytes_sent += server.ask.nbytes
-        sends = self._sends if with_grads else self._headers_out
-        MPI.Prequest.Startall(self._receives)
-        MPI.Prequest.Startall(sends)
-        if with_grads:
-            self.bytes_sent += self._payload
-        if len(sends) > len(self._servers):
-            self._waiter.flowing(partial(MPI.Request.Testall, sends))
-        first = self._read()
-        if self._payload:
-            self._waiter.flowing(self._arrived)
+        links, waiter, raw = self._links, self._waiter, b""
+        self.header.kind = kind
+        for index, link in enumerate(links):
+            if index == 0:
+                raw = bytes(self.header) if len(links) > 1 else raw
+            else:
+                link.header_bytes[:] = raw
+                link.header.shard = index
+            link.header.payload_bytes = link.payload_bytes
+            if link.inline and with_grads:
+                link.inline_out[:] = link.grads
+        sent = self._all_sent if with_grads else self._headers_sent
+        self.bytes_sent += self._message_bytes + with_grads * self._payload
+        MPI.Prequest.Startall(self._receives if with_params else self._headers_in)
+        MPI.Prequest.Startall(self._sends if with_grads else self._headers_out)
+        # Long messages move only while both sides call MPI, so this side does not sleep before its gradients are
+        # out. After that it may take long until others have pushed, and sleeping is right.
+        if with_grads and len(self._sends) > len(links) and not sent():
+            waiter.flowing(sent)
+        first: Header = links[0].answer
+        for index, link in enumerate(links):
+            waiter.until(link.header_in.Test)
+            answer = link.answer
+            answer.check(self.worker, index)
+            self.bytes_received += link.inbox.nbytes
+            if link.inline:
+                link.params[:] = link.inline_in
+            if index:
+                self._add_answer(first, answer)
+        if with_params and self._payload:
+            if not self._arrived():
+                waiter.flowing(self._arrived)
             self.bytes_received += self._payload
-        self._waiter.flowing(partial(MPI.Request.Testall, sends))
+        if not sent():
+            waiter.flowing(sent)
         return first
 
-    def tell(self, kind: int, fields: tuple[float, ...], servers: int | None = None) -> None:
-        """Sends a header that nobody answers to the first `servers` servers (all: None). Returns once it is out."""
-        chosen = self._servers[:servers]
-        for index, server in enumerate(chosen):
-            pack(server.ask_view, (FORMAT, 0, kind, self._worker, index, 0, *fields))
-            server.header_out.Start()
-            self.bytes_sent += server.ask.nbytes
-        for server in chosen:
-            self._waiter.until(server.header_out.Test)
+    def _add_answer(self, first: Header, other: Header) -> None:
+        """Adds to server 0's answer what another server asks for."""
+        if other.version != first.version:
+            raise ContractError(
+                f"worker {self.worker}: torn read: server 0 sent version {first.version}, "
+                f"server {other.shard} version {other.version}"
+            )
+        first.stop |= other.stop
+        first.leaving |= other.leaving
+        first.checkpoint_request = max(first.checkpoint_request, other.checkpoint_request)
 
-    def _read(self) -> Header:
-        """Waits for every server's answer, as long as it takes."""
-        first: Header | None = None
-        for index, server in enumerate(self._servers):
-            self._waiter.until(server.header_in.Test)
-            header = unpack(server.answer_view, self._worker, index)
-            if server.inline:
-                server.params[:] = server.inline_in
-            self.bytes_received += server.answer.nbytes
-            if first is None:
-                first, self.told = header, header.extra
-                continue
-            self.told |= header.extra
-            if header.version != first.version:
-                raise ContractError(
-                    f"worker {self._worker}: torn read: server 0 sent version {first.version}, "
-                    f"server {index} version {header.version}"
-                )
-        assert first is not None
-        return first
+    def tell(self, kind: int) -> None:
+        """Sends `header` to server 0, which does not answer. Returns once it is out."""
+        self.header.kind = kind
+        self._headers_out[0].Start()
+        self.bytes_sent += self._links[0].outbox.nbytes
+        self._waiter.until(self._headers_out[0].Test)
 
     def close(self) -> None:
         """Frees all requests; what still waits is cancelled. Blocks for a moment at most."""

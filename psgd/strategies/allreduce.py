@@ -20,7 +20,6 @@ from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import on_device, registered
-from psgd.runtime.validation import whole_number
 from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
@@ -33,20 +32,14 @@ BUCKET_BYTES = 1 << 20
 about this size a call's own cost shows. A core's second cache holds it, so it is weighed where it was made."""
 
 
-def create(workers: int, accumulate: int = 1) -> Callable[[RunContext], Worker]:
+def create(workers: int, accumulate: int) -> Callable[[RunContext], Worker]:
     """All-reduce of the gradients.
 
     Args:
         workers: how many there are.
         accumulate: steps whose gradients are summed locally before they are all-reduced and applied.
-
-    Raises:
-        UsageError: accumulate is not a whole number of 1 or more.
     """
-    every = whole_number("accumulate", accumulate)
-    if every < 1:
-        raise UsageError(f"accumulate: expected 1 or more steps, got {every}: 1 updates at every step")
-    return partial(_client, every=every)
+    return partial(_client, every=accumulate)
 
 
 def _client(context: RunContext, every: int) -> Worker:

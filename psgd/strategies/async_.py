@@ -24,7 +24,7 @@ class Asynchronous:
         """See `psgd.strategies.Strategy`."""
         return ()
 
-    def restore(self, cut: CheckpointPoint) -> None:
+    def restore(self, point: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`. There is nothing to know."""
 
 

@@ -17,9 +17,7 @@ from psgd.checkpoint import restore as keeping
 from psgd.checkpoint.state import State
 from psgd.collectives import Communicator
 from psgd.kernels import accumulate
-from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import registered
-from psgd.runtime.validation import real_number, whole_number
 from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
@@ -29,12 +27,7 @@ Vector = NDArray[np.floating]
 
 
 def create(
-    workers: int,
-    period: int = 8,
-    average_momentum: bool = True,
-    local_from: float = 0.0,
-    outer_lr: float = 1.0,
-    outer_momentum: float = 0.0,
+    workers: int, period: int, average_momentum: bool, local_from: float, outer_lr: float, outer_momentum: float
 ) -> Callable[[RunContext], Worker]:
     """Parameter averaging.
 
@@ -45,18 +38,8 @@ def create(
         local_from: samples of all workers before which parameters are averaged, plainly, after every step.
         outer_lr: rate of the outer step along what the workers moved together; 1 without momentum is the plain average.
         outer_momentum: factor of the outer step's Nesterov momentum.
-
-    Raises:
-        UsageError: an option that is out of range.
     """
-    if whole_number("period", period) < 1:
-        raise UsageError(f"period: expected 1 or more steps, got {period}: 1 averages after every step")
-    if not isinstance(average_momentum, bool):
-        raise UsageError(f"average_momentum: expected True or False, got {average_momentum!r}")
-    start = real_number("local_from", local_from)
-    rate = real_number("outer_lr", outer_lr, above=0.0)
-    factor = real_number("outer_momentum", outer_momentum, below=1.0)
-    return lambda context: AveragingWorker(context, int(period), average_momentum, start, rate, factor)
+    return lambda context: AveragingWorker(context, period, average_momentum, local_from, outer_lr, outer_momentum)
 
 
 class AveragingWorker(CheckpointVotes):

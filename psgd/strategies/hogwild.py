@@ -28,11 +28,9 @@ from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.wait import Waiter
-from psgd.kernels.errors import UsageError
 from psgd.kernels.memory import counters as kernels
 from psgd.metrics.totals import Shown, Sums, add
 from psgd.runtime.agreement import gather
-from psgd.runtime.validation import whole_number
 from psgd.strategies.node_averaging import NodeAveraging
 from psgd.worker.checkpoint_barrier import CheckpointBarrier
 from psgd.worker.checkpoint_votes import CheckpointVotes
@@ -44,22 +42,15 @@ _LOOK_S = 1e-3
 _SHOW_S = 5e-3
 
 
-def create(workers: int, period: int = 64, count_lost: bool = False) -> Callable[[RunContext], "HogwildWorker"]:
+def create(workers: int, period: int, count_lost: bool) -> Callable[[RunContext], "HogwildWorker"]:
     """The strategy.
 
     Args:
         workers: how many there are.
         period: steps of a node's first worker between two averagings with other nodes; without effect on one node.
         count_lost: a test mode that counts lost updates; see `HogwildWorker.lost`.
-
-    Raises:
-        UsageError: an option that cannot be.
     """
-    if whole_number("period", period) < 1:
-        raise UsageError(f"period: expected 1 step or more between averagings of nodes, got {period}")
-    if not isinstance(count_lost, bool):
-        raise UsageError(f"count_lost: expected True or False, got {count_lost!r}")
-    return partial(HogwildWorker, period=int(period), count_lost=count_lost)
+    return partial(HogwildWorker, period=period, count_lost=count_lost)
 
 
 class HogwildWorker(CheckpointVotes):

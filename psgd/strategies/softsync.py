@@ -5,7 +5,6 @@ be in a group twice, so S = N is not sync. What is left of a group when all work
 """
 
 from psgd.kernels.errors import UsageError
-from psgd.runtime.validation import whole_number
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
 
@@ -15,8 +14,8 @@ class Softsync:
 
     fixed_order = False
 
-    def __init__(self, workers: int, softsync: int = 1) -> None:
-        if not 1 <= whole_number("softsync", softsync) <= workers:
+    def __init__(self, workers: int, softsync: int) -> None:
+        if not 1 <= softsync <= workers:
             raise UsageError(f"softsync: expected 1 to {workers}, the number of workers, got {softsync}")
         self._size = softsync
         self._live = workers
@@ -28,7 +27,7 @@ class Softsync:
         closes = self._there == self._size
         if closes:
             self._there = 0
-        return (LogEntry((Contribution(push.worker, push.push),), (push.worker,), opens=not closes),)
+        return (LogEntry((Contribution(push.worker, push.push),), (push.worker,), stays_open=not closes),)
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         """See `psgd.strategies.Strategy`."""
@@ -38,9 +37,9 @@ class Softsync:
         self._there = 0
         return (LogEntry(),)
 
-    def restore(self, cut: CheckpointPoint) -> None:
+    def restore(self, point: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`."""
-        self._there = cut.opened
+        self._there = point.open_contributions
 
 
 create = Softsync

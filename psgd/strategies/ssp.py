@@ -8,7 +8,6 @@ it is sync.
 
 import math
 
-from psgd.runtime.validation import whole_number
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.policy import Policy
 from psgd.server.wire import Header
@@ -39,9 +38,9 @@ class BoundedStaleness:
         free = self._free()
         return (LogEntry(release=free),) if free else ()
 
-    def restore(self, cut: CheckpointPoint) -> None:
+    def restore(self, point: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`."""
-        self._clocks = dict(enumerate(cut.clocks))
+        self._clocks = dict(enumerate(point.clocks))
 
     def _free(self) -> tuple[int, ...]:
         slowest = min(self._clocks.values(), default=math.inf)
@@ -51,12 +50,8 @@ class BoundedStaleness:
         return tuple(free)
 
 
-def create(workers: int, staleness: int = 3) -> Policy:
-    """Makes ssp with a bound of `staleness` steps, 0 or more.
-
-    Raises:
-        UsageError: another bound.
-    """
-    if whole_number("staleness", staleness) == 0:
+def create(workers: int, staleness: int) -> Policy:
+    """Makes ssp with a bound of `staleness` steps."""
+    if staleness == 0:
         return Synchronous(workers)
     return BoundedStaleness(workers, staleness)

@@ -28,15 +28,14 @@ class Synchronous:
         self._live.discard(worker)
         return self._complete()
 
-    def restore(self, cut: CheckpointPoint) -> None:
+    def restore(self, point: CheckpointPoint) -> None:
         """See `psgd.strategies.Strategy`. Nobody waits between two clocks."""
 
     def _complete(self) -> tuple[LogEntry, ...]:
         if not self._waiting or len(self._waiting) < len(self._live):
             return ()
         workers = tuple(sorted(self._waiting))
-        group = tuple(self._waiting[worker] for worker in workers)
-        self._waiting.clear()
+        group = tuple(map(self._waiting.pop, workers))
         return (LogEntry(group, workers),)
 
 

@@ -1,9 +1,4 @@
-"""A worker that pushes encoded gradients and pulls encoded parameters.
-
-What a push or a pull does not say stays with its sender for a later one. A push's header says in `extra` what follows:
-the bytes of a payload, `WHOLE` for the gradient as it is, `NOTHING` for a push without samples. The answer has the same
-form.
-"""
+"""A worker that pushes encoded gradients and pulls encoded parameters: `psgd.server.compressed_worker_transport`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,92 +8,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
-from psgd.collectives.mpi.wait import Waiter
 from psgd.compression.options import BeforeEncoding, Compression
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import CheckpointError
-from psgd.runtime.mesh import Mesh
-from psgd.server.compressed_worker_transport import WHOLE, CompressedWorkerTransport
-from psgd.server.wire import ASK, Header, MessageKind
+from psgd.server.compressed_worker_transport import CompressedWorkerTransport
+from psgd.server.context import PushPullContext
 from psgd.worker.push_pull import PushPullWorker
 
 Vector = NDArray[np.floating]
 
 
-class CompressedPushPullWorker(PushPullWorker):
+class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
     """A worker. Implements `psgd.worker.interface.Worker`.
 
     A gradient that is not finite is left out: the worker keeps pace without it, and residuals and momentum stay as they
     are.
+
+    Args:
+        context: of the run.
+        compression: how gradients are compressed.
+        wire: what gradients are sent from.
     """
 
-    def __init__(
-        self,
-        transport: CompressedWorkerTransport,
-        params: Vector,
-        wire: Vector,
-        first: bool,
-        compression: Compression,
-        before: BeforeEncoding,
-        workers: int,
-    ) -> None:
-        super().__init__(transport, params, wire, first)
-        self._compressed, self._wire, self._before = transport, wire, before
+    def __init__(self, context: PushPullContext, compression: Compression, wire: Vector) -> None:
+        workers, params = context.mesh.workers, context.params
+        super().__init__(context, CompressedWorkerTransport(context, compression, wire), wire)
+        self._wire = wire
+        self._before = BeforeEncoding(compression, params.size, params.dtype, context.optimizer.clip_norm, workers)
         self._whole_until, self._sync_every = compression.warmup / workers, compression.sync_every
-        self._whole = True  # the newest exchange was of whole vectors
-        self._pulled = params[:0]  # the parameters before the answer that tells of a cut
 
     def start(self) -> None:
-        """See `Worker`."""
-        self._compressed.compile()
+        self.transport.compile()
         super().start()
         self.grads = np.zeros_like(self._wire)
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Worker`."""
         start = time.perf_counter()
-        whole = self._drawn < self._whole_until
-        self._drawn += samples
-        self._pushes += 1
-        dropped = samples > 0 and sparse.look(self.grads) < 0
-        if dropped:
+        transport, push = self.transport, self._pushes + 1
+        sync = self._sync_every > 0 and push % self._sync_every == 0
+        transport.whole = sync or self._drawn < self._whole_until
+        finite = not samples or sparse.look(self.grads) >= 0
+        sendable = finite and (not samples or self._before(self._wire, self.grads, self.params, 1.0))
+        transport.header.dropped = not sendable
+        if not sendable:
+            self._drawn += samples  # they count as drawn all the same
             samples = 0
-        if samples and not self._before(self._wire, self.grads, self.params, 1.0):
-            dropped, samples = True, 0
-        asks = dropped + ASK * self._asked
-        fields = (self._pushes, self._pushes - 1, self.version, samples, self._drawn, WHOLE, loss, float(asks))
-        self._whole = whole or (self._sync_every > 0 and self._pushes % self._sync_every == 0)
-        if self._whole:
-            if samples:
-                self._compressed.add_left_over()
-            self._hear(self._transport.exchange(MessageKind.PUSH, fields, samples > 0))
-        else:
-            self._compressed.push(fields, samples > 0, self._hear)
+        if samples and transport.whole:
+            transport.add_residuals()
         self.waited_s += time.perf_counter() - start
-
-    def _hear(self, answer: Header) -> None:
-        super()._hear(answer)
-        if self.saving and not self._whole:
-            self._pulled = self.params.copy()
-
-    def _pull(self) -> None:
-        if self._whole:
-            super()._pull()
-        else:
-            fields = (self._pushes, self._pushes, 0, 0, self._drawn, 0, 0.0, 0.0)
-            self._compressed.push(fields, False, super()._hear, MessageKind.PULL)
+        super().step(samples, loss)
 
     def state(self) -> State:
-        """See `Worker`. The answer that told of the cut is not in it: the resumed run gets it again."""
         state = super().state()
-        state.facts["whole"] = self._whole
+        state.facts["whole"] = self.transport.whole
         state.tensors.update(self._arrays())
-        if not self._whole:
-            state.tensors["pulled"] = self._pulled
+        if not self.transport.whole:
+            state.tensors["pulled"] = self.transport.pulled
         return state
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Worker`. Residuals of workers that are no more are shared out to those that are, so nothing is lost."""
+        """Residuals of workers that are no more are shared out to those that are, so nothing is lost."""
         super().restore(state, others)
         mine = self._arrays()
         if state is not None and mine.keys() == state.tensors.keys() - {"pulled"}:
@@ -106,31 +75,33 @@ class CompressedPushPullWorker(PushPullWorker):
                 if array.shape != state.tensors[name].shape:
                     raise CheckpointError(f"{name}: expected shape {array.shape}, got {state.tensors[name].shape}")
                 array[:] = state.tensors[name]
-            self._take(state)
+            self._resume_at(state)
             return []
         workers = [other for other in others if "whole" in other.facts]
-        heirs = [state] if state is not None else workers[self._transport.worker :: self._transport.workers]
+        heirs = [state] if state is not None else workers[self.transport.worker :: self.transport.workers]
         for heir in heirs:
-            left_over = joined(heir.tensors, "residual")
-            for link, cut in zip(self._compressed.links, self._compressed.cuts, strict=True):
-                if link is not None:
-                    link.up.residual += left_over[cut]
+            residual = joined(heir.tensors, "residual")
+            for shard in self.transport.coded:
+                shard.codec.residual += residual[shard.part]
         if state is None:
             return ["the workers' momentum and the codecs' thresholds start again, as the workers are others"]
         if self._before.velocity.size:
             self._before.velocity[:] = state.tensors["velocity"]
-        self._take(state)
+        self._resume_at(state)
         return ["the codecs' thresholds and momentum start again, as the servers are others"]
 
-    def _take(self, state: State) -> None:
-        self._whole = state.facts["whole"]
-        if not self._whole:
+    def _resume_at(self, state: State) -> None:
+        self.transport.whole = state.facts["whole"]
+        if not self.transport.whole:
             self.params[:] = state.tensors["pulled"]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """What codecs and momentum remember, as views; of each server's codec on its own."""
-        links = enumerate(self._compressed.links)
-        codecs = {f"{i}.{name}": a for i, link in links if link is not None for name, a in link.up.arrays().items()}
+        codecs = {
+            f"{shard.server}.{name}": array
+            for shard in self.transport.coded
+            for name, array in shard.codec.arrays().items()
+        }
         return codecs | ({"velocity": self._before.velocity} if self._before.velocity.size else {})
 
 
@@ -138,22 +109,3 @@ def joined(tensors: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     """A vector of which each server's codec has a part."""
     indexes = sorted(int(key.partition(".")[0]) for key in tensors if key.endswith(f".{name}"))
     return np.concatenate([tensors[f"{index}.{name}"] for index in indexes])
-
-
-def join(
-    mesh: Mesh,
-    params: Vector,
-    wire: Vector,
-    shards: Sequence[range],
-    compression: Compression,
-    clip_norm: float,
-    segment: int,
-    waiter: Waiter,
-) -> tuple[CompressedWorkerTransport, CompressedPushPullWorker]:
-    """Makes a worker; `wire` is what its gradients are sent from."""
-    transport = CompressedWorkerTransport(
-        mesh, params, wire, shards, compression=compression, segment=segment, waiter=waiter
-    )
-    before = BeforeEncoding(compression, params.size, params.dtype, clip_norm, mesh.workers)
-    first = mesh.index == 0
-    return transport, CompressedPushPullWorker(transport, params, wire, first, compression, before, mesh.workers)

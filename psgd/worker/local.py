@@ -90,7 +90,7 @@ class LocalWorker:
 
     def _take_from_peers(self, others: Sequence[State]) -> list[str]:
         """What several workers without a server have saved."""
-        arrays = {f"state{i}": array for i, array in enumerate(self._shard.state)}
+        arrays = self._shard.optimizer.arrays
         kept = keeping.mean(arrays, others)
         facts = {name: keeping.common(others, name) for name in ("version", "samples")}
         self._shard.restore({"params": vectors.weights(others), **arrays}, {**facts, "open": 0})

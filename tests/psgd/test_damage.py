@@ -22,10 +22,11 @@ from psgd.checkpoint import folder, manifest, shards
 from psgd.kernels.errors import ContractError, Error
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules, schedules
-from psgd.server.log import Contribution, LogEntry, decode, encode, order_words
-from psgd.server.server import Server
+from psgd.optim.optimizer import OptimizerOptions
+from psgd.server.log import Contribution, LogEntry, decode, encode, entry_words
+from psgd.server.server import Server, ServerOptions
 from psgd.server.shard import Shard
-from psgd.server.wire import FORMAT, HEADER_BYTES, Header, MessageKind, pack, unpack
+from psgd.server.wire import HEADER_BYTES, Header, MessageKind
 
 SECONDS = float(os.environ.get("PSGD_FUZZ_SECONDS", "5"))
 SEED = int(os.environ.get("PSGD_FUZZ_SEED", "0"))
@@ -66,8 +67,7 @@ class Transport:
 
     def reply(self, workers, header):
         assert all(0 <= worker < WORKERS for worker in workers)
-        for worker in workers:
-            pack(bytearray(HEADER_BYTES), (*header[:3], worker, *header[4:]))
+        assert len(bytes(header)) <= HEADER_BYTES
 
     def emit(self, *arguments):
         pass
@@ -76,7 +76,8 @@ class Transport:
 
 
 def message(kind, worker, push=0, version=0, samples=8, value=0.5):
-    return Header(FORMAT, 0, kind, worker, 0, 1, push, max(0, push - 1), version, samples, 0, 0, value, 0.0)
+    fields = {"loss": value, "accuracy": value, "waited_s": value}
+    return Header(kind=kind, worker=worker, push=push, version=version, samples=samples, **fields)
 
 
 def conversation():
@@ -88,20 +89,21 @@ def conversation():
 
 
 def arrive(header, damage=None):
-    """The header as `unpack` finds it in the worker's buffer."""
-    buffer = bytearray(HEADER_BYTES)
-    pack(buffer, header)
+    """The header as it lies in the worker's buffer, checked."""
+    buffer = bytearray(bytes(header))
     if damage is not None:
         damage(buffer)
-    return unpack(buffer, header.worker, 0)
+    received = Header.from_buffer(buffer)
+    received.check(header.worker, 0)
+    return received
 
 
 def serve(strategy, events, **options):
     params = np.zeros(N)
     metrics = RunMetrics(WORKERS, lambda metrics, event: None, 8)
-    shard = Shard(params, rules.sgd(), schedules.constant(0.5), segment=N)
+    shard = Shard(params, OptimizerOptions(rules.sgd(), schedules.constant(0.5)), segment=N)
     decides = strategies.create(strategy, WORKERS, **options)
-    server = Server(Transport(events), shard, decides, workers=WORKERS, metrics=metrics, scale=lambda t: 1 / max(1, t))
+    server = Server(Transport(events), shard, decides, ServerOptions(WORKERS, scale=lambda t: 1 / max(1, t)), metrics)
     server.run()
     return shard
 
@@ -117,7 +119,7 @@ def test_a_server_takes_damaged_headers_or_refuses_them(strategy):
     for _ in range(400):
         events = conversation()
         place = int(rng.integers(len(events)))
-        how, at = int(rng.integers(4)), int(rng.integers(88))
+        how, at = int(rng.integers(4)), int(rng.integers(len(bytes(Header()))))
 
         def damage(buffer, how=how, at=at):
             if how == 0:
@@ -125,7 +127,7 @@ def test_a_server_takes_damaged_headers_or_refuses_them(strategy):
             elif how == 1:
                 buffer[at] = int(rng.integers(256))
             elif how == 2:
-                field = 24 + 8 * int(rng.integers(8))
+                field = 24 + 8 * int(rng.integers(11))
                 buffer[field : field + 8] = rng.bytes(8)
             else:
                 buffer[8:12] = int(rng.integers(20)).to_bytes(4, "little")  # another kind
@@ -143,16 +145,18 @@ def test_a_server_takes_damaged_headers_or_refuses_them(strategy):
     assert ended[ContractError] > 80 and ended[None] > 30
 
 
-@pytest.mark.parametrize("field", ["push", "clock", "version", "samples", "position"])
+@pytest.mark.parametrize("field", ["push", "version", "samples", "position", "checkpoints", "checkpoint_version"])
 def test_numbers_below_zero_are_refused(field):
+    header = message(MessageKind.PUSH, 1)
+    setattr(header, field, -1)
     with pytest.raises(ContractError, match="wire header"):
-        arrive(message(MessageKind.PUSH, 1)._replace(**{field: -1}))
+        arrive(header)
 
 
 def test_an_order_that_is_damaged_is_refused_or_possible():
     rng = np.random.default_rng(SEED)
-    action = LogEntry((Contribution(0, 3), Contribution(2, 2**40, 0.25)), (0, 2), opens=True)
-    sound = np.zeros(order_words(WORKERS), np.int64)
+    action = LogEntry((Contribution(0, 3), Contribution(2, 2**40, 0.25)), (0, 2), stays_open=True)
+    sound = np.zeros(entry_words(WORKERS), np.int64)
     encode(action, sound)
     assert decode(sound, WORKERS) == action
     refused = 0
@@ -168,7 +172,7 @@ def test_an_order_that_is_damaged_is_refused_or_possible():
         else:
             assert all(0 <= member.worker < WORKERS for member in got.group)
             assert all(0 <= worker < WORKERS for worker in got.release)
-            again = np.zeros(order_words(WORKERS), np.int64)
+            again = np.zeros(entry_words(WORKERS), np.int64)
             encode(got, again)
     assert refused > 300
 

@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint import restore as keeping
 from psgd.checkpoint import vectors
 from psgd.checkpoint.state import State
-from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import on_device
-from psgd.runtime.validation import whole_number
 from psgd.strategies.easgd.exchange_order import ExchangeOrder
 from psgd.strategies.easgd.force import Force
 from psgd.strategies.easgd.round_robin import RoundRobinOrder
@@ -55,9 +53,7 @@ def _near(order: Making, context: RunContext) -> Callable[..., Any]:
     return partial(OnHost, order=order)
 
 
-def create(
-    workers: int, easgd_order: str = "sync", rho: float | None = None, period: int = 8
-) -> Callable[[RunContext], "EasgdWorker"]:
+def create(workers: int, period: int, easgd_order: str, rho: float | None) -> Callable[[RunContext], "EasgdWorker"]:
     """The strategy.
 
     Args:
@@ -67,15 +63,10 @@ def create(
         rho: a = eta * rho, with eta the rate of that step; None: a = 0.9 / workers, whatever the rate.
         period: steps of a worker from one exchange to the next.
 
-    Raises:
-        UsageError: an option that cannot be. A force that is not stable is one too, told when the schedule is known.
+    A force that is not stable is refused once the schedule is known.
     """
-    if easgd_order not in ORDERS:
-        raise UsageError(f"easgd_order: expected one of {', '.join(ORDERS)}, got {easgd_order!r}")
-    if whole_number("period", period) < 1:
-        raise UsageError(f"period: expected 1 step or more between exchanges, got {period}")
     force = Force(workers, rho, easgd_order, together=easgd_order == "sync")
-    return partial(EasgdWorker, order=ORDERS[easgd_order], force=force, period=int(period))
+    return partial(EasgdWorker, order=ORDERS[easgd_order], force=force, period=period)
 
 
 class EasgdWorker(CheckpointVotes):

@@ -122,7 +122,7 @@ def test_residuals_of_other_workers_are_kept(comm, tmp_path):
     if comm.rank < 3:
         with psgd.connect(part, np.zeros(N), servers=1, resume=True, lr=0.05, rule="sgd", **options) as ps:
             assert ps.worker < 2  # a server leaves here
-            mine = ps._client._compressed.links[0].up.residual.copy()
+            mine = ps._client.transport.coded[0].codec.residual.copy()
     total = np.empty(N)
     comm.Allreduce(mine, total)
     np.testing.assert_allclose(total, residuals, rtol=1e-12, atol=1e-12)
@@ -158,7 +158,7 @@ def test_asked_for(comm, tmp_path):
         wish.ask()
     pushed = 0
     with psgd.connect(
-        comm, np.zeros(N), strategy="async", checkpoint_dir=tmp_path / "a", wish=wish, checkpoint_keep=9
+        comm, np.zeros(N), strategy="async", checkpoint_dir=tmp_path / "a", checkpoint_request=wish, checkpoint_keep=9
     ) as ps:
         while not ps.stop:
             ps.grads[:] = 1.0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from psgd.optim import rules
-from psgd.optim.optimizer import Optimizer
+from psgd.optim.optimizer import Optimizer, OptimizerOptions
 
 
 def test_rate_scale_and_step_number_are_what_the_rule_gets():
@@ -14,7 +14,7 @@ def test_rate_scale_and_step_number_are_what_the_rule_gets():
         calls.append((params.size, grad.size, lr, scale, step))
 
     rule = rules.Rule("mine", lambda params: (), update)
-    stepper = Optimizer(np.zeros(3), rule, lambda samples: 1.0 / (1 + samples))
+    stepper = Optimizer(np.zeros(3), OptimizerOptions(rule, lambda samples: 1.0 / (1 + samples)))
     assert stepper.lr == 1.0
     calls.clear()
     stepper.take(np.ones(3), 0.25, 3)
@@ -26,6 +26,6 @@ def test_rate_scale_and_step_number_are_what_the_rule_gets():
 @pytest.mark.parametrize(("clip", "length"), [(0.0, 5.0), (6.0, 5.0), (5.0, 5.0), (2.0, 2.0)])
 def test_the_scaled_gradient_is_clipped(clip, length):
     params, grad = np.zeros(2), np.array([6.0, -8.0])
-    Optimizer(params, rules.sgd(), lambda samples: 0.5, clip).take(grad, 0.5, 0)
+    Optimizer(params, OptimizerOptions(rules.sgd(), lambda samples: 0.5, clip)).take(grad, 0.5, 0)
     np.testing.assert_allclose(params, -0.5 * length * np.array([0.6, -0.8]), rtol=1e-15)
     np.testing.assert_array_equal(grad, [6.0, -8.0])

@@ -8,7 +8,7 @@ from psgd import strategies
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.log_position import LogPosition
-from psgd.server.wire import ASK, FORMAT, Header, MessageKind
+from psgd.server.wire import Header, MessageKind
 
 WORKERS = 4
 CASES = [
@@ -21,54 +21,50 @@ CASES = [
 
 
 class Log:
-    """What a server would do with a strategy's actions; workers push as `rng` has it."""
+    """What a server would do with a strategy's entries; workers push as `rng` has it."""
 
     def __init__(self, strategy, clocks=(0,) * WORKERS, version=0):
-        self.strategy, self.tally = strategy, LogPosition(WORKERS)
+        self.strategy, self.position = strategy, LogPosition(WORKERS)
         self.clocks, self.version, self.open = list(clocks), version, False
         self.pending, self.waiting = {}, set()
-        self.told = dict.fromkeys(range(WORKERS), 0)  # cuts that each worker has heard of
+        self.heard = dict.fromkeys(range(WORKERS), 0)  # checkpoints that each worker has heard of
         self.live = set(range(WORKERS))
         self.saved = []
 
-    def do(self, actions):
-        for action in actions:
-            self.tally.note(action, self.pending, self.version)
-            samples = [self.pending.pop(member.worker).samples for member in action.group]
-            assert [self.clocks[member.worker] for member in action.group] == [m.push for m in action.group]
-            self.waiting.update(member.worker for member in action.group)
-            if action.opens:
+    def do(self, entries):
+        for entry in entries:
+            self.position.note(entry, self.pending, self.version)
+            samples = [self.pending.pop(member.worker).samples for member in entry.group]
+            assert [self.clocks[member.worker] for member in entry.group] == [m.push for m in entry.group]
+            self.waiting.update(member.worker for member in entry.group)
+            if entry.stays_open:
                 self.open = self.open or any(samples)
             else:
                 self.version += self.open or any(samples)
                 self.open = False
-            if action.save:
+            if entry.checkpoint:
                 assert not self.pending and self.waiting >= self.live, "something is under way"
-                assert all(told == self.tally.cuts - 1 for w, told in self.told.items() if w in self.live)
-                facts = self.tally.facts()
+                assert all(heard == self.position.checkpoints - 1 for w, heard in self.heard.items() if w in self.live)
+                facts = self.position.facts()
                 assert facts["version"] == self.version and facts["clocks"] == self.clocks
-                assert set(self.tally.savers) == self.waiting
-                self.saved.append((action.save, facts))
-            assert set(action.release) <= self.waiting
-            self.waiting -= set(action.release)
-            for worker in action.release:
-                self.told[worker] = self.tally.cuts
+                assert set(self.position.savers) == self.waiting
+                self.saved.append((entry.checkpoint, facts))
+            assert set(entry.release) <= self.waiting
+            self.waiting -= set(entry.release)
+            for worker in entry.release:
+                self.heard[worker] = self.position.checkpoints
 
     def push(self, worker, ask=0):
         self.clocks[worker] += 1
-        fields = (
-            FORMAT,
-            0,
-            MessageKind.PUSH,
-            worker,
-            0,
-            1,
-            self.clocks[worker],
-            0,
-            self.version,
-            (worker + self.clocks[worker]) % 4,
+        self.pending[worker] = Header(
+            kind=MessageKind.PUSH,
+            worker=worker,
+            push=self.clocks[worker],
+            version=self.version,
+            samples=(worker + self.clocks[worker]) % 4,
+            position=7,
+            checkpoint_request=ask,
         )
-        self.pending[worker] = Header(*fields, 7, 0, 0.0, float(ASK * ask))
         self.do(self.strategy.on_push(self.pending[worker], 0.0))
 
     def run(self, rng, steps, asks=()):
@@ -86,7 +82,7 @@ class Log:
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_cuts(name, options, seed):
+def test_checkpoints(name, options, seed):
     rng = random.Random(seed)
     steps = [rng.randrange(10, 30) for _ in range(WORKERS)]
     log = Log(CheckpointPoints(strategies.create(name, WORKERS, **options), WORKERS, every=7))
@@ -96,23 +92,23 @@ def test_cuts(name, options, seed):
     if name == "sync":
         assert set(range(7, log.version, 7)) <= set(versions)
 
-    # From any cut on, the strategy goes on as one that knows it all: nobody hangs, and clocks go on.
+    # From any checkpoint on, the strategy goes on as one that knows it all: nobody hangs, and clocks go on.
     _, facts = rng.choice(log.saved)
-    tally, strategy = (
+    position, strategy = (
         LogPosition(WORKERS),
         CheckpointPoints(strategies.create(name, WORKERS, **options), WORKERS, every=7),
     )
-    cut = tally.restore(facts)
-    strategy.restore(cut)
+    point = position.restore(facts)
+    strategy.restore(point)
     again = Log(strategy, facts["clocks"], facts["version"])
-    again.tally, again.open = tally, cut.opened > 0
+    again.position, again.open = position, point.open_contributions > 0
     again.run(rng, [max(step, clock) for step, clock in zip(steps, facts["clocks"], strict=True)])
     assert again.clocks == log.clocks
 
 
-def test_nothing_is_held_back_where_no_cut_is_due():
-    bare, cuts = strategies.create("ssp", WORKERS), CheckpointPoints(strategies.create("ssp", WORKERS), WORKERS)
-    for log in (a := Log(bare), b := Log(cuts)):
+def test_nothing_is_held_back_where_no_checkpoint_is_due():
+    bare, points = strategies.create("ssp", WORKERS), CheckpointPoints(strategies.create("ssp", WORKERS), WORKERS)
+    for log in (a := Log(bare), b := Log(points)):
         log.run(random.Random(3), [9] * WORKERS)
     assert a.version == b.version and not b.saved
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psgd.kernels.errors import ContractError
-from psgd.server.log import Contribution, LogEntry, decode, encode, order_words
+from psgd.server.log import Contribution, LogEntry, decode, encode, entry_words
 
 WORKERS = 5
 members = st.builds(
@@ -22,13 +22,13 @@ actions = st.builds(
 
 @given(actions)
 def test_round_trip(action):
-    words = np.zeros(order_words(WORKERS), np.int64)
+    words = np.zeros(entry_words(WORKERS), np.int64)
     used = encode(action, words)
     assert decode(words[:used], WORKERS) == action
     assert decode(words, WORKERS) == action  # received into a larger buffer
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=order_words(WORKERS)))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=entry_words(WORKERS)))
 def test_damage_is_refused_or_read(words):
     try:
         action = decode(np.array(words, np.int64), WORKERS)
@@ -38,7 +38,7 @@ def test_damage_is_refused_or_read(words):
 
 
 def test_truncated():
-    words = np.zeros(order_words(WORKERS), np.int64)
+    words = np.zeros(entry_words(WORKERS), np.int64)
     used = encode(LogEntry((Contribution(1, 1), Contribution(2, 1)), (1, 2)), words)
     with pytest.raises(ContractError, match="truncated"):
         decode(words[: used - 1], WORKERS)

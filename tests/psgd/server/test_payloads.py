@@ -1,21 +1,20 @@
-import numpy as np
 import pytest
 
-from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
-from psgd.server.payloads import Arrival
+from psgd.server.payloads import Payloads
 
 
 @pytest.mark.ranks(2)
-def test_payloads_of_any_length_come_in_their_order(comm):
+def test_payloads_of_any_length_arrive_in_their_order_both_ways(comm):
     lengths = [0, 1, 24, 1000, 3]
-    if comm.rank == 1:
-        for number, length in enumerate(lengths):
-            comm.Send(np.full(length, number + 1, np.uint8), 0, Tag.PAYLOAD)
-        return
-    arrival = Arrival(comm, 1, 1000)
+    waiter, payloads = Waiter(True), Payloads(comm, 1 - comm.rank, incoming=1000, outgoing=1000)
+    assert payloads.sent()
     for number, length in enumerate(lengths):
-        arrival.request.Start()
-        Waiter(True).until(arrival.came)
-        assert arrival.payload.tobytes() == bytes([number + 1]) * length
-    arrival.request.Free()
+        payloads.receive.Start()
+        waiter.until(payloads.sent)
+        payloads.out[:length] = 10 * comm.rank + number + 1
+        payloads.send(length)
+        waiter.until(payloads.arrived)
+        assert payloads.payload.tobytes() == bytes([10 * (1 - comm.rank) + number + 1]) * length
+    waiter.until(payloads.sent)
+    payloads.close()

@@ -52,25 +52,25 @@ def run(comm, strategy, servers, naps=True, **options):
     return (start if comm.rank >= servers else None), metrics
 
 
-def check_rule(strategy, options, actions, workers):
+def check_rule(strategy, options, entries, workers):
     """What the strategy's definition says of the order of pushes and releases."""
     clocks, live = [0] * workers, [steps_of(worker) for worker in range(workers)]
     contributions = 0
-    for action in actions:
-        for worker, push, weight in action.group:
+    for entry in entries:
+        for worker, push, weight in entry.group:
             clocks[worker] += 1
             assert push == clocks[worker]
             contributions += samples_of(worker, push) > 0
             assert weight == (1 / workers if strategy == "ssp" and options["staleness"] else 1)
         if strategy == "sync" or options == {"staleness": 0}:
-            assert [m.worker for m in action.group] == sorted(action.release)
+            assert [m.worker for m in entry.group] == sorted(entry.release)
         if strategy == "async" or options == {"softsync": 1}:
-            assert len(action.group) <= 1
-        if strategy == "softsync" and not action.opens and action.group:
+            assert len(entry.group) <= 1
+        if strategy == "softsync" and not entry.stays_open and entry.group:
             assert contributions % options["softsync"] == 0
         if strategy == "ssp":
             slowest = min((clocks[w] for w in range(workers) if clocks[w] < live[w]), default=10**9)
-            for worker in action.release:
+            for worker in entry.release:
                 assert clocks[worker] - slowest <= options["staleness"]
     assert clocks == live
 
@@ -91,9 +91,9 @@ def test_a_recorded_run_equals_a_simulation_and_its_replay(comm, tmp_path, serve
         np.testing.assert_array_equal(final, again)
     comm.Barrier()
     lines = (tmp_path / "order").read_text().splitlines()
-    actions = load(tmp_path / "order", {})
-    check_rule(strategy, {k: v for k, v in options.items() if k != "staleness_lr"}, actions, workers)
-    w, taus = by_log(np.cos(np.arange(N)), actions, workers, LR, samples_of, curved, staleness.create(scaled))
+    entries = load(tmp_path / "order", {})
+    check_rule(strategy, {k: v for k, v in options.items() if k != "staleness_lr"}, entries, workers)
+    w, taus = by_log(np.cos(np.arange(N)), entries, workers, LR, samples_of, curved, staleness.create(scaled))
     if final is not None:
         np.testing.assert_array_equal(final, w)
     if comm.rank == 0:
@@ -128,8 +128,8 @@ def test_no_bound_is_async_at_a_rate_over_n(comm, tmp_path):
     """With two workers 1/N is a power of two, so even the bits are those of half the rate."""
     run(comm, "ssp", 1, staleness=1000, record=tmp_path / "order")
     comm.Barrier()
-    actions = load(tmp_path / "order", {})
-    weighed = [a._replace(group=tuple(m._replace(weight=1.0) for m in a.group)) for a in actions]
+    entries = load(tmp_path / "order", {})
+    weighed = [a._replace(group=tuple(m._replace(weight=1.0) for m in a.group)) for a in entries]
     w, _ = by_log(np.cos(np.arange(N)), weighed, 2, LR, samples_of, curved, lambda t: 0.5)
     final, _ = run(comm, "ssp", 1, naps=False, staleness=1000, replay=tmp_path / "order")
     if final is not None:

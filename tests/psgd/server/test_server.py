@@ -12,11 +12,12 @@ from psgd.kernels.errors import ContractError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.wait_log import WaitLog
 from psgd.optim import rules, schedules
+from psgd.optim.optimizer import OptimizerOptions
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.log import Contribution, LogEntry
-from psgd.server.server import Server
+from psgd.server.server import Server, ServerOptions
 from psgd.server.shard import Shard
-from psgd.server.wire import ASK, FORMAT, Header, MessageKind
+from psgd.server.wire import Header, MessageKind
 
 N, SEGMENT = 10, 4
 
@@ -44,9 +45,8 @@ class FakeTransport:
         pass
 
     def reply(self, workers, header):
-        header = Header._make(header)
         for worker in workers:
-            self.replies.append((worker, MessageKind(header.kind), header.version, np.full(N, np.nan), header.extra))
+            self.replies.append((worker, MessageKind(header.kind), header.version, np.full(N, np.nan), header.stop))
 
     def emit(self, workers, segment):
         part = slice(segment * SEGMENT, min(N, (segment + 1) * SEGMENT))
@@ -54,15 +54,15 @@ class FakeTransport:
             newest = [reply for reply in self.replies if reply[0] == worker][-1]
             newest[3][part] = self.params[part]
 
-    def publish(self, action):
-        self.published.append(action)
+    def publish(self, entry):
+        self.published.append(entry)
 
     def drain(self):
         self.drained = True
 
 
-def header(kind, worker, push=0, version=0, samples=0, value=0.0):
-    return Header(FORMAT, 0, kind, worker, 0, 3, push, max(0, push - 1), version, samples, 0, 0, value, 0.0)
+def header(kind, worker, push=0, version=0, samples=0, **fields):
+    return Header(kind=kind, worker=worker, push=push, version=version, samples=samples, **fields)
 
 
 START = np.arange(N, dtype=np.float64)
@@ -78,16 +78,9 @@ def grads(pushes, workers=2):
 def serve(strategy, events, made, workers=2, index=0, servers=1, metrics=None, **options):
     params = np.zeros(N)
     transport = FakeTransport(params, events, made)
-    shard = Shard(params, rules.sgd(), schedules.constant(0.5), segment=SEGMENT)
-    server = Server(
-        transport,
-        shard,
-        strategies.create(strategy, workers, **options),
-        workers=workers,
-        index=index,
-        servers=servers,
-        metrics=metrics,
-    )
+    shard = Shard(params, OptimizerOptions(rules.sgd(), schedules.constant(0.5)), segment=SEGMENT)
+    policy = strategies.create(strategy, workers, **options)
+    server = Server(transport, shard, policy, ServerOptions(workers, index, servers), metrics)
     server.run()
     return transport, server
 
@@ -173,7 +166,7 @@ def test_server_0_publishes_what_it_decides():
     assert transport.published == [
         LogEntry((Contribution(1, 1),), (1,)),
         LogEntry((Contribution(0, 1),), (0,)),
-        LogEntry(release=(0, 1), end=True),
+        LogEntry(release=(0, 1), ends_log=True),
     ]
     sync, _ = serve("sync", HELLO + pushes + BYE, made, servers=2)
     assert sync.published == []
@@ -187,7 +180,7 @@ def test_other_servers_follow_the_log_not_their_own_arrivals():
         LogEntry((Contribution(0, 1),), (0,)),
         header(MessageKind.PUSH, 1, 1, 0, 8),
         header(MessageKind.DONE, 0),
-        LogEntry(release=(0, 1), end=True),
+        LogEntry(release=(0, 1), ends_log=True),
         header(MessageKind.DONE, 1),
     ]
     transport, _ = serve("async", HELLO + events, made, index=1, servers=2)
@@ -209,10 +202,10 @@ def test_init_after_the_start_is_refused():
 def test_a_target_stops_all_workers_at_the_same_step():
     metrics = RunMetrics(2, target_accuracy=0.9)
     events = [
-        header(MessageKind.REPORT, 0, value=0.8),
+        header(MessageKind.REPORT, 0, accuracy=0.8),
         header(MessageKind.PUSH, 0, 1, 0, 8),
         header(MessageKind.PUSH, 1, 1, 0, 8),
-        header(MessageKind.REPORT, 0, value=0.95),
+        header(MessageKind.REPORT, 0, accuracy=0.95),
         header(MessageKind.PUSH, 1, 2, 1, 8),
         header(MessageKind.PUSH, 0, 2, 1, 8),
     ]
@@ -263,10 +256,10 @@ def test_pushes_of_a_group_that_breaks_are_dropped():
     assert (metrics.dropped, metrics.pushes) == ([0, 0, 1], [0, 0, 0])
 
 
-def test_a_group_that_is_open_at_a_cut_goes_on():
-    """softsync's first contribution is in the sum when the cut comes, and the step is taken by the resumed server."""
+def test_a_group_that_is_open_at_a_checkpoint_goes_on():
+    """softsync's first contribution is in the sum at the checkpoint, and the resumed server takes the step."""
     made, found = grads(2), []
-    asks = header(MessageKind.PUSH, 0, 1, 0, 10)._replace(value2=float(ASK * SAVE))
+    asks = header(MessageKind.PUSH, 0, 1, 0, 10, checkpoint_request=SAVE)
     pushes = [
         asks,
         header(MessageKind.PUSH, 1, 1, 0, 0),
@@ -276,7 +269,7 @@ def test_a_group_that_is_open_at_a_cut_goes_on():
 
     def server(events):
         params = np.zeros(N)
-        shard = Shard(params, rules.create("adam"), schedules.cosine(0.5, 100), segment=SEGMENT)
+        shard = Shard(params, OptimizerOptions(rules.create("adam"), schedules.cosine(0.5, 100)), segment=SEGMENT)
         strategy = CheckpointPoints(strategies.create("softsync", 2, softsync=2), 2)
 
         def save():
@@ -284,7 +277,7 @@ def test_a_group_that_is_open_at_a_cut_goes_on():
             found.append(({name: array.copy() for name, array in state.tensors.items()}, state.facts))
 
         transport = FakeTransport(params, events, made)
-        made_server = Server(transport, shard, strategy, workers=2, on_cut=save)
+        made_server = Server(transport, shard, strategy, ServerOptions(2, on_checkpoint=save))
         return made_server
 
     whole = server(HELLO + pushes + BYE)

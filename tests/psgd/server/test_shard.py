@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from psgd.optim import rules, schedules
+from psgd.optim.optimizer import OptimizerOptions
 from psgd.server.shard import Shard
 
 N = 23
@@ -20,11 +21,11 @@ def step(shard, grads, group):
     return calls
 
 
-def make(segment=8, **options):
+def make(segment=8, sum_over_shards=float, **options):
     params = np.arange(N, dtype=np.float64)
     options.setdefault("rule", rules.sgd())
     options.setdefault("schedule", schedules.constant(0.5))
-    return Shard(params, segment=segment, **options)
+    return Shard(params, OptimizerOptions(**options), segment=segment, sum_over_shards=sum_over_shards)
 
 
 GRADS = {w: np.random.default_rng(w).normal(size=N) for w in range(3)}

@@ -265,12 +265,12 @@ def test_a_step_allocates_nothing_of_the_vectors_size(comm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"period": 0}, "period: expected 1 or more"),
+        ({"period": 0}, "period: expected a whole number, at least 1"),
         ({"period": 2.0}, "period: expected a whole number"),
-        ({"average_momentum": 1}, "average_momentum: expected True or False"),
+        ({"average_momentum": 1}, "average_momentum: expected true or false"),
         ({"local_from": -1}, "local_from: expected"),
-        ({"outer_lr": 0}, "outer_lr: expected a number more than 0"),
-        ({"outer_momentum": 1.0}, "outer_momentum: expected a number 0 or more and less than 1"),
+        ({"outer_lr": 0}, "outer_lr: expected a finite number above 0"),
+        ({"outer_momentum": 1.0}, r"outer_momentum: expected a number in \[0, 1\)"),
         ({"perid": 3}, "strategy averaging: expected"),
     ],
 )

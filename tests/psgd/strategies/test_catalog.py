@@ -3,11 +3,11 @@ import pytest
 from psgd import strategies
 from psgd.kernels.errors import UsageError
 from psgd.server.log import Contribution, LogEntry
-from psgd.server.wire import FORMAT, Header, MessageKind
+from psgd.server.wire import Header, MessageKind
 
 
 def push(worker, number, version=0, samples=1):
-    return Header(FORMAT, 0, MessageKind.PUSH, worker, 0, 1, number, number - 1, version, samples, 0, 0, 0.0, 0.0)
+    return Header(kind=MessageKind.PUSH, worker=worker, push=number, version=version, samples=samples)
 
 
 def test_sync_waits_for_all_and_sums_in_worker_order():

@@ -49,7 +49,7 @@ def trained(comm, start, name, density, factor=0.0, **options):
 
 @pytest.mark.ranks(2, 3, 5)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_it_equals_a_simulation_bit_for_bit(comm, name, dtype):
     start = np.random.default_rng(1).normal(size=N).astype(dtype)
     for factor in (0.0, 0.75):
@@ -76,7 +76,7 @@ def test_warm_up_and_full_synchronization(comm):
 def test_a_warm_up_has_the_momentum_of_the_dense_strategy(comm):
     """With equal samples the mean of momenta is the momentum of the mean."""
     results = {}
-    for name in ("none", *codecs.NAMES):
+    for name in ("none", *codecs.CODECS):
         params = np.linspace(-1, 1, N)
         more = {} if name == "none" else {"compress": name, "compress_warmup": 1e9}
         with psgd.connect(comm, params, strategy="allreduce", rule=rules.momentum(0.75, 0.01), **more) as ps:
@@ -84,7 +84,7 @@ def test_a_warm_up_has_the_momentum_of_the_dense_strategy(comm):
                 ps.grads[:] = curved(ps.params, ps.worker, clock)
                 ps.step(4)
         results[name] = params
-    for name in codecs.NAMES:
+    for name in codecs.CODECS:
         np.testing.assert_allclose(results[name], results["none"], rtol=1e-12, atol=1e-13)
 
 
@@ -179,7 +179,7 @@ def test_bytes_are_counted(comm):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", [n for n in strategies.NAMES if n not in strategies.COMPRESSIBLE])
+@pytest.mark.parametrize("name", [n for n, each in strategies.STRATEGIES.items() if not each.compressible])
 def test_strategies_that_send_no_gradients(comm, name):
     with pytest.raises(UsageError, match=f"compress: strategy {name} averages parameters, expected one of sync, async"):
         psgd.connect(comm, np.zeros(8, np.float32), strategy=name, compress="topk")

@@ -12,11 +12,11 @@ from harness.peers import SAMPLES, nodes_of_two, start_of
 from harness.simulation import curved
 
 import psgd
+from psgd import strategies
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.rules import Rule
-from psgd.strategies import hogwild
 from psgd.worker import shared_parameters
 
 RULES = ["sgd", "momentum", "nesterov", "adam"]
@@ -274,14 +274,14 @@ def test_memory_that_cannot_be_reached_or_had_is_one_error(comm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"period": 0}, "period: expected 1 step or more"),
-        ({"period": 1.5}, "period: expected a whole number, got 1.5"),
-        ({"count_lost": 1}, "count_lost: expected True or False, got 1"),
+        ({"period": 0}, "period: expected a whole number, at least 1, got 0"),
+        ({"period": 1.5}, "period: expected a whole number, at least 1, got 1.5"),
+        ({"count_lost": 1}, "count_lost: expected true or false, got 1"),
     ],
 )
 def test_options(options, message):
     with pytest.raises(UsageError, match=message):
-        hogwild.create(2, **options)
+        strategies.create("hogwild", 2, **options)
 
 
 @pytest.mark.ranks(2, 4)
@@ -322,6 +322,7 @@ import os, signal, sys, time
 import numpy as np
 from mpi4py import MPI
 import psgd
+from psgd import strategies
 from psgd.kernels.errors import PeerLostError
 comm, began = MPI.COMM_WORLD, time.monotonic()
 try:

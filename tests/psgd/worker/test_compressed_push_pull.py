@@ -38,7 +38,7 @@ def trained(comm, start, servers, name, density, factor, **options):
 
 
 @pytest.mark.ranks(3, 4)
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_sync_equals_a_simulation_bit_for_bit(comm, name):
     for dtype, servers, factor in (("float32", 1, 0.0), ("float64", 1, 0.75), ("float32", 2, 0.75)):
         workers = comm.size - servers
@@ -69,7 +69,7 @@ def test_a_warm_up_of_the_whole_run_is_the_dense_strategy(comm):
     start = np.random.default_rng(3).normal(size=N)
     for factor, servers in ((0.0, 1), (0.75, 2)):
         wanted = trained(comm, start, servers, "none", None, factor)[0]
-        for name in codecs.NAMES:
+        for name in codecs.CODECS:
             params, _, ps = trained(comm, start, servers, name, 0.05, factor, compress_warmup=1e9)
             if ps.mesh.role == "worker":
                 np.testing.assert_allclose(params, wanted, rtol=1e-13, atol=1e-13)
@@ -117,7 +117,7 @@ def test_a_gradient_that_is_not_finite_is_left_out(comm):
             ps.grads[:] = curved(ps.params, ps.worker, clock)
             ps.step(5, 1.0)
         client = ps._client
-        kept = [client._before.velocity, *(link.up.residual for link in client._transport.links)]
+        kept = [client._before.velocity, *(shard.codec.residual for shard in client.transport.coded)]
         before = [each.copy() for each in kept]
         ps.grads[:] = 3.0
         ps.grads[ps.worker] = (np.nan, -np.inf)[ps.worker]

@@ -158,14 +158,14 @@ def by_log(
     group: list[tuple[int, float, Vector]] = []
     stale: list[int] = []
     for entry in entries:
-        opened |= entry.opens and bool(group or any(samples(m.worker, m.push) for m in entry.group))
+        opened |= entry.stays_open and bool(group or any(samples(m.worker, m.push) for m in entry.group))
         for worker, push, weight in entry.group:
             if count := samples(worker, push):
                 stale.append(version - pulled[worker])
                 scaled = weight * scale(stale[-1]) if scale else weight
                 group.append((count, scaled, gradient(copies[worker], worker, push)))
                 total += count
-        if group and not entry.opens:
+        if group and not entry.stays_open:
             if len(group) == 1 and not opened:  # else the same mean with other roundings
                 mean = group[0][1] * group[0][2]
             else:

@@ -11,6 +11,7 @@ from harness import simulation
 from harness.simulation import Elastic
 
 import psgd
+from psgd import strategies
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules
@@ -330,16 +331,16 @@ def test_on_several_nodes_the_orders_in_memory_say_which_work(comm):
     [
         ({"easgd_order": "tree"}, "easgd_order: expected one of sync, round-robin, async, hogwild, got 'tree'"),
         ({"easgd_order": None}, "easgd_order: expected"),
-        ({"period": 0}, "period: expected 1 step or more"),
+        ({"period": 0}, "period: expected a whole number, at least 1, got 0"),
         ({"period": 1.5}, "period: expected a whole number"),
-        ({"rho": 0}, "rho: expected a number more than 0"),
-        ({"rho": float("nan")}, "rho: expected a number"),
-        ({"rho": "big"}, "rho: expected a number"),
+        ({"rho": 0}, "rho: expected a finite number above 0"),
+        ({"rho": float("nan")}, "rho: expected a finite number"),
+        ({"rho": "big"}, "rho: expected a finite number"),
     ],
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(UsageError, match=message):
-        easgd.create(4, **options)
+        strategies.create("easgd", 4, **options)
 
 
 def test_the_shared_orders_differ_in_the_lock_only():

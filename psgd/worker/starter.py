@@ -1,0 +1,55 @@
+"""Makes and starts the worker of a run: the one with servers, or a single rank's; each may go on from a checkpoint."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint.resume import say
+from psgd.checkpoint.saver import Saver
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim.optimizer import OptimizerOptions
+from psgd.runtime.device_vectors import on_device
+from psgd.server.context import PushPullContext
+from psgd.server.gradient_memory import Gradients
+from psgd.server.shard import Shard
+from psgd.server.worker_transport import MpiWorkerTransport
+from psgd.worker.interface import Worker
+from psgd.worker.local import LocalWorker
+from psgd.worker.push_pull import PushPullWorker
+
+Vector = NDArray[np.floating]
+
+
+def create_local(params: Vector, optimizer: OptimizerOptions, segment: int, metrics: RunMetrics) -> LocalWorker:
+    """The worker of a single rank."""
+    shard = Shard(params, optimizer, segment=params.size if on_device(params) else segment)
+    return LocalWorker(shard, np.zeros_like(params), metrics)
+
+
+def create_push_pull(context: PushPullContext, gradients: Gradients) -> PushPullWorker[Any]:
+    """A worker with servers; `worker.transport` is its side of the wire."""
+    assert gradients.own is not None
+    if context.compression is not None:
+        from psgd.worker.compressed_push_pull import CompressedPushPullWorker
+
+        return CompressedPushPullWorker(context, context.compression, gradients.own)
+    transport = MpiWorkerTransport(context, gradients.own, gradients.reached)
+    return PushPullWorker(context, transport, gradients.own)
+
+
+def start(worker: Worker, saver: Saver, warns: bool) -> None:
+    """Starts a worker, after it has restored what it had saved, where the run is resumed. Blocks.
+
+    Args:
+        worker: not started.
+        saver: of this rank.
+        warns: whether this rank says what could not be restored.
+    """
+    worker.save_every(saver.every)
+    if saver.found is not None:
+        with saver.found.explained():
+            lost = worker.restore(*saver.states())
+        for line in [*lost, *getattr(worker, "notes", ())] if warns else ():
+            say(f"warning: resume: {line}")
+    worker.start()
