@@ -79,7 +79,7 @@ class Communicator(StartedVerbs):
         self._freed = False
 
     def _begin(self, lanes: Sequence[MPI.Intracomm], leaders: list[int], cores: float, variables: Variables) -> None:
-        """Makes what is this rank's own, without a word to others."""
+        """Makes what is this rank's own, without communication."""
         blocking, other = (Engine(lane, self._node, i, cores < 1, leaders, variables) for i, lane in enumerate(lanes))
         self._engine = blocking
         spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
@@ -98,7 +98,7 @@ class Communicator(StartedVerbs):
 
     @property
     def threaded(self) -> bool:
-        """Whether non-blocking calls go on by themselves on this rank, by a progress thread."""
+        """Whether a progress thread carries out non-blocking calls on this rank."""
         return self._queue.threaded
 
     def __enter__(self) -> "Communicator":

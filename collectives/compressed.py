@@ -1,4 +1,4 @@
-"""All-reduce of updates that a codec makes small: every rank's payload goes to all, and all decode in the same order.
+"""All-reduce of compressed updates: every rank's payload goes to all, and all decode in the same order.
 
 P ranks, payloads of s bytes: (P - 1) s bytes a rank, against 2 (P - 1)/P S of the dense array's S. So it pays where P s
 is much less than 2 S; it grows with P, where the dense one does not.
@@ -24,9 +24,9 @@ MARK_EVERY = 256
 
 
 class CompressedAllreduce:
-    """Adds the ranks' updates to an array that all ranks hold alike, as far as their codecs say them.
+    """Adds the ranks' updates to an array that all ranks hold alike, as their codecs encode them.
 
-    What a codec leaves out stays in its residual and is said later. All ranks add the same bits in the same order, so
+    What a codec leaves out stays in its residual and is sent later. All ranks add the same bits in the same order, so
     arrays that were equal stay so. Every `MARK_EVERY` calls their checksums are compared. Collective; not for
     several threads.
 
@@ -72,7 +72,7 @@ class CompressedAllreduce:
         return np.asarray(self._fine != 0)
 
     def __call__(self, update: NDArray[Any], out: NDArray[Any]) -> None:
-        """Adds what all ranks' codecs say of their updates to `out`. Collective, blocks.
+        """Adds all ranks' updates to `out`, as their codecs encode them. Collective, blocks.
 
         Args:
             update: this rank's, finite, 1-D and contiguous; not changed.

@@ -13,7 +13,7 @@ from psgd.collectives.fastpath.persistent import Prequest
 
 
 class StartedVerbs(ABC):
-    """Part of `psgd.collectives.Communicator`, which says what the arguments mean and what errors there are."""
+    """Part of `psgd.collectives.Communicator`, which documents the arguments and the errors."""
 
     rank: int
     size: int

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"launch": "psgd.launch", "psgd": "psgd", "collectives": "psgd.collectives", "kernels": "psgd.kernels"}
 """Top to bottom, with their import names."""
-SHARE = 6
+SHARE = 9
 """A folder with more single modules than this draws them together."""
 CAPTIONS = {
     "launch": "the psgd command",
@@ -32,6 +32,7 @@ CAPTIONS = {
     "psgd.connector": "psgd.connect: checks, agreement",
     "psgd.config": "the options of a run",
     "psgd.connection": "one rank's part, in a with block",
+    "psgd.teardown": "how a rank leaves",
     "psgd.strategies": "sync, ssp, allreduce, easgd, ...",
     "psgd.worker": "what a training loop holds",
     "psgd.server": "header, log, shard, transports",
@@ -46,6 +47,7 @@ CAPTIONS = {
     "collectives.functions": "single algorithms",
     "collectives.compressed": "all-reduce with a codec",
     "collectives.communicator": "mpi4py's verbs",
+    "collectives.started_verbs": "non-blocking and persistent",
     "collectives.fastpath": "small calls on one node",
     "collectives.dispatch": "choice, engine, errors",
     "collectives.algorithms": "ring, trees, hierarchical, ...",
@@ -301,13 +303,16 @@ def svg() -> str:
     panels["psgd"], height = _panel("psgd", inner["psgd"], 0, top, wide)
     bottom = top + height
     _, height = _panel("collectives", inner["collectives"], 0, 0, narrow)
-    side = full - narrow
-    panels["collectives"], _ = _panel("collectives", inner["collectives"], side, bottom - height, narrow)
+    side = max(top + 74, bottom - height)  # below the arrow that comes from psgd
+    panels["collectives"], _ = _panel("collectives", inner["collectives"], full - narrow, side, narrow)
+    bottom = max(bottom, side + height)
+    panel_height = height
     panels["kernels"], height = _panel("kernels", inner["kernels"], 0, bottom + gap, full)
+    middle = full - narrow / 2
     between = {
         ("launch", "psgd"): f"M{wide / 2:.0f},{top - gap:.0f} V{top - 9:.0f}",
-        ("psgd", "collectives"): f"M{wide:.0f},{top + 60:.0f} H{full - narrow / 2:.0f} V{_side_top(panels) - 9:.0f}",
-        ("collectives", "kernels"): f"M{full - narrow / 2:.0f},{bottom:.0f} V{bottom + gap - 9:.0f}",
+        ("psgd", "collectives"): f"M{wide:.0f},{top + 26:.0f} H{middle:.0f} V{side - 9:.0f}",
+        ("collectives", "kernels"): f"M{middle:.0f},{side + panel_height:.0f} V{bottom + gap - 9:.0f}",
     }
     total = bottom + gap + height
     text = [
@@ -328,10 +333,6 @@ def svg() -> str:
     for a, others in reduced(outer).items():
         text += [f'<path class="outer" data-from="{a}" data-to="{b}" d="{between[a, b]}"/>' for b in sorted(others)]
     return "\n".join([*text, "</svg>", ""])
-
-
-def _side_top(panels: dict[str, list[str]]) -> float:
-    return float(panels["collectives"][0].partition(' y="')[2].partition('"')[0])
 
 
 if __name__ == "__main__":

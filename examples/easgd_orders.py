@@ -96,7 +96,7 @@ def show(rows: list[Row], size: int) -> None:
     print("P  " + "".join(form.rjust(20) for form in FORMS) + "  round-robin / tree (P / log2 P)")
     for row in rows:
         pairs = [(row[form], row[f"{form}, predicted"]) for form in FORMS]
-        cells = "".join(f"{1e3 * mine:.1f} ({1e3 * theirs:.1f})".rjust(20) for mine, theirs in pairs)
+        cells = "".join(f"{1e3 * mine:.2f} ({1e3 * theirs:.2f})".rjust(20) for mine, theirs in pairs)
         ratios = f"{pairs[0][0] / pairs[1][0]:.2f} ({row['P'] / math.log2(row['P']):.2f})"
         print(f"{row['P']:<3.0f}{cells}  {ratios}")
 

@@ -91,7 +91,7 @@ def assign(points: NDArray[Any], centres: NDArray[np.float64], mine: NDArray[np.
 
 
 def lloyd(comm: Any, points: NDArray[Any], centres: NDArray[np.float64], options: argparse.Namespace) -> Any:
-    """Moves the centres, in place. Returns iterations, inertia, and whether they have converged."""
+    """Moves the centres, in place. Returns iterations, inertia, and whether they are at rest."""
     k, d = centres.shape
     empty = comm.empty if options.comm == "psgd" else np.empty  # psgd's memory is reduced where it lies
     mine, total = empty(k * (d + 1) + 1, np.float64), empty(k * (d + 1) + 1, np.float64)
@@ -140,7 +140,7 @@ def main() -> None:
         centres = first_centres(comm, points, options)
         iterations, inertia, at_rest = lloyd(comm, points, centres, options)
     if world.rank == 0:
-        print(f"iterations       {iterations}{'' if at_rest else ' (the limit: not converged)'}")
+        print(f"iterations       {iterations}{'' if at_rest else ' (the limit: not at rest)'}")
         print(f"inertia          {inertia:.10g}")
         print(f"centre checksum  {centres.ravel() @ np.arange(1, centres.size + 1):.10g}", flush=True)
 

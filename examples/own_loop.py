@@ -2,7 +2,7 @@
 
     mpirun -n 3 python examples/own_loop.py                       # 1 server, 2 workers, synchronous
     mpirun -n 5 python examples/own_loop.py async --servers 2     # 2 servers, 3 workers, asynchronous
-    mpirun -n 3 python examples/own_loop.py allreduce --compress threshold
+    mpirun -n 3 python examples/own_loop.py allreduce --compress topk
     python examples/own_loop.py                                   # one process
 
 Every rank runs this file. The first ranks become servers. They stay inside `psgd.connect` until the workers are done,

@@ -12,10 +12,12 @@ from typing import Any
 import click
 
 from psgd.checkpoint import requests
-from psgd.config import SERVERLESS, TrainConfig
+from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, UsageError
-from psgd.launch import exit_status, options, ranks, startup, summary
+from psgd.launch import exit_status, options, ranks, startup
+from psgd.launch.output import summary
 from psgd.runtime import faults
+from psgd.strategies import catalog as strategies
 
 WORKERS = 2
 
@@ -58,10 +60,9 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
 
 def sizes(config: TrainConfig) -> tuple[int, int]:
     """Returns how many servers and workers this command starts by itself."""
-    if config.strategy in SERVERLESS:
-        return 0, config.workers or WORKERS
-    servers = 1 if config.servers is None else config.servers
-    return servers, config.workers or (WORKERS if servers else 1)
+    served = strategies.find(config.strategy).servers
+    servers = int(served) if config.servers is None else config.servers
+    return servers, config.workers or (1 if served and not servers else WORKERS)
 
 
 def fit(config: TrainConfig, size: int) -> TrainConfig:
@@ -70,17 +71,17 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     Raises:
         UsageError: the two do not add up to `size`.
     """
-    peers = config.strategy in SERVERLESS
-    servers = (1 if size > 1 and not peers else 0) if config.servers is None else config.servers
+    served = strategies.find(config.strategy).servers
+    servers = strategies.default_servers(config.strategy, size) if config.servers is None else config.servers
     workers = size - servers if config.workers is None else config.workers
     if workers < 1:
         raise UsageError(f"--servers {servers}: a job of {size} ranks leaves no worker; start more")
-    if servers == 0 and workers > 1 and not peers:
+    if servers == 0 and workers > 1 and served:
         raise UsageError(f"--servers 0: expected a job of 1 rank with it, got {size} ranks")
     if servers + workers != size:
         raise UsageError(
             f"--workers {workers} --servers {servers}: expected {workers + servers} ranks, got {size}; "
-            f"start it with -n {workers + servers}, or leave --workers away"
+            f"start it with -n {workers + servers}, or omit --workers"
         )
     faults.check(config.inject, workers, servers)
     return replace(config, servers=servers, workers=workers)
@@ -112,7 +113,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     from psgd.runtime.fail_together import guard
 
     with guard(comm):
-        from psgd.launch import logs
+        from psgd.launch.output import logs
         from psgd.training import run
 
         try:
@@ -136,12 +137,12 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
 
 def _stopped(path: str) -> str:
     step = int(PurePath(path).name.rpartition("-")[2])
-    return f"saved at step {step:,} in {path} and stopped; go on with --resume"
+    return f"saved at step {step:,} in {path} and stopped; continue with --resume"
 
 
 def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     """The options, once all ranks have the same and none has found a fault in them. Collective."""
-    from psgd.launch import logs
+    from psgd.launch.output import logs
     from psgd.runtime import placement
     from psgd.runtime.agreement import agree
 
@@ -157,8 +158,8 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
             raise UsageError(cannot)
     except UsageError as error:
         complaint = str(error)
-    signature = {name: str(value) for name, value in vars(config).items()} if complaint is None else {}
-    agree(comm, "", signature, complaint)
+    values = {} if isinstance(config, UsageError) or complaint is not None else config.flat()
+    agree(comm, "", {name: str(value) for name, value in values.items()}, complaint)
     assert isinstance(config, TrainConfig)
     return config
 

@@ -1,7 +1,27 @@
-"""What a training run was asked to do. The command line, a TOML file and tests all fill this one dataclass."""
+"""What a training run was asked to do: each option with its type, range, default and help, stated here or in its room.
 
-from dataclasses import dataclass, fields
+The command line, a TOML file, the library and tests all read it from this one dataclass.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
+
+from psgd.checkpoint import options as checkpoint
+from psgd.compression import catalog as compression
+from psgd.nn.catalog import MODELS
+from psgd.optim import catalog as optim
+from psgd.runtime import choices
+from psgd.runtime.option import Option, above_zero, from_zero, one_of, path, switch, whole
+from psgd.strategies import catalog as strategies
+
+_HIDDEN = ", ".join(name for name, model in MODELS.items() if model.hidden)
+_INJECT = (
+    "Trouble on purpose, commas between or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "
+    "stop:RANK@STEP:S, raise:RANK@STEP, nan:RANK@STEP; RANK is a worker's index, or s0 for server 0."
+)
+_CODECS = "".join(f"; {name} {each.codec}" for name, each in strategies.STRATEGIES.items() if each.codec)
 
 
 @dataclass(frozen=True)
@@ -9,134 +29,85 @@ class TrainConfig:
     """Options of `psgd train`. Each field is the option of the same name, `_` for `-`.
 
     Attributes:
-        dataset: `digits`, `fashion-mnist`, or a path to IDX files, a `.npz`, or a folder of `.npy` files.
-        model: `softmax`, `mlp` or `cnn`.
-        hidden: units of the hidden layer of `mlp` and `cnn`.
-        strategy: name in `psgd.strategies`.
-        workers: ranks that compute gradients; None takes all ranks that are not servers (2 when psgd
-            starts the ranks itself).
-        servers: ranks that hold the parameters; None is 1, or 0 on a single rank.
-        epochs: passes over the training set.
-        batch_size: samples per worker and step.
-        lr: learning rate before schedule and scaling.
-        optimizer: `sgd`, `momentum`, `nesterov` or `adam`.
-        momentum: factor for `momentum` and `nesterov`.
-        weight_decay: L2 coefficient, applied once, on the server.
-        schedule: `constant`, `step` or `cosine`, in global progress.
-        warmup_epochs: linear warm-up from 0, in epochs of global progress.
-        step_epochs: epochs between two steps of the `step` schedule.
-        step_factor: what the rate is multiplied by at each step.
-        scale_lr: multiply the rate by the number of workers (linear scaling).
-        clip_norm: largest global gradient norm; 0 is off.
-        reduction: `mean` divides by the samples; `sum` multiplies that mean by the number of workers.
-        seed: of initialization, data order and everything random.
-        eval_every: epochs between two evaluations on the test set; 0 evaluates only at the end.
-        target_accuracy: stop once the test accuracy reaches it; 0 is off.
-        softsync: contributions in a group of strategy `softsync`. Options that are a strategy's own are None where
-            unset; they are then the strategy's default.
-        staleness: steps that a worker may be ahead, strategy `ssp`.
-        period: steps between two averagings (`averaging`, `hogwild` across nodes) or elastic pulls (`easgd`).
-        average_momentum: average the optimizer's state too, strategy `averaging`.
-        local_from: epochs of averaging at every step before `period` applies, strategy `averaging`.
-        outer_lr: rate of the outer step, strategy `averaging`.
-        outer_momentum: momentum of the outer step, strategy `averaging`.
-        easgd_order: `sync`, `round-robin`, `async` or `hogwild`, strategy `easgd`.
-        rho: elastic force, strategy `easgd`.
-        accumulate: steps whose gradients are added before an update, strategy `allreduce`.
-        peers: who sends updates to whom, strategy `decentralized`.
-        window: own updates that others need not have applied yet, strategy `decentralized`.
-        compress: `threshold`, `onebit`, `topk` or `none`; None: what the strategy does by itself.
-        density: share of the elements that a compressed update sends.
-        compress_warmup: epochs in which updates are sent whole first.
-        compress_sync: steps after which all that was left over is sent; 0 is never.
-        staleness_lr: what stale gradients are scaled by: `none`, `inverse` or `exponential`.
-        record: file for the order of the run, or None.
-        replay: file with the order that the run is to follow, or None.
-        device: what workers compute on: `cpu` or `cuda`.
-        server_device: what servers keep their optimizer's state and take steps on, likewise.
-        data_device: where the training set lies: `cpu`, `cuda`, or `auto`, on the GPU where it fits.
-        inject: trouble on purpose, as `psgd.runtime.faults` reads it; empty is none.
-        log: JSON lines file, or None.
-        save: file for the final parameters, `.npz` or `.pt`, or None.
-        checkpoint_dir: folder for checkpoints, seen by all ranks, or None.
-        checkpoint_every: optimizer steps from one checkpoint to the next; 0 is only when asked by a signal.
-        checkpoint_minutes: the same in time; 0 is off.
-        checkpoint_keep: how many of the newest stay, and the best.
-        resume: go on from the newest complete checkpoint in `checkpoint_dir`.
-        save_signal: name of the signal that saves and stops, exit code 85; SIGUSR1 saves and goes on.
-        log_dir: folder for a file a rank with all that it prints, or None.
-        placement: which ranks serve: `auto`, `dedicated`, `spread` or `colocated`, as `psgd.runtime.placement` says it.
+        own: the strategy's own options that were given, by name (`psgd.strategies.catalog`).
     """
 
-    dataset: str = "digits"
-    model: str = "mlp"
-    hidden: int = 256
-    strategy: str = "sync"
-    workers: int | None = None
-    servers: int | None = None
-    epochs: int = 10
-    batch_size: int = 32
-    lr: float = 0.1
-    optimizer: str = "sgd"
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    warmup_epochs: float = 0.0
-    step_epochs: float = 10.0
-    step_factor: float = 0.1
-    scale_lr: bool = False
-    clip_norm: float = 0.0
-    reduction: str = "mean"
-    seed: int = 0
-    eval_every: float = 1.0
-    target_accuracy: float = 0.0
-    softsync: int | None = None
-    staleness: int | None = None
-    period: int | None = None
-    average_momentum: bool | None = None
-    local_from: float | None = None
-    outer_lr: float | None = None
-    outer_momentum: float | None = None
-    easgd_order: str | None = None
-    rho: float | None = None
-    accumulate: int | None = None
-    peers: str | None = None
-    window: int | None = None
-    compress: str | None = None
-    density: float | None = None
-    compress_warmup: float = 0.0
-    compress_sync: int = 0
-    staleness_lr: str = "none"
-    record: Path | None = None
-    replay: Path | None = None
-    device: str = "cpu"
-    server_device: str = "cpu"
-    data_device: str = "auto"
-    inject: str = ""
-    log: Path | None = None
-    save: Path | None = None
-    checkpoint_dir: Path | None = None
-    checkpoint_every: int = 0
-    checkpoint_minutes: float = 0.0
-    checkpoint_keep: int = 3
-    resume: bool = False
-    save_signal: str = "USR2"
-    log_dir: Path | None = None
-    placement: str = "auto"
+    dataset: str = Option(
+        str,
+        "digits",
+        "digits, fashion-mnist, or a path: IDX, .npz, .npy.",
+        bool,
+        "a name or a path",
+        metavar="NAME|PATH",
+    ).field()
+    model: str = one_of(MODELS, "mlp", "Network.").field()
+    hidden: int = whole(1, 256, f"{_HIDDEN}: units of the hidden layer.").field()
+    strategy: str = one_of(strategies.STRATEGIES, "sync", "When gradients are applied and workers continue.").field()
+    workers: int | None = whole(
+        1, None, "Ranks that compute gradients.", shown="2; under mpirun or srun the others"
+    ).field()
+    servers: int | None = whole(0, None, "Ranks that hold the parameters.", shown="1; 0 on a single rank").field()
+    epochs: int = whole(1, 10, "Passes over the training set.").field()
+    batch_size: int = whole(1, 32, "Samples per worker and step.").field()
+    lr: float = optim.LR.field()
+    optimizer: str = optim.OPTIMIZER.field()
+    momentum: float = optim.MOMENTUM.field()
+    weight_decay: float = optim.WEIGHT_DECAY.field()
+    schedule: str = optim.SCHEDULE.field()
+    warmup_epochs: float = from_zero(0.0, "Epochs of linear warm-up from 0.").field()
+    step_epochs: float = above_zero(10.0, "Epochs between two steps of the step schedule.").field()
+    step_factor: float = above_zero(0.1, "What each step multiplies the rate by.").field()
+    scale_lr: bool = switch(False, "Multiply the rate by the number of workers.").field()
+    clip_norm: float = optim.CLIP_NORM.field()
+    reduction: str = optim.REDUCTION.field()
+    seed: int = Option(
+        int, 0, "Of all randomness.", lambda seed: 0 <= seed < 2**63, "a whole number from 0 to 2^63 - 1"
+    ).field()
+    eval_every: float = from_zero(
+        1.0, "Epochs between evaluations, 0.25 for four an epoch; 0 is only at the end."
+    ).field()
+    target_accuracy: float = Option(
+        float, 0.0, "Stop there; 0 is off.", lambda share: 0 <= share <= 1, "a number in [0, 1]"
+    ).field()
+    own: Mapping[str, Any] = field(default_factory=dict)
+    compress: str | None = compression.compress("none" + _CODECS).field()
+    density: float | None = compression.DENSITY.unless_given().field()
+    compress_warmup: float = compression.WARMUP.field()
+    compress_sync: int = compression.SYNC.field()
+    staleness_lr: str = optim.STALENESS_LR.field()
+    record: Path | None = path("Write the order of pushes and releases here.").field()
+    replay: Path | None = path("Follow the order in this file.").field()
+    device: str = choices.DEVICE.field()
+    server_device: str = choices.SERVER_DEVICE.field()
+    data_device: str = choices.DATA_DEVICE.field()
+    inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
+    log: Path | None = path("Write JSON lines to this file.").field()
+    save: Path | None = checkpoint.SAVE.field()
+    checkpoint_dir: Path | None = checkpoint.DIRECTORY.field()
+    checkpoint_every: int = checkpoint.EVERY.field()
+    checkpoint_minutes: float = checkpoint.MINUTES.field()
+    checkpoint_keep: int = checkpoint.KEEP.field()
+    resume: bool = checkpoint.RESUME.field()
+    save_signal: str = checkpoint.SAVE_SIGNAL.field()
+    log_dir: Path | None = path("Append what each rank prints to a file here.", "a folder's path", "DIR").field()
+    placement: str = choices.PLACEMENT.field()
+
+    def flat(self) -> dict[str, Any]:
+        """All options by name; the own ones of any strategy are None where they were not given."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "own"}
+        return values | {name: self.own.get(name) for name in strategies.own_options()}
 
 
-STRATEGY_OPTIONS = {
-    "softsync": ("softsync",),
-    "ssp": ("staleness",),
-    "allreduce": ("accumulate",),
-    "averaging": ("period", "average_momentum", "local_from", "outer_lr", "outer_momentum"),
-    "easgd": ("period", "easgd_order", "rho"),
-    "hogwild": ("period",),
-    "decentralized": ("peers", "window"),
-}
-"""The options that only some strategies have."""
-SERVERLESS = ("allreduce", "averaging", "easgd", "hogwild", "decentralized")
-COMPRESSIBLE = ("sync", "async", "softsync", "ssp", "allreduce", "decentralized")
+def options() -> dict[str, Option]:
+    """All options of `psgd train` by name, in the order of its help."""
+    found: dict[str, Option] = {}
+    for each in fields(TrainConfig):
+        found |= strategies.own_options() if each.name == "own" else {each.name: each.metadata["option"]}
+    return found
 
 
-NAMES = tuple(field.name for field in fields(TrainConfig))
+def configure(**values: Any) -> TrainConfig:
+    """The configuration with these options, checked before one by one; the others have their defaults."""
+    own = strategies.own_options()
+    general = {name: value for name, value in values.items() if name not in own}
+    return TrainConfig(**general, own={name: value for name, value in values.items() if name in own})

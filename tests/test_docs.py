@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -12,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES.remove(ROOT / "docs/collectives.md")
 LONGEST = 120
 ELSEWHERE = {
     *("--oversubscribe", "--allow-run-as-root", "--with-ft", "--mca", "--map-by", "--bind-to"),  # mpirun
@@ -143,6 +143,32 @@ def test_options_exist(path):
     assert named - options() - ELSEWHERE == set()
 
 
+def commands():
+    """Every call of `psgd` in a code block, as its arguments; those with `...` or `[optional]` parts are left out."""
+    for path in PAGES:
+        for block in re.findall(r"```\n(.*?)```", path.read_text(), re.DOTALL):
+            for line in block.splitlines():
+                found = re.search(
+                    r"(?:^|\s)psgd ((?:train|bench|doctor|checkpoint|plot|slurm) ?.*)$", re.sub(r"\s#.*", "", line)
+                )
+                if found and "..." not in line and "[" not in found[1]:
+                    yield pytest.param(shlex.split(found[1]), id=found[1].strip())
+
+
+@pytest.mark.parametrize("arguments", [*commands()])
+def test_commands_are_understood(arguments):
+    from psgd.launch.cli import LazyGroup
+
+    command = LazyGroup("psgd")
+    context = click.Context(command)
+    while isinstance(command, click.Group) and arguments:
+        name, command, arguments = command.resolve_command(context, arguments)
+        assert command is not None, name
+        if isinstance(command, click.Group):
+            context = click.Context(command, parent=context)
+    command.make_context("psgd", list(arguments))
+
+
 def test_environment_variables_exist():
     code = "".join(
         p.read_text()
@@ -166,10 +192,10 @@ def test_the_signature_of_connect():
 
 
 def test_the_table_of_strategies_has_all():
-    from psgd.strategies import NAMES
+    from psgd.strategies import STRATEGIES
 
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert set(rows) == set(NAMES)
+    assert set(rows) == set(STRATEGIES)
 
 
 def test_checks_can_fail(tmp_path):

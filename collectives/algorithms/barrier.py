@@ -1,4 +1,4 @@
-"""Barrier by dissemination: in round k a rank tells the one 2^k ahead and hears the one 2^k behind; log2 P rounds."""
+"""Barrier by dissemination, in log2 P rounds: in round k a rank signals rank + 2^k, and waits for rank - 2^k."""
 
 import numpy as np
 
@@ -12,8 +12,8 @@ def barrier(channel: Channel) -> Steps:
     """Ends once all ranks have begun it."""
     distance = 1
     while distance < channel.size:
-        heard = channel.receive((channel.rank - distance) % channel.size, _NOTHING)
-        told = channel.send((channel.rank + distance) % channel.size, _NOTHING)
-        yield heard
-        yield told
+        received = channel.receive((channel.rank - distance) % channel.size, _NOTHING)
+        signalled = channel.send((channel.rank + distance) % channel.size, _NOTHING)
+        yield received
+        yield signalled
         distance *= 2

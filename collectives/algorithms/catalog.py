@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-NODE = "memory that all ranks share"
+NODE = "shared memory"
 MESSAGES = "messages"
-NODES = "several nodes, each of whose ranks share memory"
+NODES = "shared memory on each node"
 MPI = "the MPI library"
 _HERE = "psgd.collectives.algorithms"
 _REDUCES = ("Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Reduce")
@@ -84,7 +84,7 @@ ALGORITHMS = {
         {"Allreduce": "allreduce"},
         NODES,
         "several ranks on a node",
-        "reduce in each node, all-reduce across, broadcast in each",
+        "reduce on each node, all-reduce between, broadcast",
     ),
     "binomial": _in(
         "binomial",

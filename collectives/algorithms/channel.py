@@ -43,7 +43,7 @@ class Channel:
 
         Args:
             descriptor: its first messages carry a copy; None sends no headers, where ranks agreed already.
-            call: its number, the same on all ranks: a message left over from another one is noticed.
+            call: its number, the same on all ranks: a message of another one is noticed.
         """
         self._descriptor = None if descriptor is None else descriptor.copy()
         if self._descriptor is not None:
@@ -64,7 +64,7 @@ class Channel:
     def receive(self, source: int, into: NDArray[Any]) -> Test:
         """Starts to receive an array of the size and dtype of `into`.
 
-        The test raises Mismatch where the header that came with it tells of another call.
+        The test raises Mismatch where the header that came with it is of another call.
         """
         rank = self._ranks[source]
         if self._descriptor is None:
@@ -77,10 +77,10 @@ class Channel:
         return first.then(lambda: self._receiving(rank, into))
 
     def poll(self) -> None:
-        """Starts receives whose headers have come, whatever this rank is waiting for: its peers wait for them.
+        """Starts receives whose headers have arrived, whatever this rank is waiting for: its peers wait for them.
 
         Raises:
-            Mismatch: a header tells of another call.
+            Mismatch: a header is of another call.
         """
         for first in self._firsts.values():
             first.came()
@@ -141,7 +141,7 @@ class _First:
         self._waiting: list[_Later] | None = []
 
     def then(self, start: Callable[[], Test]) -> Test:
-        """Starts a receive now or when the header has come."""
+        """Starts a receive now or when the header has arrived."""
         if self._waiting is None:
             return start()
         later = _Later(self, start)
@@ -149,7 +149,7 @@ class _First:
         return later
 
     def came(self) -> bool:
-        """Whether the header has come; the first time, all receives that waited for it are started."""
+        """Whether the header has arrived; the first time, all receives that waited for it are started."""
         if self._waiting is None:
             return True
         if not self._test():
@@ -164,7 +164,7 @@ class _First:
 
 
 class _Later:
-    """A receive that starts once its first header has come."""
+    """A receive that starts once its first header has arrived."""
 
     __slots__ = ("_first", "_start", "_test")
 

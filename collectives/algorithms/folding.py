@@ -44,7 +44,7 @@ class Folding:
     def before(
         self, channel: Channel, send: NDArray[Any], recv: NDArray[Any], came: NDArray[Any], op: Operation
     ) -> Generator[Test, None, NDArray[Any] | None]:
-        """Folds; returns the values that this rank goes on with, in `send` or `recv`, or None where it sits out.
+        """Folds; returns the values that this rank continues with, in `send` or `recv`, or None where it sits out.
 
         Args:
             channel: the ranks.

@@ -5,9 +5,9 @@ recursive doubling: 2 log2 p steps, in which a rank sends 2 (p - 1)/p S bytes wh
 P - p pairs of neighbours become one (see `folding`): two more steps, S bytes in all for the one, S more for the other.
 
 Window: the elements that a rank is still busy with, at first all. In each step of the first half two partners share
-one; each sends the half that the other keeps, combines what it keeps, lower place first, and goes on with that. In the
-second half the same steps run backward, and the windows grow with finished results. So each element is reduced on one
-rank, and its bits are copied from there to all.
+one; each sends the half that the other keeps, combines what it keeps, lower place first, and continues with that. In
+the second half the same steps run backward, and the windows grow with finished results. So each element is reduced on
+one rank, and its bits are copied from there to all.
 """
 
 from typing import Any

@@ -130,7 +130,7 @@ def _circulate(
     Steps are counted through all groups. A slot is the place of one segment of a step, and there are slots for three
     steps, so before a receive is posted its slot's last send is waited for. That send belongs to an earlier step than
     the one that this rank is in, as does everything else that it ever waits for: so the rank that is behind all others
-    can always go on, and nothing can deadlock.
+    can always continue, and nothing can deadlock.
 
     Args:
         channel: at least 2 ranks.
@@ -147,34 +147,53 @@ def _circulate(
     total = steps * max(1, -(-max(len(part) for part in parts) // (segment * ahead)))
     receiving: list[tuple[Test, NDArray[Any], slice] | None] = [None] * (_BANKS * ahead)
     sending: list[Test | None] = [None] * (_BANKS * ahead)
+    cut_of = _cuts(parts, segment, ahead, rank, steps)
 
-    def segment_of(step: int, back: int, i: int) -> slice | None:
-        """The elements that travel as number i of a step; none where the chunk is too short."""
-        group, hop = divmod(step, steps)
-        part = parts[(rank - hop - back) % channel.size]
-        start = part.start + (group * ahead + i) * segment
-        if start < part.stop:
-            return slice(start, min(part.stop, start + segment))
-        return slice(part.start, part.start) if step == i == 0 else None  # peers check each other's first message
-
+    # Step -1 only prepares step 0: it posts the first receives and sends this rank's own values.
     for step in range(-1, total):
         here, there = step % _BANKS * ahead, (step + 1) % _BANKS * ahead
+        # Receives of the next step are posted before this one is waited for: the neighbour may be a step ahead.
         for i in range(ahead if step + 1 < total else 0):
             if (sent := sending[there + i]) is not None:
                 yield sent
                 sending[there + i] = None
-            if (cut := segment_of(step + 1, first + 1, i)) is not None:
+            if (cut := cut_of(step + 1, first + 1, i)) is not None:
                 into = landing(there + i, cut)
                 receiving[there + i] = channel.receive(left, into), into, cut
+        # Each segment is combined and sent on as soon as it is there, while the ones behind it are still on their way.
         for i in range(ahead):
             came = receiving[here + i]
             if came is not None:
                 yield came[0]
                 arrived(came[1], came[2], (step + 1) % steps == 0)
                 receiving[here + i] = None
-            if step + 1 < total and (cut := segment_of(step + 1, first, i)) is not None:
+            if step + 1 < total and (cut := cut_of(step + 1, first, i)) is not None:
                 data = came[1] if came is not None and (step + 1) % steps else mine(cut)
                 sending[here + i] = channel.send(right, data)
     for sent in sending:
         if sent is not None:
             yield sent
+
+
+def _cuts(
+    parts: Sequence[range], segment: int, ahead: int, rank: int, steps: int
+) -> Callable[[int, int, int], slice | None]:
+    """Which elements travel when: a function of the step, of the chunk's distance behind this rank, and of the number.
+
+    Args:
+        parts: the chunk of each rank.
+        segment: elements of a segment.
+        ahead: segments of a group.
+        rank: this one.
+        steps: of a group, P - 1.
+    """
+
+    def cut_of(step: int, back: int, i: int) -> slice | None:
+        group, hop = divmod(step, steps)
+        part = parts[(rank - hop - back) % len(parts)]
+        start = part.start + (group * ahead + i) * segment
+        if start < part.stop:
+            return slice(start, min(part.stop, start + segment))
+        return slice(part.start, part.start) if step == i == 0 else None  # peers check each other's first message
+
+    return cut_of

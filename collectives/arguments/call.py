@@ -1,4 +1,4 @@
-"""One collective call, as its arguments say it: what every algorithm works on."""
+"""One collective call, parsed: what every algorithm works on."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ class Call:
             chunks are near-equal.
         lengths: the elements of each rank's chunk.
         nbytes: of the whole vector, what the choice of an algorithm goes by. The same on all ranks.
-        longest: bytes of the longest chunk where `lengths` says them, else `nbytes`. The same on all ranks.
+        longest: bytes of the longest chunk where `lengths` holds them, else `nbytes`. The same on all ranks.
         count: elements that must be the same number on all ranks.
         shape: for reports.
         mark: a word that must agree, see descriptor.fingerprint.

@@ -1,7 +1,7 @@
-"""A call's descriptor: the words that say what a rank is about to do, so that ranks can tell whether they agree.
+"""A call's descriptor: what a rank is about to do, in words by which ranks find out whether they agree.
 
 Only the first words must agree (`agree`); what follows is for reports, and for kernels that look for a peer's memory.
-`psgd.collectives.shm.layout` says which word is where.
+`psgd.collectives.shm.layout` defines which word is where.
 """
 
 import struct
@@ -56,7 +56,7 @@ def signature(call: str, kind: str = "?", op: Operation | None = None, root: int
 
 
 def fingerprint(shape: Sequence[int]) -> int:
-    """A word that tells shapes, or lists of counts, apart; 0 for a flat array, which agrees with every shape."""
+    """A word that differs between shapes, or lists of counts; 0 for a flat array, which agrees with every shape."""
     return 0 if len(shape) < 2 else 1 + zlib.crc32(np.asarray(shape, np.int64).tobytes())
 
 

@@ -96,17 +96,14 @@ class DeviceView(View):
             stream.synchronize()
 
     def restrict(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """See `View`."""
         self._parts = list(ranges)
 
     def part(self, start: int, count: int) -> "View":
-        """See `View`."""
         if self._base.flags.c_contiguous:
             return DeviceView(self._work[start : start + count], self.kind, self.ready)
         return super().part(start, count)
 
     def reinterpret(self, dtype: np.dtype[Any], kind: str, name: str, writable: bool) -> "View":
-        """See `View`."""
         if not self._base.flags.c_contiguous or self._work.nbytes % dtype.itemsize:
             return super().reinterpret(dtype, kind, name, writable)
         return DeviceView(self._work.view(dtype), kind, self.ready)
@@ -174,7 +171,7 @@ def view(obj: Any, name: str, writable: bool) -> DeviceView:
 
 
 def _array(obj: Any, name: str, writable: bool) -> tuple[Any, str | None, int]:
-    """A CuPy array on the same memory, the kind where the dtype does not tell, and the stream of the caller's work."""
+    """A CuPy array on the same memory, the kind where the dtype is not enough, and the stream of the caller's work."""
     if isinstance(obj, cupy.ndarray):
         pointer = int(cupy.cuda.get_current_stream().ptr)
         if obj.dtype not in KINDS and obj.dtype.name == BFLOAT16:

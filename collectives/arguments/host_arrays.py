@@ -32,7 +32,7 @@ def view(obj: Any, name: str, writable: bool) -> View:
     """Makes a flat array of what a caller passes as a buffer. Copies only what is not plain, contiguous memory.
 
     Taken are NumPy arrays and subclasses (as plain memory), what has the buffer protocol, `__array_interface__`, the
-    CUDA array interface or DLPack, PyTorch's tensors (their memory; autograd is not told) and JAX's arrays (to send
+    CUDA array interface or DLPack, PyTorch's tensors (their memory; autograd does not see it) and JAX's arrays (to send
     only), on the host or on a CUDA GPU (`device_arrays`); bool, integers, floats and complex numbers of 8 to 128 bits,
     bfloat16 of PyTorch, ml_dtypes and JAX.
 
@@ -217,7 +217,7 @@ def _of_jax(array: Any, name: str, writable: bool) -> NDArray[Any]:
 
 
 def _is_from(module: str, attribute: str, obj: Any) -> bool:
-    """Whether `obj` is of a library's class, without importing it: whoever made the object has."""
+    """Whether `obj` is of a library's class, without importing it: the program that made the object has."""
     kind = getattr(sys.modules.get(module), attribute, None)
     return kind is not None and isinstance(obj, kind)
 

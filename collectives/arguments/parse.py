@@ -128,7 +128,7 @@ def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
 
 
 def allgatherv(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
-    """Allgatherv: blocks of the lengths and at the places that `recvbuf` says."""
+    """Allgatherv: blocks of the lengths and at the places that `recvbuf` gives."""
     recv, counts, starts = buffer_spec.vector(recvbuf, "recvbuf", size, True)
     call = _gather("Allgatherv", rank, sendbuf, recv, starts, counts)
     call.mark = fingerprint((0, *counts))
@@ -208,7 +208,7 @@ def _rings(size: int, send: View, recv: View, whole: View, op: Operation | None)
 
 
 def _device() -> ModuleType:
-    """What makes device calls: imported once a device array has come, and CuPy has been found."""
+    """What makes device calls: imported once a device array was passed, and CuPy was found."""
     from psgd.collectives.arguments import device_call
 
     return device_call

@@ -69,7 +69,7 @@ class View:
             dtype: one of `KINDS`, uint16 for bfloat16.
             kind: its kind.
             name: the argument's, for the error.
-            writable: as `view` was told.
+            writable: the collective writes into it.
 
         Raises:
             UsageError: the bytes are no whole number of elements.

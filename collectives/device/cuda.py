@@ -29,7 +29,7 @@ _COPY = cupy.cuda.runtime.memcpyDefault
 class Cuda:
     """One GPU, with streams of its own: one for sums, one for copies each way.
 
-    Methods start something and return a flag that `poll` sets once it is done. All are to be called with the device
+    Methods start something and return an event that `poll` sets once it is done. All are to be called with the device
     current, which `within` sees to.
 
     Args:
@@ -59,7 +59,7 @@ class Cuda:
         combine.combine(op.code, kind, address_of(out), address_of(a), address_of(b), out.size, stream.cuda)
         if ranks and op.mean:
             combine.divide(kind, address_of(out), ranks, out.size, stream.cuda)
-        return stream.flag()
+        return stream.event()
 
     def copy(self, to: NDArray[Any], source: NDArray[Any]) -> DeviceEvent:
         """Copies within the device."""
@@ -100,31 +100,31 @@ class Cuda:
 
     def marked(self) -> DeviceEvent:
         """What was started on the stream for sums so far."""
-        return self._sums.flag()
+        return self._sums.event()
 
     def poll(self) -> bool:
-        """Sets the flags of what is done; whether there were any."""
+        """Sets the events of what is done; whether there were any."""
         summed, out, came = self._sums.poll(), self._out.poll(), self._in.poll()
         return summed or out or came
 
-    def until(self, flag: DeviceEvent) -> Test:
+    def until(self, event: DeviceEvent) -> Test:
         """A test that also looks."""
 
         def test() -> bool:
             self.poll()
-            return flag.done
+            return event.done
 
         return test
 
     def _copied(self, to: NDArray[Any], source: NDArray[Any], stream: "_Stream") -> DeviceEvent:
         if to.nbytes:
             cupy.cuda.runtime.memcpyAsync(address_of(to), address_of(source), to.nbytes, _COPY, stream.cuda.ptr)
-        return stream.flag()
+        return stream.event()
 
 
 @functools.cache
 def _kind(dtype: np.dtype[Any]) -> str:
-    """Kept: NumPy takes longer to say it than a GPU to start a kernel."""
+    """Kept: NumPy takes longer to give it than a GPU to start a kernel."""
     return str(dtype.name)
 
 
@@ -143,29 +143,29 @@ def _driver() -> ctypes.CDLL:
 
 
 class _Stream:
-    """A stream, and flags for what was started on it: they are set in order, so only the oldest is looked at."""
+    """A stream, and events for what was started on it: they are set in order, so only the oldest is looked at."""
 
     def __init__(self) -> None:
         self.cuda = cupy.cuda.Stream(non_blocking=True)
         self._waiting: deque[tuple[Any, DeviceEvent]] = deque()
-        self._events: list[Any] = []
+        self._marks: list[Any] = []
 
-    def flag(self) -> DeviceEvent:
+    def event(self) -> DeviceEvent:
         """Set once all that was started so far is done."""
-        event = self._events.pop() if self._events else cupy.cuda.Event(disable_timing=True)
-        event.record(self.cuda)
-        flag = DeviceEvent()
-        self._waiting.append((event, flag))
-        return flag
+        mark = self._marks.pop() if self._marks else cupy.cuda.Event(disable_timing=True)
+        mark.record(self.cuda)
+        event = DeviceEvent()
+        self._waiting.append((mark, event))
+        return event
 
     def poll(self) -> bool:
-        """Sets the flags of what is done; whether there were any."""
+        """Sets the events of what is done; whether there were any."""
         waiting, went = self._waiting, False
         while waiting and waiting[0][0].done:
-            event, flag = waiting.popleft()
-            self._events.append(event)
+            mark, event = waiting.popleft()
+            self._marks.append(mark)
             went = True
-            flag.set()  # which may start more
+            event.set()  # which may start more
         return went
 
 

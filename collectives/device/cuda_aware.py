@@ -32,12 +32,10 @@ class CudaAwareMpi:
         self.poll = self._requests.poll
 
     def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> DeviceEvent:
-        """See `Transport`."""
-        return self._requests.flag(self._comm.Isend(data, self._right, Tag.LANE + lane))
+        return self._requests.event(self._comm.Isend(data, self._right, Tag.LANE + lane))
 
     def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> DeviceEvent:
-        """See `Transport`."""
-        return self._requests.flag(self._comm.Irecv(into, self._left, Tag.LANE + lane))
+        return self._requests.event(self._comm.Irecv(into, self._left, Tag.LANE + lane))
 
     def close(self) -> None:
-        """See `Transport`."""
+        """Holds nothing."""

@@ -1,6 +1,6 @@
 """Whether the MPI takes device pointers, decided without risk: an MPI that does not ends the process when it gets one.
 
-In order: PSGD_CUDA_AWARE; MPI's own query; the memory kinds that MPI says it allows (MPI 4.1); switches of MPIs that
+In order: PSGD_CUDA_AWARE; MPI's own query; the memory kinds that MPI reports (MPI 4.1); switches of MPIs that
 have them; and where UCX was loaded with its CUDA parts, which Open MPI's query does not see, a trial in a job of its
 own, whose crash harms nobody. What a trial showed is kept in a file.
 """
@@ -48,7 +48,7 @@ def decide(trial: Callable[[], Verdict] | None = None) -> Verdict:
     """The same for this process, without a word to others.
 
     Args:
-        trial: what to try with where nothing else tells; by default a job of its own.
+        trial: the trial to run where nothing else decides; by default a job of its own.
 
     Raises:
         UsageError: PSGD_CUDA_AWARE is neither 0 nor 1.
@@ -80,7 +80,7 @@ def loaded() -> list[Path]:
 
 
 def _query(files: list[Path]) -> Verdict | None:
-    """MPI's own answer, where it has one and says yes."""
+    """MPI's own answer, where it has one and it is yes."""
     for path in files:
         if not path.name.startswith(("libmpi.", "libmpi_")):
             continue

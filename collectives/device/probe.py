@@ -30,7 +30,7 @@ def run() -> tuple[bool, str]:
         for name, value in os.environ.items()
         if not name.startswith(_LAUNCHERS) or name.startswith(_SETTINGS)
     }
-    if os.geteuid() == 0:  # whoever started this rank as root has allowed it
+    if os.geteuid() == 0:  # the user who started this rank as root has allowed it
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [mpiexec, "-n", "2", sys.executable, "-m", "psgd.collectives.device.probe"]
     try:
@@ -45,7 +45,7 @@ def run() -> tuple[bool, str]:
 
 
 def rank() -> None:
-    """One rank of the trial: sends device memory to the other and looks at what has come."""
+    """One rank of the trial: sends device memory to the other and checks what it receives."""
     import cupy
     from mpi4py import MPI
 

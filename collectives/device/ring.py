@@ -1,7 +1,7 @@
 """Reduce-scatter, all-gather and all-reduce round a ring of GPUs. Costs as of `psgd.collectives.algorithms.ring`.
 
 Chunk: the part of the array that belongs to one rank at the end of the reduce-scatter. Segment: part k of each chunk.
-A chain does all steps of segment k by itself, one after the other, and several of them are under way, in lanes: while
+A task does all steps of segment k by itself, one after the other, and several of them are under way, in lanes: while
 one sums, others travel. The host only asks whether a transfer or a sum is done; it waits for neither.
 
 Chunk c is ((x[c+1] op x[c+2]) op ...) op x[c], ranks modulo P, and the all-gather copies those bits: the same bits on

@@ -69,15 +69,12 @@ class Mailbox:
         self._looks: list[tuple[int, int, DeviceEvent]] = []
 
     def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> DeviceEvent:
-        """See `Transport`."""
         return DeviceTask(self._put(gpu, lane, data))
 
     def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> DeviceEvent:
-        """See `Transport`."""
         return DeviceTask(self._take(gpu, lane, into))
 
     def poll(self) -> bool:
-        """See `Transport`."""
         done = [look for look in self._looks if words.load(look[0]) >= look[1]]
         for look in done:
             self._looks.remove(look)
@@ -100,13 +97,12 @@ class Mailbox:
 
     def _reaches(self, address: int, number: int) -> DeviceEvent:
         """The word at an address has become so large."""
-        flag = DeviceEvent(words.load(address) >= number)
-        if not flag.done:
-            self._looks.append((address, number, flag))
-        return flag
+        event = DeviceEvent(words.load(address) >= number)
+        if not event.done:
+            self._looks.append((address, number, event))
+        return event
 
     def close(self) -> None:
-        """See `Transport`."""
         for memory in self._memories:
             self._gpu.unpin(memory)
         self._memories = []
@@ -141,15 +137,12 @@ class Relay:
         self._sent, self._received = [0] * LANES, [0] * LANES
 
     def send(self, gpu: Gpu, lane: int, data: NDArray[Any]) -> DeviceEvent:
-        """See `Transport`."""
         return DeviceTask(self._put(gpu, lane, data))
 
     def receive(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> DeviceEvent:
-        """See `Transport`."""
         return DeviceTask(self._take(gpu, lane, into))
 
     def close(self) -> None:
-        """See `Transport`."""
         if self._memory.size:
             self._gpu.unpin(self._memory)
             self._memory = self._memory[:0]
@@ -159,11 +152,11 @@ class Relay:
         self._sent[lane] += 1
         slot = self._out[place][: data.nbytes]
         yield gpu.to_host(slot, data)
-        yield self._requests.flag(self._comm.Isend(slot, self._right, Tag.LANE + lane))
+        yield self._requests.event(self._comm.Isend(slot, self._right, Tag.LANE + lane))
 
     def _take(self, gpu: Gpu, lane: int, into: NDArray[Any]) -> TaskSteps:
         place = lane, self._received[lane] % SLOTS
         self._received[lane] += 1
         slot = self._in[place][: into.nbytes]
-        yield self._requests.flag(self._comm.Irecv(slot, self._left, Tag.LANE + lane))
+        yield self._requests.event(self._comm.Irecv(slot, self._left, Tag.LANE + lane))
         yield gpu.to_device(into, slot)

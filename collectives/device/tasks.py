@@ -1,14 +1,14 @@
-"""Chains of steps on their way at the same time, each going on as soon as what it waits for has happened.
+"""Tasks that are under way at the same time, each resumed as soon as the event that it waits for has happened.
 
-Whoever makes something happen is asked for it, all at once and once a round, and sets flags; a flag that is set goes on
-with the chain that waits for it. So what a round costs does not grow with what is under way.
+Streams, requests and words in memory are polled once a round, and set their events; an event that is set resumes the
+task that waits for it. So the cost of a round does not grow with the number of tasks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 from psgd.collectives.mpi.wait import Steps
 
-_ROUNDS = 16  # before whoever waits looks after other things
+_ROUNDS = 16  # before the waiting rank looks after other things
 
 
 class DeviceEvent:
@@ -34,37 +34,37 @@ class DeviceEvent:
 
 
 TaskSteps = Iterator[DeviceEvent]
-"""What does something, says what it waits for, goes on once that has happened, and so on."""
+"""The steps of a task: it starts something, yields the event to wait for, is resumed, and so on."""
 
 
 class DeviceTask(DeviceEvent):
-    """A chain that goes as far as it can at once, and then by itself; it has happened once the chain is at its end."""
+    """Steps that run as far as they can at once, and then by themselves; it has happened once they are at their end."""
 
-    __slots__ = ("_chain",)
+    __slots__ = ("_steps",)
 
-    def __init__(self, chain: TaskSteps) -> None:
+    def __init__(self, steps: TaskSteps) -> None:
         super().__init__()
-        self._chain = chain
+        self._steps = steps
         self._go()
 
     def _go(self) -> None:
-        for flag in self._chain:
-            if not flag.done:
-                flag.then = self._go
+        for event in self._steps:
+            if not event.done:
+                event.then = self._go
                 return
         self.set()
 
 
 def in_lanes(count: int, width: int, lane: Callable[[int], TaskSteps], polls: Sequence[Callable[[], bool]]) -> Steps:
-    """Runs chains 0 to count - 1, `width` at a time.
+    """Runs tasks 0 to count - 1, `width` at a time.
 
-    TaskSteps k starts once chain k - width is at its end, so whatever belongs to chain k may be kept by k % width.
+    Task k starts once task k - width is at its end, so what belongs to task k may be kept by k % width.
 
     Args:
-        count: of the chains.
+        count: of the tasks.
         width: lanes.
-        lane: makes a chain.
-        polls: what sets flags; each says whether it has set any.
+        lane: makes the steps of a task.
+        polls: what sets events; each says whether it has set any.
     """
 
     def in_turn(first: int) -> TaskSteps:
@@ -74,7 +74,7 @@ def in_lanes(count: int, width: int, lane: Callable[[int], TaskSteps], polls: Se
     whole = DeviceTask(iter([DeviceTask(in_turn(first)) for first in range(min(width, count))]))
 
     def moved() -> bool:
-        """Whether anything went on for some rounds: each wait is for one step, not for the whole."""
+        """Whether anything happened within some rounds."""
         went = False
         for _ in range(_ROUNDS):
             for poll in polls:
@@ -83,5 +83,7 @@ def in_lanes(count: int, width: int, lane: Callable[[int], TaskSteps], polls: Se
                 return True
         return went
 
+    # Each wait is for some event, not for the end: a waiter that sees progress starts its patience anew, and does not
+    # fall asleep in the middle of a transfer.
     while not whole.done:
         yield moved

@@ -13,7 +13,7 @@ class Gpu(Protocol):
     """What a transport and the ring need of a device; see `psgd.collectives.device.cuda.Cuda`."""
 
     def poll(self) -> bool:
-        """Sets the flags of what is done; whether there were any."""
+        """Sets the events of what is done; whether there were any."""
 
     def scratch(self, name: str, nbytes: int) -> NDArray[Any]:
         """Device memory by name."""
@@ -41,7 +41,7 @@ class Transport(Protocol):
     """Segments to the right-hand neighbour and from the left-hand one.
 
     Attributes:
-        name: as `Communicator.last` says it.
+        name: as in `Communicator.last`.
         lanes: segments under way at most: as few as fill the way, since each step of one costs the host time.
         largest: bytes of a segment at most.
         least: bytes of a segment at least, where there are several.
@@ -61,7 +61,7 @@ class Transport(Protocol):
         """Receives into memory of a GPU. In the order of the lane's sends."""
 
     def poll(self) -> bool:
-        """Sets the flags of what is done; whether there were any."""
+        """Sets the events of what is done; whether there were any."""
 
     def close(self) -> None:
         """Lets go of what it holds."""
@@ -72,22 +72,22 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self._requests: list[MPI.Request] = []
-        self._flags: list[DeviceEvent] = []
+        self._events: list[DeviceEvent] = []
 
-    def flag(self, request: MPI.Request) -> DeviceEvent:
+    def event(self, request: MPI.Request) -> DeviceEvent:
         """Set once the request is done."""
-        flag = DeviceEvent()
+        event = DeviceEvent()
         self._requests.append(request)
-        self._flags.append(flag)
-        return flag
+        self._events.append(event)
+        return event
 
     def poll(self) -> bool:
-        """Sets the flags of what is done; whether there were any."""
+        """Sets the events of what is done; whether there were any."""
         if not self._requests or not (indices := MPI.Request.Testsome(self._requests)):
             return False
-        done = [self._flags[index] for index in indices]
+        done = [self._events[index] for index in indices]
         for index in sorted(indices, reverse=True):
-            del self._requests[index], self._flags[index]
-        for flag in done:  # which may start more
-            flag.set()
+            del self._requests[index], self._events[index]
+        for event in done:  # which may start more
+            event.set()
         return True

@@ -1,4 +1,4 @@
-"""What ranks that disagree are told: descriptors in words, and the error that all of them raise."""
+"""The error that all ranks raise where they disagree, with their descriptors in words."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -47,7 +47,7 @@ class Engine:
         descriptor: this rank's, of the current call.
         failures: what to do when a call fails.
         watchdog: called between tests.
-        took: algorithm and transport of the last call; None: the shared channel tells.
+        took: algorithm and transport of the last call; None: the shared channel knows.
         calls: so far.
         context: what device calls keep between them, once there was one.
     """
@@ -100,6 +100,8 @@ class Engine:
         self.begin()
         wait = self.waiter.until if self._yields else self.waiter.soon
         try:
+            # Steps are resumed only once what they wait for is done, so an algorithm reads as if its messages blocked.
+            # The wait looks after everything else meanwhile: MPI's progress, other requests, lost ranks.
             for test in steps:
                 wait(test)
         except BaseException as error:

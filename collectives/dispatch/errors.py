@@ -35,7 +35,7 @@ class Control:
         self._left: dict[int, str] = {}
 
     def poll(self) -> bool:
-        """Takes in what has come, which also makes MPI progress. True once some rank has failed or left."""
+        """Receives reports, which also makes MPI progress. True once some rank has failed or left."""
         status = self._status
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, Tag.CONTROL, status)) is not None:
             data = np.zeros(_REPORT.itemsize, np.uint8)
@@ -49,7 +49,7 @@ class Control:
                 self._waiting[status.source] = int(report["descriptor"][layout.CALL])
         return bool(self._failures or self._left)
 
-    def say(self, kind: int, descriptor: Words, text: str = "") -> None:
+    def send(self, kind: int, descriptor: Words, text: str = "") -> None:
         """Starts to send a report to all other ranks; where they are very many, to the first ones while waiting."""
         data = np.zeros(_REPORT.itemsize, np.uint8)
         report = data.view(_REPORT)
@@ -62,12 +62,12 @@ class Control:
                 self._sending.append((self._comm.Isend(data, rank, Tag.CONTROL), data))
 
     def waiting(self, call: int) -> list[int]:
-        """The other ranks that have said that they wait in a call."""
+        """The other ranks that have reported that they wait in a call."""
         self.poll()
         return [rank for rank, theirs in self._waiting.items() if theirs == call]
 
     def settle(self, descriptor: Words, text: str) -> Error:
-        """Tells all ranks that the call failed here, hears what each of them was doing, and makes the error.
+        """Reports to all ranks that the call failed here, waits for their reports, and makes the error.
 
         Blocks until all ranks have reported, 5 s at most: a rank in no call reports nothing.
 
@@ -77,7 +77,7 @@ class Control:
         """
         if self._left:
             return self._departed(descriptor)
-        self.say(FAILED, descriptor, text)
+        self.send(FAILED, descriptor, text)
         self._failures[self._comm.rank] = (descriptor.copy(), text)
         limit = time.monotonic() + _PATIENCE_S
         while self.poll() and len(self._failures) < self._comm.size and not self._left and time.monotonic() < limit:
@@ -94,8 +94,10 @@ class Control:
         return judge(ranks, descriptors, texts)
 
     def _departed(self, descriptor: Words) -> Error:
-        said = "; ".join(f"rank {rank} left a call in the middle: {text}" for rank, text in sorted(self._left.items()))
-        return PeerLostError(f"{describe(descriptor)}: {said}")
+        reasons = "; ".join(
+            f"rank {rank} left a call in the middle: {text}" for rank, text in sorted(self._left.items())
+        )
+        return PeerLostError(f"{describe(descriptor)}: {reasons}")
 
 
 class Failures:
@@ -146,7 +148,7 @@ class Failures:
     def disagreement(self) -> Exception:
         """What to raise where the descriptors of the node's ranks differ."""
         if not self._local:
-            return Mismatch(self.text)  # the other nodes have to hear of it
+            return Mismatch(self.text)  # the other nodes must know of it
         assert self._shared is not None
         return judge(self._shared.node.ranks, *self._shared.descriptors())
 
@@ -165,7 +167,7 @@ class Failures:
         if self._shared is not None:
             self._shared.abort()
         if not self._local and not isinstance(error, PeerLostError):
-            self.control.say(LEFT, self._descriptor, f"{type(error).__name__}: {error}")
+            self.control.send(LEFT, self._descriptor, f"{type(error).__name__}: {error}")
         return error
 
     def _break(self, why: str) -> None:

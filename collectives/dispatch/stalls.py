@@ -18,7 +18,7 @@ from psgd.kernels.errors import PeerLostError
 
 _LOOK_S = 0.1
 _STALL_REPORT_S = 2.0
-_FORWARD_S = 0.3  # for mpiexec to take what was said: it drops the rest when a rank aborts
+_FORWARD_S = 0.3  # for mpiexec to forward the text: it drops the rest when a rank aborts
 
 
 class StallWatchdog:
@@ -116,7 +116,7 @@ class StallWatchdog:
         else:
             if self._asked < self._call:
                 self._asked = self._call
-                self._control.say(WAITING, self._descriptor)
+                self._control.send(WAITING, self._descriptor)
             if waited < self._stall_s + _STALL_REPORT_S:
                 return
             here = {self._rank, *self._control.waiting(self._call)}

@@ -68,7 +68,7 @@ def load(comm: MPI.Intracomm, nodes: int) -> dict[str, Limits]:
         AgreedUsageError: the file is there but is no such table, or PSGD_TUNING names one that is not there; on all
             ranks.
     """
-    said = b""
+    message = b""
     if comm.rank == 0:
         try:
             file = path()
@@ -77,21 +77,21 @@ def load(comm: MPI.Intracomm, nodes: int) -> dict[str, Limits]:
                     f"PSGD_TUNING: expected the file of a tuning table, got {file}, which is not there; "
                     "make it with `psgd bench allreduce --tune`, or unset this environment variable"
                 )
-            said = json.dumps({"limits": _matching(read(file), comm.size, nodes)}).encode()
+            message = json.dumps({"limits": _matching(read(file), comm.size, nodes)}).encode()
         except RuntimeError:  # no home, so no file in it
-            said = json.dumps({"limits": {}}).encode()
-        except Exception as error:  # whatever it is, the other ranks wait for word
-            said = json.dumps({"error": str(error)}).encode()
-    length = np.array([len(said)], np.int64)
+            message = json.dumps({"limits": {}}).encode()
+        except Exception as error:  # whatever it is, the other ranks wait for an answer
+            message = json.dumps({"error": str(error)}).encode()
+    length = np.array([len(message)], np.int64)
     comm.Bcast(length, 0)
-    raw = np.frombuffer(said, np.uint8).copy() if comm.rank == 0 else np.empty(int(length[0]), np.uint8)
+    raw = np.frombuffer(message, np.uint8).copy() if comm.rank == 0 else np.empty(int(length[0]), np.uint8)
     comm.Bcast(raw, 0)
-    told = json.loads(raw.tobytes())
-    if "error" in told:
-        raise AgreedUsageError(told["error"])
+    answer = json.loads(raw.tobytes())
+    if "error" in answer:
+        raise AgreedUsageError(answer["error"])
     return {
         verb: [(np.inf if limit is None else limit, name) for limit, name in limits]
-        for verb, limits in told["limits"].items()
+        for verb, limits in answer["limits"].items()
     }
 
 

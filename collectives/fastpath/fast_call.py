@@ -13,7 +13,7 @@ from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.dispatch.tuning import Limits
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.collective import run
+from psgd.collectives.shm.call_kernel import run
 
 Form = tuple[int, int, tuple[int, ...]]
 """What calls of one verb, dtype, operation and root share: signature, bytes of an element, words from ACTIONS on."""
@@ -74,8 +74,8 @@ class FastCall:
 
         Args:
             form: of the call.
-            count: elements, as the descriptor tells them.
-            shape: as the descriptor tells it.
+            count: elements, for the descriptor.
+            shape: for the descriptor.
             method: of `layout`.
             source: address of what this rank sends, 0 where it sends nothing.
             sends: bytes of that.
@@ -170,7 +170,7 @@ def one_chunk(size: int, rank: int, length: int) -> tuple[int, NDArray[np.int64]
 
 @functools.lru_cache(maxsize=256)
 def _of_shape(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """The descriptor's words that tell a shape of several dimensions."""
+    """The descriptor's words for a shape of several dimensions."""
     words = np.zeros(layout.DESCRIPTOR_WORDS, np.int64)
     descriptor.fill(words, 0, 0, shape, descriptor.fingerprint(shape))
     return int(words[layout.SHAPE]), tuple(words[layout.DIMENSIONS :].tolist())

@@ -1,6 +1,6 @@
-"""The variables of the environment that collectives go by, and what is wrong with them. An empty one counts as not set.
+"""The environment variables of collectives, and errors about them. An empty one counts as not set.
 
-docs/collectives.md says what each does.
+docs/collectives.md documents each.
 """
 
 import math
@@ -12,7 +12,7 @@ from psgd.kernels.errors import UsageError
 
 @dataclass(frozen=True)
 class Variables:
-    """What a Communicator is told.
+    """The settings of a Communicator.
 
     Attributes:
         shared: PSGD_SHARED, memory may be shared.

@@ -1,9 +1,9 @@
 """Memory that ranks of one node share: anonymous, gone with its last user, however that ends.
 
-The owner makes a memory file without a name (memfd) and tells others its address, a process and descriptor number
-and a random token. Whoever can open it and finds the token there reads and writes the same pages; whoever cannot
-(another node, another container, another user) finds out, and uses messages instead. Nothing lies in /dev/shm, so its
-size does not matter and a killed job leaves nothing behind.
+The owner makes a memory file without a name (memfd) and sends others its address: a process and descriptor number
+and a random token. A process that can open it and finds the token there reads and writes the same pages; one that
+cannot (another node, another container, another user) finds out, and uses messages instead. Nothing lies in /dev/shm,
+so its size does not matter and a killed job leaves nothing behind.
 """
 
 import contextlib

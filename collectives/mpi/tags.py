@@ -14,5 +14,5 @@ class Tag(IntEnum):
     ALARM = 6  # either way: the sender gives up
     DATA = 7  # one rank's part in a collective: a header before the first between two ranks
     CONTROL = 8  # to all ranks of a collective: the sender gives up, or has been waiting for long
-    PAYLOAD = 9  # worker to server and back: an update that a codec made small
+    PAYLOAD = 9  # worker to server and back: a compressed update
     LANE = 64  # and the tags behind it: a segment between GPUs, by lane

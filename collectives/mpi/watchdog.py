@@ -6,26 +6,26 @@ from typing import Protocol
 
 
 class Background(Protocol):
-    """What goes on beside the current call."""
+    """A call that is under way beside the current one."""
 
     def advance(self) -> None:
         """Does what can be done now."""
 
 
 class Backgrounds:
-    """Some of them, none of which is kept alive. Threads may add and take away while others advance them."""
+    """Some of them, none of which is kept alive. Threads may add and remove some while others advance them."""
 
     def __init__(self) -> None:
         self._all: tuple[weakref.ref[Background], ...] = ()
         self._lock = threading.Lock()
 
     def add(self, one: Background) -> None:
-        """Adds one, unless it is there."""
+        """Adds one, unless it is in."""
         with self._lock:
             self._all = (*self._without(one), weakref.ref(one))
 
     def discard(self, one: Background) -> None:
-        """Takes one away, if it is there."""
+        """Removes one, if it is in."""
         with self._lock:
             self._all = self._without(one)
 
@@ -41,4 +41,4 @@ class Backgrounds:
 
 
 BACKGROUND = Backgrounds()
-"""Whatever every wait of this process carries forward: another rank may wait for it first."""
+"""What every wait of this process advances: another rank may wait for it first."""

@@ -4,7 +4,7 @@ from psgd.collectives.mpi import split
 
 ALIGN_BYTES = split.ALIGN_BYTES
 
-# A call's descriptor: what a rank is about to do, as 64-bit words. The first four tell whether ranks agree.
+# A call's descriptor: what a rank is about to do, as 64-bit words. The first four decide whether ranks agree.
 DESCRIPTOR_WORDS = 16
 DESCRIPTOR_BYTES = 8 * DESCRIPTOR_WORDS
 SIGNATURE = 0
@@ -20,7 +20,7 @@ RECEIVE_ID = 9
 RECEIVE_OFFSET = 10
 DIMENSIONS = 11  # how many, then the first four extents: for reports
 
-# What a kernel is told of a call: its descriptor, then these words.
+# What a kernel needs to know of a call: its descriptor, then these words.
 CALL_WORDS = 32
 FROM = 16  # address of this rank's values
 INTO = 17  # address of the whole result, also where a rank keeps only its chunk of it

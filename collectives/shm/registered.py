@@ -53,18 +53,18 @@ class Node:
         node.reads = node._try_reading()
         return node
 
-    def table(self, lane: int, scratch: int) -> NDArray[np.int64]:
+    def table(self, index: int, scratch: int) -> NDArray[np.int64]:
         """The words that kernels read.
 
         Args:
-            lane: 0 or 1: two calls at a time can go on, in regions of their own.
+            index: 0 or 1: two calls can be under way at once, each in a region of its own.
             scratch: address of 3 FETCH_BYTES of this rank's own memory.
         """
         words = np.zeros(layout.REGIONS + 2 * self.size, np.int64)
         words[layout.SIZE] = self.size
         words[layout.RANK] = self.rank
         words[layout.SCRATCH] = scratch
-        words[layout.REGIONS :][: self.size] = self.maps[0] + lane * layout.REGION_BYTES
+        words[layout.REGIONS :][: self.size] = self.maps[0] + index * layout.REGION_BYTES
         words[layout.REGIONS + self.size :] = self._processes
         return words
 
@@ -80,7 +80,7 @@ class Node:
         name = self._register(nbytes)
         if name is None:
             raise MemoryError(f"empty: no shared memory of {nbytes} bytes on every rank")
-        # An array of its own, so that its end tells that no view is left.
+        # An array of its own, so that it ends when no view is left.
         own: Any = self._registered[name][self.rank]
         array = np.frombuffer(memoryview(own), np.uint8)
         start = int(self.maps[name, self.rank])
@@ -99,9 +99,9 @@ class Node:
                 return name, address - start
         return -1, 0
 
-    def region(self, rank: int, lane: int) -> NDArray[np.uint8]:
+    def region(self, rank: int, index: int) -> NDArray[np.uint8]:
         """The memory of a rank's region, by its place in the node."""
-        return self._registered[0][rank][lane * layout.REGION_BYTES :][: layout.REGION_BYTES]
+        return self._registered[0][rank][index * layout.REGION_BYTES :][: layout.REGION_BYTES]
 
     def lost(self) -> list[int]:
         """The ranks whose processes have ended. Does not block."""

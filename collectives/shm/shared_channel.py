@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.collective import run
+from psgd.collectives.shm.call_kernel import run
 from psgd.collectives.shm.direct import aborted
 from psgd.collectives.shm.registered import Node
 from psgd.kernels.errors import PeerLostError
@@ -132,12 +132,12 @@ class SharedChannel:
         return [rank for rank in range(self.node.size) if steps[rank] < mine]
 
     def abort(self) -> None:
-        """Tells the node's ranks that this one left a call in the middle."""
+        """Marks for the node's ranks that this one left a call in the middle."""
         at = layout.ABORT_AT
         self._region(self.node.rank)[at : at + 8].view(np.int64)[0] = 1
 
     def aborted(self) -> int:
-        """The place of the first rank that has told so, or -1."""
+        """The place of the first rank that has left a call in the middle, or -1."""
         return aborted(self.addresses[0])
 
     def _region(self, rank: int) -> NDArray[np.uint8]:

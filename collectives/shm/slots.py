@@ -4,8 +4,8 @@ Each rank owns a chunk of the vector. In round i a rank puts its values of piece
 slot, combines piece i - 1 of its own chunk from all input slots into its result slot, takes a step, and copies piece
 i - 2 of the other chunks from the result slots. A round begins when all have taken the step of the round before. That
 makes three slots of each kind enough: what is written over was last read two rounds ago, before a step. There are more,
-and a call goes on where the last one ended, because writing to lines that other cores still have in their own caches
-costs several times as much as writing to lines that only the last-level cache holds.
+and a call begins with the slot after the last one's, because writing to lines that other cores still have in their own
+caches costs several times as much as writing to lines that only the last-level cache holds.
 
 Cost a rank, for P ranks and S bytes: 2 (P - 1)/P S copied into slots and as much out of them, in the last-level cache.
 """
@@ -53,6 +53,8 @@ def exchange(node: int, state: int, call: int, spins: int) -> int:
     piece = layout.EXCHANGE_BYTES // item
     rounds = (total + piece - 1) // piece
     i, turn = word(state, layout.POSITION), word(state, layout.TURN)
+    # Round i puts piece i and combines piece i - 1: a rank copies while it would wait for the others' pieces. No rank
+    # can be two rounds ahead, so a slot that is used again, many rounds later, has been read by all.
     while i <= rounds:
         if i > 0 and not all_reached(node, state, word(state, layout.STEP), spins):
             put(state, layout.POSITION, i)
@@ -88,6 +90,7 @@ def chunks(node: int, state: int, call: int, spins: int) -> int:
         longest = max(longest, length_of(node, call, rank, item))
     rounds = (longest + piece - 1) // piece
     i, turn = word(state, layout.POSITION), word(state, layout.TURN)
+    # Three pieces are under way in a round: i goes in, i - 1 is combined, i - 2 comes out. The last two rounds drain.
     while i <= rounds + 1:
         if i > 0 and not all_reached(node, state, word(state, layout.STEP), spins):
             put(state, layout.POSITION, i)

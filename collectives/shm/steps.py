@@ -32,7 +32,7 @@ def region(node: int, rank: int) -> int:
 
 @part
 def publish(node: int, state: int) -> None:
-    """Takes one step: what was written before is seen by whoever sees the step."""
+    """Takes one step: a rank that sees the step sees all that was written before."""
     step = word(state, layout.STEP) + 1
     put(state, layout.STEP, step)
     atomic.store(region(node, word(node, layout.RANK)) + layout.STEP_AT, step)
@@ -52,7 +52,7 @@ def reached(node: int, rank: int, step: int, spins: int) -> bool:
 
 @part
 def all_reached(node: int, state: int, step: int, spins: int) -> bool:
-    """Whether all ranks have taken a step. Where not, the next call goes on with the one that is behind."""
+    """Whether all ranks have taken a step. Where not, the next turn begins with the rank that is behind."""
     for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
         if not reached(node, rank, step, spins):
             put(state, layout.PEER, rank)

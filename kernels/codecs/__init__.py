@@ -1,4 +1,4 @@
-"""Codecs that make updates small, and keep what they leave out for later: `docs/compression.md`.
+"""Codecs that compress updates, and keep what they leave out for later: `docs/compression.md`.
 
     codec = codecs.create("threshold", n, "float32", density=1e-3)
     payload = numpy.empty(codec.max_nbytes(), numpy.uint8)
@@ -11,13 +11,11 @@ Importing this loads no numba; `create` does. Begin with `codec.py`, then `thres
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.errors import UsageError
 
 if TYPE_CHECKING:
     from psgd.kernels.codecs.codec import Codec
-
-_CLASSES = {"threshold": "Threshold", "onebit": "OneBit", "topk": "TopK"}
-NAMES = tuple(_CLASSES)
 
 
 def create(
@@ -26,7 +24,7 @@ def create(
     """Makes a codec for vectors of n elements, with all its buffers.
 
     Args:
-        name: one of `NAMES`.
+        name: one of `CODECS`.
         n: elements, 1 to 2^31 - 1.
         dtype: float32 or float64.
         density: the share of elements that a payload should have; `onebit` always has all.
@@ -36,9 +34,10 @@ def create(
     Raises:
         UsageError: an unknown name or option, or a value that cannot be.
     """
-    if name not in _CLASSES:
-        raise UsageError(f"unknown codec {name!r}: choose one of {', '.join(NAMES)}")
-    made = getattr(importlib.import_module(f"psgd.kernels.codecs.{name}"), _CLASSES[name])
+    if name not in CODECS:
+        raise UsageError(f"unknown codec {name!r}: choose one of {', '.join(CODECS)}")
+    entry = CODECS[name]
+    made = getattr(importlib.import_module(entry.module), entry.cls)
     known = made.__init__.__kwdefaults__ or {}
     for option in options:
         if option not in known:

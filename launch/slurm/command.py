@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from psgd.config import TrainConfig
+from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
 from psgd.launch.slurm.devices import settle
@@ -106,15 +107,16 @@ def submit(kind: str, train: Sequence[str], wait: bool, dry_run: bool, **given: 
 
 
 def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
-    """Renders what was given; a wrong option of train is told now, not when the job starts."""
+    """Renders what was given; a wrong option of train is reported now, not when the job starts."""
     from psgd.launch.train import train as command
 
     def build(words: Sequence[str]) -> TrainConfig:
         flags = command.make_context("psgd train", list(words)).params
-        return options.build({name: value for name, value in flags.items() if name in options.KINDS}, flags["config"])
+        known = config_options()
+        return options.build({name: value for name, value in flags.items() if name in known}, flags["config"])
 
     if given["mpi"] is not None and given["launcher"] == "mpirun":
-        raise UsageError("--mpi: it is srun's, leave it away with --launcher mpirun")
+        raise UsageError("--mpi: it is srun's, omit it with --launcher mpirun")
     words = training(kind, train or None) + (["--checkpoint-dir", "checkpoints"] if kind == "long_job" else [])
     config = build(words)
     if "--config" in names(words):  # what render cannot know, as it reads no file

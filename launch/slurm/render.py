@@ -4,13 +4,13 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-from psgd.config import SERVERLESS
 from psgd.kernels.errors import UsageError
 from psgd.launch.slurm import options_by_template, shell
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.resources import resources
 from psgd.launch.slurm.templates import KINDS, Template
 from psgd.launch.slurm.training import names, number, training, trials, value
+from psgd.strategies.catalog import STRATEGIES
 
 _RULE = "-" * 104
 _OTHERS = {"--log"}  # what the script gives itself
@@ -80,16 +80,17 @@ def render(
     tried = trials(kind, train, trial)
     named = names(words).union(*(names(text.split()) for text in tried))
     if twice := named.intersection(_LONG_JOB if kind == "long_job" else _OTHERS):
-        raise UsageError(f"{min(twice)}: the script gives it, leave it away")
+        raise UsageError(f"{min(twice)}: the script gives it, omit it")
     gpus = settle(chosen, words, gpus_per_node)
     options_by_template.check_trials(tried, gpus)
+    strategy = value(words, "--strategy") or "sync"
     size = resources(
         chosen,
         servers=number(words, "--servers", servers),
         workers=number(words, "--workers", workers),
         nodes=nodes,
         gpus_per_node=gpus,
-        serverless=value(words, "--strategy") in SERVERLESS,
+        serverless=strategy in STRATEGIES and not STRATEGIES[strategy].servers,
     )
     if size.servers > 1 and "--servers" not in names(words):
         words += ["--servers", str(size.servers)]

@@ -48,7 +48,7 @@ def resources(
         if value is not None and value < low:
             raise UsageError(f"{flag} {value}: expected at least {low}")
     if serverless and servers:
-        raise UsageError(f"--servers {servers}: the strategy has none, leave it away")
+        raise UsageError(f"--servers {servers}: the strategy has none, omit it")
     per_node = gpus_per_node or kind.per_node
     if workers is None:
         workers = nodes * per_node if nodes and per_node else kind.workers

@@ -10,14 +10,13 @@ from typing import Any, overload
 
 from mpi4py import MPI
 
-from psgd.checkpoint import folder
+from psgd.checkpoint import folder, options
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
 from psgd.nn.layout import Layout
 from psgd.runtime.agreement import agree, broadcast
 from psgd.runtime.jsonable import JSON
-from psgd.runtime.validation import real_number, whole_number
 
 PATIENCE_S = 2.0
 """For what rank 0 has written to be seen on the other hosts."""
@@ -53,11 +52,9 @@ class Plan:
 
     def check(self) -> None:
         """Raises UsageError where an option cannot be."""
-        if whole_number("checkpoint_every", self.every) < 0:
-            raise UsageError(f"checkpoint_every: expected 0 or more steps, got {self.every}")
-        real_number("checkpoint_minutes", self.minutes)
-        if whole_number("checkpoint_keep", self.keep) < 1:
-            raise UsageError(f"checkpoint_keep: expected 1 or more, got {self.keep}")
+        options.EVERY.check("checkpoint_every", self.every)
+        options.MINUTES.check("checkpoint_minutes", self.minutes)
+        options.KEEP.check("checkpoint_keep", self.keep)
 
     def must_agree(self, ours: Mapping[str, JSON], theirs: Mapping[str, JSON]) -> None:
         """Sets `run`: what psgd compares, and what the program does. Raises UsageError where these share a name."""

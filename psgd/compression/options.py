@@ -12,27 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.collectives.mpi.env import switch
+from psgd.compression import catalog
 from psgd.kernels import accumulate, codecs, momentum_direction
 from psgd.kernels.codecs import sparse
+from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.codecs.codec import Codec
 from psgd.kernels.errors import UsageError
 from psgd.optim.optimizer import clipped
 from psgd.optim.rules import Rule
-from psgd.runtime.validation import real_number, whole_number
 
 Vector = NDArray[np.floating]
-NAMES = ("none", *codecs.NAMES)
-DENSITY = 1e-3
 
 
 class Compression(NamedTuple):
-    """How updates are made small.
+    """How updates are compressed.
 
     Attributes:
         name: of the codec.
         density: the share of elements that are sent at a step.
         warmup: samples of all workers before which updates are sent whole.
-        sync_every: steps from one to the next at which everything left over is sent, whole; 0 is never.
+        sync_every: steps from one to the next at which the whole residual is sent; 0 is never.
         factor, weight_decay: of the rule that stands before the codec.
     """
 
@@ -43,6 +42,11 @@ class Compression(NamedTuple):
     factor: float
     weight_decay: float
 
+    @property
+    def codec_has_momentum(self) -> bool:
+        """Whether the codec applies momentum itself."""
+        return self.name in CODECS and CODECS[self.name].has_momentum
+
     def codec(self, n: int, dtype: Any, workers: int | None = None) -> Codec:
         """A codec for n elements, its invariant checked at each call with PSGD_CHECK=1.
 
@@ -52,7 +56,7 @@ class Compression(NamedTuple):
             workers: how many workers' updates it is to carry, where it is for a server's answers; None for a worker's.
         """
         density = min(1.0, (workers or 1) * self.density)
-        options = {"momentum": self.factor if workers is None else 0.0} if self.name == "topk" else {}
+        options = {"momentum": self.factor if workers is None else 0.0} if self.codec_has_momentum else {}
         return codecs.create(self.name, n, dtype, density=density, check=bool(switch("PSGD_CHECK")), **options)
 
 
@@ -60,19 +64,15 @@ def create(compress: str | None, density: float, warmup: float, sync_every: int,
     """Checks the options.
 
     Returns:
-        None where nothing is to be made small.
+        None where nothing is to be compressed.
 
     Raises:
         UsageError: an option that cannot be, or a rule that cannot stand before a codec.
     """
-    if compress is not None and (not isinstance(compress, str) or compress not in NAMES):
-        raise UsageError(f"compress: expected one of {', '.join(NAMES)}, got {compress!r}")
-    share = real_number("density", density, above=0.0)
-    if share > 1.0:
-        raise UsageError(f"density: expected a share of the elements above 0 and at most 1, got {density}")
-    first, every = real_number("compress_warmup", warmup), whole_number("compress_sync", sync_every)
-    if every < 0:
-        raise UsageError(f"compress_sync: expected 0 (never) or more steps, got {sync_every}")
+    if compress is not None:
+        catalog.compress("").check("compress", compress)
+    share = catalog.DENSITY.check("density", density)
+    first, every = catalog.WARMUP.check("compress_warmup", warmup), catalog.SYNC.check("compress_sync", sync_every)
     if compress in (None, "none"):
         return None
     if rule.factor is None:
@@ -98,7 +98,7 @@ class BeforeEncoding:
     """
 
     def __init__(self, compression: Compression, size: int, dtype: Any, clip_norm: float, workers: int) -> None:
-        self._factor = 0.0 if compression.name == "topk" else compression.factor
+        self._factor = 0.0 if compression.codec_has_momentum else compression.factor
         self._decay = compression.weight_decay
         self._clip = clip_norm / math.sqrt(workers)
         self.velocity: Vector = np.zeros(size if self._factor else 0, dtype)

@@ -4,6 +4,7 @@ State is passed in and out as a tuple of arrays of the shape of the parameters, 
 the vector: a server's shard, or one segment of it.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels import update as kernels
-from psgd.kernels.errors import UsageError
-from psgd.runtime.validation import real_number
+from psgd.optim import catalog
 
 Vector = NDArray[np.floating]
 State = tuple[Vector, ...]
@@ -74,21 +74,15 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight
     return Rule("adam", lambda params: (np.zeros_like(params), np.zeros_like(params)), update)
 
 
-NAMES = ("sgd", "momentum", "nesterov", "adam")
-
-
 def create(name: str, momentum_factor: float = 0.9, weight_decay: float = 0.0) -> Rule:
     """The rule of that name.
 
     Raises:
         UsageError: no such rule, or a factor or weight decay that cannot be.
     """
-    decay = real_number("weight_decay", weight_decay)
-    if name == "sgd":
-        return sgd(decay)
-    if name in ("momentum", "nesterov"):
-        factor = real_number("momentum", momentum_factor, below=1.0)
-        return momentum(factor, decay, name == "nesterov")
-    if name == "adam":
-        return adam(weight_decay=decay)
-    raise UsageError(f"optimizer: expected one of {', '.join(NAMES)}, got {name!r}")
+    entry = catalog.RULES[catalog.OPTIMIZER.check("optimizer", name)]
+    values = {"weight_decay": catalog.WEIGHT_DECAY.check("weight_decay", weight_decay)}
+    if entry.momentum:
+        values["factor"] = catalog.MOMENTUM.check("momentum", momentum_factor)
+    rule: Rule = getattr(importlib.import_module(entry.module), entry.function)(**values)
+    return rule

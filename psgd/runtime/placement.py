@@ -1,4 +1,4 @@
-"""Which ranks serve: decided on rank 0 from who is on which node, and told to all.
+"""Which ranks serve: decided on rank 0 from who is on which node, and broadcast to all.
 
 Server 0 is always rank 0. `dedicated`: the first ranks. `spread`: one a node, in turn, so that no node's link carries
 all pushes. `colocated`: evenly among the workers of all nodes, so that each node has servers in proportion to its
@@ -11,9 +11,8 @@ from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import broadcast, gather
+from psgd.runtime.choices import PLACEMENT
 from psgd.runtime.launcher_env import node_name, refuse_alone
-
-NAMES = ("auto", "dedicated", "spread", "colocated")
 
 
 def choose(nodes: Sequence[str], servers: int, placement: str = "auto") -> list[int]:
@@ -22,7 +21,7 @@ def choose(nodes: Sequence[str], servers: int, placement: str = "auto") -> list[
     Args:
         nodes: the node of each rank.
         servers: how many serve, fewer than there are ranks.
-        placement: one of `NAMES`.
+        placement: a name of `choices.PLACEMENT`.
     """
     groups: dict[str, list[int]] = {}
     for rank, node in enumerate(nodes):
@@ -50,7 +49,7 @@ def agree(comm: MPI.Intracomm, servers: int, placement: str | Sequence[int] = "a
     Args:
         comm: all ranks of the run.
         servers: how many serve.
-        placement: one of `NAMES`, or the ranks themselves.
+        placement: a name of `choices.PLACEMENT`, or the ranks themselves.
 
     Raises:
         AloneError: this rank has been started as one of several, and is alone.
@@ -70,8 +69,10 @@ def checked(placement: object, servers: int, size: int) -> str | list[int]:
         UsageError: it says what was expected.
     """
     if isinstance(placement, str):
-        if placement not in NAMES:
-            raise UsageError(f"placement: expected one of {', '.join(NAMES)}, or the servers' ranks, got {placement!r}")
+        if placement not in PLACEMENT.names:
+            raise UsageError(
+                f"placement: expected one of {', '.join(PLACEMENT.names)}, or the servers' ranks, got {placement!r}"
+            )
         return placement
     try:
         ranks = [int(rank) for rank in placement]  # type: ignore[attr-defined]

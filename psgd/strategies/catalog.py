@@ -1,48 +1,171 @@
-"""The strategies by name: where each one is, and what `connect` and the command have to know of it beforehand.
+"""The strategies by name: where each one is, what it needs and which options it has. Imports none of them.
 
-A strategy is one file with a function `create(workers, **options)`, which checks its options. With servers it returns
-a `psgd.server.policy.Policy`; without, a function from `psgd.worker.context.RunContext` to a
+A strategy is one file with a function `create(workers, **options)`, which gets all options of its entry, checked. With
+servers it returns a `psgd.server.policy.Policy`; without, a function from `psgd.worker.context.RunContext` to a
 `psgd.worker.interface.Worker`.
 """
 
 import difflib
 import importlib
-import inspect
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psgd.kernels.errors import UsageError
+from psgd.runtime.option import Option, above_zero, below_one, from_zero, one_of, switch, whole
 
-_SERVED = {"sync": "sync", "async": "async_", "softsync": "softsync", "ssp": "ssp"}
-_PEERS = {
-    "allreduce": "allreduce",
-    "averaging": "averaging",
-    "easgd": "easgd.easgd",
-    "hogwild": "hogwild",
-    "decentralized": "decentralized.decentralized",
+
+@dataclass(frozen=True)
+class Strategy:
+    """What is known of a strategy before its module is imported.
+
+    Attributes:
+        module: has `create`.
+        options: its own, by name.
+        servers: some ranks hold the parameters; else all ranks are workers.
+        compressible: it sends gradients or updates, which a codec can compress.
+        codec: of its updates where the user chooses none; None sends them whole.
+        averages: an option and its value with which it sends whole parameters instead.
+        on_device: it works on parameters on a GPU; else they are copied to the host and back at each step.
+    """
+
+    module: str
+    options: Mapping[str, Option] = field(default_factory=dict)
+    servers: bool = False
+    compressible: bool = False
+    codec: str | None = None
+    averages: tuple[str, object] | None = None
+    on_device: bool = False
+
+    def sends_updates(self, options: Mapping[str, Any]) -> bool:
+        """Whether what it sends with these options can be compressed."""
+        return self.compressible and (self.averages is None or self.averages not in options.items())
+
+    def default_codec(self, options: Mapping[str, Any]) -> str | None:
+        """The codec with these options where the user chooses none."""
+        return self.codec if self.sends_updates(options) else None
+
+
+_PEERS = re.compile(r"all|ring|pairs|random:([2-9]|[1-9]\d{1,4})")
+_PERIOD = whole(1, 8, "steps between two exchanges.")
+
+ACCUMULATE = whole(1, 1, "steps whose gradients make one update.")
+"""The option `accumulate`, which every strategy has. Workers and not strategies do it (`psgd.worker.accumulation`)."""
+
+_STRATEGIES: dict[str, Strategy] = {
+    "sync": Strategy("psgd.strategies.sync", servers=True, compressible=True),
+    "async": Strategy("psgd.strategies.async_", servers=True, compressible=True),
+    "softsync": Strategy(
+        "psgd.strategies.softsync",
+        {"softsync": whole(1, 1, "contributions of a step.")},
+        servers=True,
+        compressible=True,
+    ),
+    "ssp": Strategy(
+        "psgd.strategies.ssp",
+        {"staleness": whole(0, 3, "steps that a worker may be ahead.")},
+        servers=True,
+        compressible=True,
+    ),
+    "allreduce": Strategy(
+        "psgd.strategies.allreduce",
+        compressible=True,
+        on_device=True,
+    ),
+    "averaging": Strategy(
+        "psgd.strategies.averaging",
+        {
+            "period": _PERIOD,
+            "average_momentum": switch(True, "average momentum too.", shown="on"),
+            "local_from": from_zero(0.0, "epochs with a period of 1 first."),
+            "outer_lr": above_zero(1.0, "rate of the outer step."),
+            "outer_momentum": below_one(0.0, "outer Nesterov."),
+        },
+        on_device=True,
+    ),
+    "easgd": Strategy(
+        "psgd.strategies.easgd.easgd",
+        {
+            "period": _PERIOD,
+            "easgd_order": one_of(("sync", "round-robin", "async", "hogwild"), "sync", "who pulls when."),
+            "rho": above_zero(None, "elastic force.", shown="0.9 / (lr * workers)"),
+        },
+        on_device=True,
+    ),
+    "hogwild": Strategy(
+        "psgd.strategies.hogwild.hogwild",
+        {
+            "period": _PERIOD.but(default=64),
+            "count_lost": switch(False, "count lost updates, a test mode.", hidden=True),
+        },
+    ),
+    "decentralized": Strategy(
+        "psgd.strategies.decentralized.decentralized",
+        {
+            "peers": Option(
+                str,
+                "all",
+                "who sends to whom: all, ring, random:D, pairs.",
+                _PEERS.fullmatch,
+                "all, ring, random:D with D of 2 or more, or pairs",
+            ),
+            "window": whole(1, 64, "updates that a worker may be ahead of others."),
+        },
+        compressible=True,
+        codec="threshold",
+        averages=("peers", "pairs"),
+    ),
 }
-NAMES = (*_SERVED, *_PEERS)
+
+STRATEGIES: dict[str, Strategy] = {
+    name: replace(each, options={**each.options, "accumulate": ACCUMULATE}) for name, each in _STRATEGIES.items()
+}
 
 
-COMPRESSIBLE = (*_SERVED, "allreduce", "decentralized")
-"""Strategies that send gradients or updates, which can be made small (`psgd.compression.options`)."""
-
-ON_DEVICE = ("allreduce", "averaging", "easgd")
-"""Strategies that work on parameters on a GPU; for the others they are copied to the host and back at each step."""
-
-
-def serverless(name: str) -> bool:
-    """Whether a strategy has no servers: its ranks are all workers."""
-    return isinstance(name, str) and name in _PEERS
-
-
-def options(name: str) -> list[str]:
-    """The names of a strategy's own options.
+def find(name: object) -> Strategy:
+    """The strategy of that name.
 
     Raises:
-        UsageError: no such strategy.
+        UsageError: there is none.
     """
-    return list(inspect.signature(_factory(name)).parameters)[1:]
+    if not isinstance(name, str) or name not in STRATEGIES:
+        raise UsageError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
+    return STRATEGIES[name]
+
+
+def default_servers(name: object, size: int) -> int:
+    """How many of `size` ranks hold the parameters where the user does not say; 1 for a name that is unknown."""
+    known = STRATEGIES.get(name) if isinstance(name, str) else None
+    return 1 if size > 1 and (known is None or known.servers) else 0
+
+
+def compressible() -> list[str]:
+    """The strategies that send gradients or updates."""
+    return [name for name, strategy in STRATEGIES.items() if strategy.compressible]
+
+
+def with_option(option: str) -> dict[str, Option]:
+    """The strategies that have an option of their own by that name, and what it is there."""
+    return {name: each.options[option] for name, each in STRATEGIES.items() if option in each.options}
+
+
+def own_options() -> dict[str, Option]:
+    """The options that only some strategies have, each once, without hidden ones; None is the strategy's default."""
+    shown = (name for each in STRATEGIES.values() for name, option in each.options.items() if not option.hidden)
+    return {name: _described(with_option(name)) for name in dict.fromkeys(shown)}
+
+
+def _described(by_strategy: Mapping[str, Option]) -> Option:
+    """An option of several strategies as one: its help says which, and the default of each."""
+    first, usual = next(iter(by_strategy.values())), next(map(_default, by_strategy.values()))
+    others = [f"; {name} {_default(each)}" for name, each in by_strategy.items() if _default(each) != usual]
+    text = f"{', '.join(by_strategy)}: {first.help}" if len(by_strategy) < len(STRATEGIES) else f"All: {first.help}"
+    return replace(first, default=None, help=text, shown=usual + "".join(others))
+
+
+def _default(option: Option) -> str:
+    return f"{option.default:g}" if isinstance(option.default, float) else option.default_text()
 
 
 def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any) -> Any:
@@ -61,17 +184,15 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
     Raises:
         UsageError: no such strategy, or an option that it does not take or that is out of range.
     """
-    factory, known = _factory(name), options(name)
+    strategy = find(name)
+    known = list(strategy.options)
     if unknown := sorted(set(chosen) - set(known)):
         near = difflib.get_close_matches(unknown[0], [*known, *others], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"strategy {name}: expected {known or 'no options of its own'}, got {unknown}{hint}")
-    return factory(workers, **chosen)
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    if not isinstance(name, str) or name not in NAMES:
-        raise UsageError(f"strategy: expected one of {', '.join(NAMES)}, got {name!r}")
-    module = f"psgd.strategies.{_SERVED.get(name) or _PEERS[name]}"
-    factory: Callable[..., Any] = importlib.import_module(module).create
-    return factory
+    values = {key: option.default for key, option in strategy.options.items()}
+    for key, value in chosen.items():
+        if value is not None or values[key] is not None:
+            values[key] = strategy.options[key].check(key, value)
+    del values["accumulate"]
+    return importlib.import_module(strategy.module).create(workers, **values)

@@ -5,7 +5,6 @@ be in a group twice, so S = N is not sync. What is left of a group when all work
 """
 
 from psgd.kernels.errors import UsageError
-from psgd.runtime.validation import whole_number
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
 
@@ -15,8 +14,8 @@ class Softsync:
 
     fixed_order = False
 
-    def __init__(self, workers: int, softsync: int = 1) -> None:
-        if not 1 <= whole_number("softsync", softsync) <= workers:
+    def __init__(self, workers: int, softsync: int) -> None:
+        if not 1 <= softsync <= workers:
             raise UsageError(f"softsync: expected 1 to {workers}, the number of workers, got {softsync}")
         self._size = softsync
         self._live = workers

@@ -8,7 +8,6 @@ it is sync.
 
 import math
 
-from psgd.runtime.validation import whole_number
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.policy import Policy
 from psgd.server.wire import Header
@@ -51,12 +50,8 @@ class BoundedStaleness:
         return tuple(free)
 
 
-def create(workers: int, staleness: int = 3) -> Policy:
-    """Makes ssp with a bound of `staleness` steps, 0 or more.
-
-    Raises:
-        UsageError: another bound.
-    """
-    if whole_number("staleness", staleness) == 0:
+def create(workers: int, staleness: int) -> Policy:
+    """Makes ssp with a bound of `staleness` steps."""
+    if staleness == 0:
         return Synchronous(workers)
     return BoundedStaleness(workers, staleness)

@@ -1,27 +1,32 @@
-from dataclasses import asdict
+import importlib
+import inspect
 from pathlib import Path
 
 import pytest
 
-from psgd import strategies
-from psgd.config import COMPRESSIBLE, NAMES, SERVERLESS, STRATEGY_OPTIONS, TrainConfig
+from psgd.config import TrainConfig
+from psgd.config import options as config_options
 from psgd.kernels.errors import DataError, UsageError
 from psgd.launch import options
-from psgd.optim import rules, schedules
+from psgd.optim import schedules
+from psgd.optim.catalog import RULES
+from psgd.strategies.catalog import STRATEGIES
+
+KINDS = config_options()
 
 
 def test_each_field_is_an_option_with_a_good_default():
-    assert set(options.KINDS) == set(NAMES)
-    for name, value in asdict(TrainConfig()).items():
+    assert set(KINDS) == set(TrainConfig().flat())
+    for name, value in TrainConfig().flat().items():
         if value is not None:
-            assert options.KINDS[name].good(value), name
-            assert type(value) is options.KINDS[name].type, name
+            assert KINDS[name].allowed(value), name
+            assert type(value) is KINDS[name].type, name
 
 
 def test_names_are_those_of_the_library():
-    assert options.KINDS["strategy"].names == tuple(strategies.NAMES)
-    assert options.KINDS["optimizer"].names == tuple(rules.NAMES)
-    assert options.KINDS["schedule"].names == tuple(schedules.NAMES)
+    assert tuple(KINDS["strategy"].names) == tuple(STRATEGIES)
+    assert tuple(KINDS["optimizer"].names) == tuple(RULES)
+    assert KINDS["schedule"].names == schedules.NAMES
 
 
 def test_defaults():
@@ -105,7 +110,7 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 
 def test_every_option_that_can_be_wrong_is_tested():
-    assert set(WRONG_VALUES) == set(NAMES) - {"scale_lr", "average_momentum", "inject", "resume"}
+    assert set(WRONG_VALUES) == set(KINDS) - {"scale_lr", "average_momentum", "inject", "resume"}
 
 
 @pytest.mark.parametrize(
@@ -195,14 +200,27 @@ def test_an_order_to_follow_must_be_there(tmp_path):
 
 
 def test_each_strategy_has_the_options_that_it_says():
-    from psgd import strategies
-
-    assert set(options.KINDS["strategy"].names) == set(strategies.NAMES)
-    assert set(SERVERLESS) == {name for name in strategies.NAMES if strategies.serverless(name)}
-    assert set(COMPRESSIBLE) == set(strategies.COMPRESSIBLE)
-    for name in strategies.NAMES:
+    assert {name for name, each in STRATEGIES.items() if not each.servers} == {
+        *("allreduce", "averaging", "easgd", "hogwild", "decentralized")
+    }
+    assert {name for name, each in STRATEGIES.items() if each.compressible} == {
+        *("sync", "async", "softsync", "ssp", "allreduce", "decentralized")
+    }
+    for name, strategy in STRATEGIES.items():
+        create = importlib.import_module(strategy.module).create
+        assert [*inspect.signature(create).parameters][1:] == [*strategy.options], name
         hidden = {"hogwild": {"count_lost"}}.get(name, set())
-        assert set(strategies.options(name)) - hidden == set(STRATEGY_OPTIONS.get(name, ())), name
+        assert {key for key, each in strategy.options.items() if each.hidden} == hidden, name
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"), [(s, n) for s, each in STRATEGIES.items() for n, o in each.options.items() if not o.hidden]
+)
+def test_a_strategy_takes_its_own_options(strategy, name):
+    option = STRATEGIES[strategy].options[name]
+    value = 0.5 if option.default is None else option.default
+    given = value if isinstance(value, bool) else str(value)
+    assert options.build({"strategy": strategy, name: given}).own == {name: value}
 
 
 @pytest.mark.parametrize(
@@ -220,11 +238,17 @@ def test_each_strategy_has_the_options_that_it_says():
         ({"strategy": "allreduce", "record": "x"}, "strategy allreduce has no servers to do that"),
         ({"strategy": "easgd", "staleness_lr": "inverse"}, "strategy easgd has no servers to do that"),
         ({"replay": "x", "target_accuracy": "0.9"}, "--target-accuracy: when it is reached depends on time"),
-        ({"strategy": "easgd", "compress": "topk"}, "--compress topk: strategy easgd sends parameters, expected sync"),
+        (
+            {"strategy": "easgd", "compress": "topk"},
+            "--compress topk: strategy easgd averages parameters, expected one of sync",
+        ),
         ({"compress": "topk", "optimizer": "adam"}, "--compress topk: expected --optimizer sgd or momentum, got adam"),
         ({"strategy": "decentralized", "optimizer": "adam"}, "expected --optimizer sgd or momentum, got adam"),
         ({"compress_warmup": "1"}, "--compress-warmup: expected --compress threshold, onebit or topk with it"),
-        ({"strategy": "decentralized", "peers": "pairs", "compress": "onebit"}, "--peers pairs sends parameters"),
+        (
+            {"strategy": "decentralized", "peers": "pairs", "compress": "onebit"},
+            "--peers pairs averages whole parameters",
+        ),
         ({"strategy": "asinc"}, "did you mean async"),
     ],
 )

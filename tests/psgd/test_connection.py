@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.simulation import Rule, curved, synchronous
 
 import psgd
 from psgd.collectives.mpi.split import split
@@ -15,26 +16,12 @@ from psgd.optim import rules
 SIZES = [1, 7, 64, 1023, 8193, 100_003]  # below and above what travels inline; fewer elements than servers
 
 
-def curved(params, worker, clock, n):
-    """A gradient that depends on the parameters, the worker and the clock: a wrong order or copy shows."""
-    ramp = np.arange(1, n + 1, dtype=params.dtype) / n
-    return (params * ramp + np.sin(ramp * (worker + 1) + clock)).astype(params.dtype)
-
-
-def sync_by_hand(start, workers, steps, samples, lr, rule):
-    """Sequential simulation with the server's own arithmetic: sums in worker order, in the vector's dtype."""
-    w = start.copy()
-    state = rule.init(w)
-    for clock in range(steps):
-        grads = [curved(w, i, clock, w.size) for i in range(workers)]
-        if workers == 1:
-            rule.update(w, grads[0], state, lr, 1.0, clock + 1)
-            continue
-        total = grads[0] * w.dtype.type(samples[0])
-        for b, g in zip(samples[1:workers], grads[1:], strict=True):
-            total += w.dtype.type(b) * g
-        rule.update(w, total, state, lr, 1.0 / sum(samples[:workers]), clock + 1)
-    return w
+def sequential(start, workers, steps, samples):
+    """What servers come to, with the rule that these tests take."""
+    rule = Rule("momentum", start, decay=0.01)
+    return synchronous(
+        start, workers, rule, lambda _: 0.1, lambda _: steps, lambda worker, _: samples[worker], served=True
+    )[0]
 
 
 @pytest.mark.ranks(2, 3, 5)
@@ -50,10 +37,10 @@ def test_sync_equals_a_sequential_simulation_bit_for_bit(comm, servers, n):
     with psgd.connect(comm, params, strategy="sync", servers=servers, lr=0.1, rule=rule, segment_bytes=65536) as ps:
         np.testing.assert_array_equal(ps.params, start)
         for clock in range(steps):
-            ps.grads[:] = curved(ps.params, ps.worker, clock, n)
+            ps.grads[:] = curved(ps.params, ps.worker, clock)
             ps.step(samples[ps.worker])
             assert ps.version == clock + 1
-    expected = sync_by_hand(start, comm.size - servers, steps, samples, 0.1, rule)
+    expected = sequential(start, comm.size - servers, steps, samples)
     mine = split(n, servers, 16)[comm.rank] if comm.rank < servers else range(n)
     np.testing.assert_array_equal(params[mine.start : mine.stop], expected[mine.start : mine.stop])
 
@@ -67,9 +54,9 @@ def test_a_single_rank_is_sequential_sgd(comm, strategy):
     with psgd.connect(comm, params, strategy=strategy, lr=0.1, rule=rule) as ps:
         assert (ps.worker, ps.workers, ps.servers) == (0, 1, 0)
         for clock in range(4):
-            ps.grads[:] = curved(ps.params, 0, clock, 50)
+            ps.grads[:] = curved(ps.params, 0, clock)
             ps.step(3)
-    np.testing.assert_array_equal(params, sync_by_hand(start, 1, 4, [3], 0.1, rule))
+    np.testing.assert_array_equal(params, sequential(start, 1, 4, [3]))
 
 
 @pytest.mark.ranks(3, 5)
@@ -223,15 +210,15 @@ def test_wrong_arrays_on_one_rank_are_named_on_all(comm, what):
         ({"servers": 0}, "servers: expected 1 to 1 of 2 ranks"),
         ({"strategy": "psync"}, "strategy: expected one of"),
         ({"rule": "lamb"}, "optimizer: expected one of"),
-        ({"reduction": "max"}, "reduction: expected 'mean' or 'sum'"),
+        ({"reduction": "max"}, "reduction: expected one of mean, sum, got 'max'"),
         ({"staleness": 3}, "strategy sync: expected"),
-        ({"lr": -1.0}, "lr: expected a number more than 0, got -1.0"),
-        ({"lr": True}, "lr: expected a number more than 0"),
-        ({"lr": float("nan")}, "lr: expected a number more than 0"),
-        ({"clip_norm": -1.0}, "clip_norm: expected a number 0 or more"),
-        ({"clip_norm": float("nan")}, "clip_norm: expected a number 0 or more"),
-        ({"weight_decay": "x"}, "weight_decay: expected a number 0 or more"),
-        ({"rule": "momentum", "momentum": float("nan")}, "momentum: expected a number 0 or more and less than 1"),
+        ({"lr": -1.0}, "lr: expected a finite number above 0, got -1.0"),
+        ({"lr": True}, "lr: expected a finite number above 0"),
+        ({"lr": float("nan")}, "lr: expected a finite number above 0"),
+        ({"clip_norm": -1.0}, "clip_norm: expected a finite number, at least 0"),
+        ({"clip_norm": float("nan")}, "clip_norm: expected a finite number, at least 0"),
+        ({"weight_decay": "x"}, "weight_decay: expected a finite number, at least 0"),
+        ({"rule": "momentum", "momentum": float("nan")}, r"momentum: expected a number in \[0, 1\)"),
         ({"servers": 1.5}, "servers: expected a whole number, got 1.5"),
         ({"strategy": ["sync"]}, "strategy: expected one of sync, async, softsync"),
         ({"segment_bytes": -5}, "segment_bytes: expected"),

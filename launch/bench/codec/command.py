@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from psgd.kernels.codecs import NAMES
+from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
@@ -17,7 +17,7 @@ WIDTHS = (8, 9, 7, 8, 6, 7, 8, 8, 8, 8, 6)
 
 
 @click.command()
-@click.option("--codecs", default=",".join(NAMES), show_default=True, help="Which, comma-separated.")
+@click.option("--codecs", default=",".join(CODECS), show_default=True, help="Which, comma-separated.")
 @click.option("--densities", default="1e-1,1e-2,1e-3,1e-4,1e-5", show_default=True, help="Shares of elements to send.")
 @click.option("--sizes", default="4MiB,64MiB", show_default=True, help="Bytes of the float32 vector, comma-separated.")
 @click.option("--data", default=",".join(DATA), show_default=True, help="Random updates, gradients of a training.")
@@ -31,7 +31,7 @@ def codec(*, codecs: str, densities: str, sizes: str, data: str, repeats: int, a
     """
     if not ranks.speaks():
         return
-    names, kinds = _some("--codecs", codecs, NAMES), _some("--data", data, DATA)
+    names, kinds = _some("--codecs", codecs, tuple(CODECS)), _some("--data", data, DATA)
     rows = _rows(names, kinds, _densities(densities), parse_sizes(sizes), repeats)
     if not as_json:
         click.echo(_line(COLUMNS))
@@ -54,7 +54,7 @@ def _rows(
                 if kind == "random":
                     updates = codec_data.random(nbytes // 4, density, i)
                 for name in names:
-                    if name != "onebit" or i == 0:  # it has one density
+                    if CODECS[name].has_density or i == 0:
                         fixed = {"tau": codec_data.TAU, "adapt": False}
                         options = fixed if (kind, name) == ("random", "threshold") else {}
                         yield {"data": kind, **measure(name, density, updates, repeats, options)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from psgd.kernels import codecs
-from psgd.kernels.codecs.codec import Codec
+from psgd.kernels.codecs.catalog import CODECS
 from psgd.launch.bench.codec.data import Updates
 
 SETTLING = 50
@@ -55,7 +55,7 @@ def measure(
     row.update(target_density=density, density=sent / repeats / n, nbytes=round(nbytes / repeats), repeats=repeats)
     row.update({f"{key}_seconds": float(np.median(values)) for key, values in seconds.items()})
     row["gbs"] = 4 * n / float(row["encode_seconds"]) / 1e9
-    row["bits_per_entry"] = 8 * nbytes / sent - _value_bits(codec) if sent else math.nan
+    row["bits_per_entry"] = 8 * nbytes / sent - CODECS[name].value_bits if sent else math.nan
     row["entropy_bits"] = entropy(sent / repeats / n)
     return row
 
@@ -66,11 +66,6 @@ def entropy(density: float) -> float:
         return 0.0
     rest = 1.0 - density
     return (-density * math.log2(density) - rest * math.log2(rest)) / density
-
-
-def _value_bits(codec: Codec) -> int:
-    """What an entry has beside its place and its sign."""
-    return 31 if codec.name == "topk" else 0
 
 
 def _timed(seconds: list[float], call: Callable[..., Any], *arguments: Any) -> Any:

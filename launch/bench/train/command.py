@@ -13,12 +13,13 @@ from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.peers.torch_rpc import installed
 from psgd.launch.bench.train.settings import ON, STRATEGIES
+from psgd.nn.catalog import MODELS
 from psgd.runtime import faults
 
 
 @click.command()
 @click.option("--dataset", default="fashion-mnist", show_default=True, help="As psgd train's.")
-@click.option("--model", default="mlp", show_default=True, metavar="softmax|mlp|cnn|resmlp", help="Network.")
+@click.option("--model", default="mlp", show_default=True, metavar="|".join(MODELS), help="Network.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the training set.")
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
 @click.option(

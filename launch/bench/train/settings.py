@@ -1,16 +1,10 @@
 """What `psgd bench train` compares: every strategy at its documented setting, and the PyTorch peer of each."""
 
-AGAINST = {
-    "single": "torch",
-    "sync": "ddp",
-    "async": "torch-hogwild",
-    "softsync": "ddp",
-    "ssp": "ddp",
-    "allreduce": "ddp",
-    "averaging": "ddp",
-    "easgd": "ddp",
-    "hogwild": "torch-hogwild",
-    "decentralized": "torch-hogwild",
+from psgd.strategies import catalog
+
+_WAIT_FOR_NOBODY = ("async", "hogwild", "decentralized")
+AGAINST = {"single": "torch"} | {
+    name: "torch-hogwild" if name in _WAIT_FOR_NOBODY else "ddp" for name in catalog.STRATEGIES
 }
 STRATEGIES = tuple(AGAINST)
 PEERS = ("torch", "ddp", "torch-hogwild", "torch-graph")
@@ -31,18 +25,14 @@ def setting(name: str, workers: int) -> dict[str, object]:
         workers: of the run; `single` has one whatever this is.
     """
     settings: dict[str, dict[str, object]] = {
-        "single": {},
         "sync": {"scale-lr": True},
-        "async": {},
         "softsync": {"softsync": max(min(2, workers), workers // 2)},
         "ssp": {"staleness": 3, "scale-lr": True},
         "allreduce": {"scale-lr": True},
         "averaging": {"period": 8},
         "easgd": {"period": 8},
-        "hogwild": {},
-        "decentralized": {},
     }
-    return settings[name]
+    return settings.get(name, {})
 
 
 def rate(peer: str, lr: float, workers: int) -> float:

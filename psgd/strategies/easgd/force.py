@@ -2,7 +2,6 @@
 
 from psgd.kernels.errors import UsageError
 from psgd.optim.schedules import Schedule
-from psgd.runtime.validation import real_number
 
 BETA = 0.9
 _SLACK = 1e-9  # of rounding in lr * rho
@@ -21,14 +20,11 @@ class Force:
         rho: more than 0, or None.
         order: its name, for messages.
         together: it is the synchronous one.
-
-    Raises:
-        UsageError: rho is not a number more than 0.
     """
 
     def __init__(self, workers: int, rho: float | None, order: str, together: bool) -> None:
         self._workers = workers
-        self._rho = None if rho is None else real_number("rho", rho, above=0.0)
+        self._rho = rho
         self._order, self._together = order, together
 
     def rate(self, lr: float) -> float:

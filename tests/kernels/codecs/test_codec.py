@@ -155,7 +155,7 @@ def test_a_step_allocates_no_vector(name, options):
 
 
 def test_a_codec_refuses_what_another_one_wrote():
-    made = [codecs.create(name, 500) for name in codecs.NAMES]
+    made = [codecs.create(name, 500) for name in codecs.CODECS]
     update, out = np.ones(500, np.float32), np.zeros(500, np.float32)
     for codec in made:
         payload = buffer(codec)

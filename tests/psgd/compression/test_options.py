@@ -17,10 +17,10 @@ def test_none_is_nothing():
     ("arguments", "message"),
     [
         (("zip", 1e-3, 0, 0), "compress: expected one of none, threshold, onebit, topk, got 'zip'"),
-        (("threshold", 0, 0, 0), "density: expected a number more than 0, got 0"),
-        (("threshold", 1.5, 0, 0), "density: expected a share of the elements above 0 and at most 1, got 1.5"),
-        (("threshold", 1e-3, -1, 0), "compress_warmup: expected a number 0 or more, got -1"),
-        (("threshold", 1e-3, 0, 2.5), "compress_sync: expected a whole number, got 2.5"),
+        (("threshold", 0, 0, 0), "density: expected a number above 0, at most 1, got 0"),
+        (("threshold", 1.5, 0, 0), "density: expected a number above 0, at most 1, got 1.5"),
+        (("threshold", 1e-3, -1, 0), "compress_warmup: expected a finite number, at least 0, got -1"),
+        (("threshold", 1e-3, 0, 2.5), "compress_sync: expected a whole number, at least 0, got 2.5"),
     ],
 )
 def test_wrong_options(arguments, message):

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from psgd import training
-from psgd.config import TrainConfig
+from psgd.config import configure
 from psgd.metrics import wait_log
 
 STEPS = 16  # of each of 3 workers with a batch of 32, on the 1,497 digits of an epoch
@@ -37,7 +37,7 @@ def test_there_are_at_most_so_many_and_one_line_says_so(monkeypatch):
 
 def train(comm, tmp_path, strategy, servers, **options):
     """One epoch; the result and the rows of waits on rank 0, None elsewhere."""
-    config = TrainConfig(
+    config = configure(
         epochs=1, batch_size=32, strategy=strategy, servers=servers, log=tmp_path / "log.jsonl", **options
     )
     result = training.run(config, comm)

@@ -5,9 +5,10 @@ import pytest
 from harness.device import cupy
 
 from psgd.kernels.layers.loss import softmax_cross_entropy
+from psgd.nn.catalog import MODELS
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
-from psgd.nn.models import NAMES, build
+from psgd.nn.models import build
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import Flatten
 
@@ -25,7 +26,7 @@ def made(name, dtype=np.float64, xp=np):
     return model, params, grads, xp.asarray(x, dtype), xp.asarray(y)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("on_gpu", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["host", "gpu"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
 def test_a_batch_in_parts_is_the_whole(name, on_gpu, dtype, tolerance):
@@ -47,7 +48,7 @@ def test_a_batch_in_parts_is_the_whole(name, on_gpu, dtype, tolerance):
     xp.testing.assert_array_equal(runs[0][1], runs[1][1])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_step_in_parts_allocates_nothing_of_an_arrays_size(name):
     import tracemalloc
 
@@ -68,7 +69,7 @@ def test_a_step_in_parts_allocates_nothing_of_an_arrays_size(name):
     assert peak < 8192
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_gradient_is_stage_and_loss(name):
     model, _, grads, x, y = made(name)
     loss = model.gradient(model.context(N), x, y)

@@ -12,10 +12,11 @@ import pytest
 import psgd
 from psgd.kernels.errors import DataError
 from psgd.kernels.layers.loss import softmax_cross_entropy
+from psgd.nn.catalog import MODELS
 from psgd.nn.conv2d import Conv2D
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
-from psgd.nn.models import NAMES, build
+from psgd.nn.models import build
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import Flatten
 
@@ -282,7 +283,7 @@ def test_training_reaches_what_can_be_learned():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((256, 1, 8, 8)).astype(np.float32)
     y = (x[:, 0, :4].sum(axis=(1, 2)) > x[:, 0, 4:].sum(axis=(1, 2))).astype(np.int64)
-    for name in NAMES:
+    for name in MODELS:
         model = build(name, (1, 8, 8), 2)
         params = model.init(0)
         grads = np.empty_like(params)

@@ -5,6 +5,7 @@ import pytest
 
 from psgd.kernels.errors import UsageError
 from psgd.optim import rules
+from psgd.optim.catalog import RULES
 
 N, STEPS, LR = 13, 7, 0.1
 RNG = np.random.default_rng(7)
@@ -40,29 +41,29 @@ def run(name, weight_decay, dtype, pieces=1, scale=1.0):
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-@pytest.mark.parametrize("name", rules.NAMES)
+@pytest.mark.parametrize("name", RULES)
 def test_formula_in_float64(name, weight_decay):
     np.testing.assert_allclose(run(name, weight_decay, np.float64), formula(name, weight_decay), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", rules.NAMES)
+@pytest.mark.parametrize("name", RULES)
 def test_scale_multiplies_the_gradient(name):
     np.testing.assert_allclose(run(name, 0.01, np.float64, scale=8.0), formula(name, 0.01), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", rules.NAMES)
+@pytest.mark.parametrize("name", RULES)
 def test_segments_change_no_bit(name):
     np.testing.assert_array_equal(run(name, 0.01, np.float32, pieces=4), run(name, 0.01, np.float32))
 
 
-@pytest.mark.parametrize("name", rules.NAMES)
+@pytest.mark.parametrize("name", RULES)
 def test_float32_stays_float32(name):
     w = run(name, 0.01, np.float32)
     assert w.dtype == np.float32
     np.testing.assert_allclose(w, formula(name, 0.01), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", rules.NAMES)
+@pytest.mark.parametrize("name", RULES)
 def test_as_pytorch(name):
     torch = pytest.importorskip("torch")
     w = torch.tensor(START, requires_grad=True)
@@ -78,7 +79,7 @@ def test_as_pytorch(name):
     np.testing.assert_allclose(run(name, 0.01, np.float64), w.detach().numpy(), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", rules.NAMES)
+@pytest.mark.parametrize("name", RULES)
 def test_converges_on_a_quadratic(name):
     rule = rules.create(name)
     w = np.full(3, 5.0)

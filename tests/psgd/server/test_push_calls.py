@@ -32,6 +32,7 @@ machine.
 """
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_a_push_takes_few_calls(comm):
         sys.setprofile(None)
     if comm.rank == 0:
         starts = [at for at, name in enumerate(calls.names) if name.endswith("next")]
-        pushes = [calls.names[a:b] for a, b in zip(starts[1:], starts[2:], strict=False)]
+        pushes = [calls.names[a:b] for a, b in pairwise(starts[1:])]
         assert len(pushes) == PUSHES
     server, worker = comm.allgather(min(pushes, key=len))
     assert len(server) > 10 and len(worker) > 3, "the count sees nothing"

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.simulation import by_log, curved
 
 import psgd
 from psgd import strategies
@@ -28,11 +29,6 @@ CASES = [
 ]
 
 
-def gradient(params, worker, push):
-    ramp = np.arange(1, params.size + 1) / params.size
-    return params * ramp + np.sin(ramp * (worker + 1) + push)
-
-
 def samples_of(worker, push):
     """Different for all, and sometimes none."""
     return 0 if (worker + push) % 7 == 3 else 1 + (3 * worker + push) % 5
@@ -49,42 +45,11 @@ def run(comm, strategy, servers, naps=True, **options):
     rng = np.random.default_rng(time.time_ns() + comm.rank)
     with psgd.connect(comm, start, strategy=strategy, servers=servers, lr=LR, metrics=metrics, **options) as ps:
         for push in range(1, steps_of(ps.worker) + 1):
-            ps.grads[:] = gradient(ps.params, ps.worker, push)
+            ps.grads[:] = curved(ps.params, ps.worker, push)
             if naps:
                 time.sleep(float(rng.exponential(2e-4)))
             ps.step(samples_of(ps.worker, push), loss=1.0)
     return (start if comm.rank >= servers else None), metrics
-
-
-def simulate(entries, workers, scale):
-    """Applies an order to plain arrays, in the order of operations that the docs state."""
-    w = np.cos(np.arange(N))
-    copies = [w.copy() for _ in range(workers)]
-    pulled = [0] * workers
-    version, total, group, taus, opened = 0, 0, [], [], False
-    for entry in entries:
-        opened |= entry.stays_open and bool(group or any(samples_of(m.worker, m.push) for m in entry.group))
-        for worker, push, weight in entry.group:
-            samples = samples_of(worker, push)
-            if samples:
-                taus.append(version - pulled[worker])
-                scaled = weight * scale(taus[-1]) if scale else weight
-                group.append((samples, scaled, gradient(copies[worker], worker, push)))
-                total += samples
-        if group and not entry.stays_open:
-            if len(group) == 1 and not opened:  # else the same mean with other roundings
-                mean = group[0][1] * group[0][2]
-            else:
-                summed = (group[0][0] * group[0][1]) * group[0][2]
-                for samples, weight, g in group[1:]:
-                    summed = summed + (samples * weight) * g
-                mean = (1.0 / total) * summed
-            w = w - LR * (mean + 0.0 * w)
-            version, total, group, opened = version + 1, 0, [], False
-        for worker in entry.release:
-            copies[worker], pulled[worker] = w.copy(), version
-    assert not group
-    return w, taus
 
 
 def check_rule(strategy, options, entries, workers):
@@ -128,7 +93,7 @@ def test_a_recorded_run_equals_a_simulation_and_its_replay(comm, tmp_path, serve
     lines = (tmp_path / "order").read_text().splitlines()
     entries = load(tmp_path / "order", {})
     check_rule(strategy, {k: v for k, v in options.items() if k != "staleness_lr"}, entries, workers)
-    w, taus = simulate(entries, workers, staleness.create(scaled))
+    w, taus = by_log(np.cos(np.arange(N)), entries, workers, LR, samples_of, curved, staleness.create(scaled))
     if final is not None:
         np.testing.assert_array_equal(final, w)
     if comm.rank == 0:
@@ -164,9 +129,8 @@ def test_no_bound_is_async_at_a_rate_over_n(comm, tmp_path):
     run(comm, "ssp", 1, staleness=1000, record=tmp_path / "order")
     comm.Barrier()
     entries = load(tmp_path / "order", {})
-    w, _ = simulate(
-        [a._replace(group=tuple(m._replace(weight=1.0) for m in a.group)) for a in entries], 2, lambda t: 0.5
-    )
+    weighed = [a._replace(group=tuple(m._replace(weight=1.0) for m in a.group)) for a in entries]
+    w, _ = by_log(np.cos(np.arange(N)), weighed, 2, LR, samples_of, curved, lambda t: 0.5)
     final, _ = run(comm, "ssp", 1, naps=False, staleness=1000, replay=tmp_path / "order")
     if final is not None:
         np.testing.assert_array_equal(final, w)

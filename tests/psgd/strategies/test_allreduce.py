@@ -7,13 +7,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from harness.simulation import Rule, curved, synchronous
 
 import psgd
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn import models
 from psgd.optim import rules
-from psgd.strategies import allreduce
+from psgd.strategies import buckets
 
 SIZES = [1, 7, 100_003]  # inline and in registered memory; fewer elements than ranks
 
@@ -21,20 +22,14 @@ SIZES = [1, 7, 100_003]  # inline and in registered memory; fewer elements than 
 @contextlib.contextmanager
 def overlapping(bucket_bytes=64 << 10, progress="1", shared="1"):
     """Connections made in here have a progress thread and small buckets."""
-    before = allreduce.BUCKET_BYTES
-    allreduce.BUCKET_BYTES = bucket_bytes
+    before = buckets.BUCKET_BYTES
+    buckets.BUCKET_BYTES = bucket_bytes
     os.environ.update(PSGD_PROGRESS=progress, PSGD_SHARED=shared)
     try:
         yield
     finally:
-        allreduce.BUCKET_BYTES = before
+        buckets.BUCKET_BYTES = before
         del os.environ["PSGD_PROGRESS"], os.environ["PSGD_SHARED"]
-
-
-def curved(params, worker, clock):
-    """A gradient that depends on the parameters, the worker and the clock: a wrong order or copy shows."""
-    ramp = np.arange(1, params.size + 1, dtype=params.dtype) / params.dtype.type(params.size)
-    return params * ramp + np.sin(ramp * (worker + 1) + clock).astype(params.dtype)
 
 
 def samples_of(worker, clock):
@@ -46,46 +41,14 @@ def steps_of(worker):
     return 6 + 2 * worker
 
 
-def momentum(w, grad, v, lr, scale, factor=0.9, decay=0.01):
-    """One step of heavy-ball momentum in the vector's dtype, in place; `grad` is unscaled."""
-    kind = w.dtype.type
-    g = kind(scale) * grad + kind(decay) * w
-    v[:] = kind(factor) * v + g
-    w -= kind(lr) * v
-
-
-def by_hand(start, workers, lr, every=1, clip=0.0, factor=1.0):
-    """Sequential simulation: samples * gradient summed in worker order, then one step on the mean."""
-    w, v = start.copy(), np.zeros_like(start)
-    kind, applied, version = start.dtype.type, 0, 0
-    for first in range(0, steps_of(workers - 1), every):
-        sums = []
-        total = 0
-        for worker in range(workers):
-            own = np.zeros_like(w)
-            for clock in range(first, min(first + every, steps_of(worker))):
-                if samples := samples_of(worker, clock):
-                    own = own + kind(samples) * curved(w, worker, clock)
-                    total += samples
-            sums.append(own)
-        if not total:
-            continue
-        summed = sums[0]
-        for own in sums[1:]:
-            summed = summed + own
-        scale = factor / total
-        if clip:
-            squares = np.cumsum(summed.astype(np.float64) ** 2)[-1]  # in order, as a sum by pairs is not
-            norm = scale * np.sqrt(squares)
-            scale = scale * clip / norm if norm > clip else scale
-        momentum(w, summed, v, lr(applied), scale)
-        applied += total
-        version += 1
-    return w, version, applied
-
-
 def rate(samples):
     return 0.2 / (1.0 + samples / 50.0)
+
+
+def by_hand(start, workers, rate, every=1, **options):
+    """The simulation with the rule of these tests."""
+    rule = Rule("momentum", start, decay=0.01)
+    return synchronous(start, workers, rule, rate, steps_of, samples_of, every=every, **options)
 
 
 def run(comm, start, overlap=False, cut=None, **options):
@@ -219,13 +182,13 @@ def test_buckets_are_reduced_while_backward_goes_on(comm):
         on_ready = ps.overlap(4)
         on_ready(range(n - 10_000, n))
         client = ps._client
-        assert not client._requests
+        assert not client._buckets._launched
         on_ready(range(n - 20_000, n - 10_000))
-        assert len(client._requests) == 1
-        client._requests[0].Wait()
+        assert client._buckets._launched == 1
+        client._buckets._calls[0].Wait()
         assert np.all(ps.grads[-13_000:] == 4 * 3) and np.all(ps.grads[: n - 20_000] == comm.rank + 1)
         on_ready(range(n - 20_000))
-        assert len(client._requests) == 3
+        assert client._buckets._launched == 3
         ps.step(4)
     np.testing.assert_array_equal(params, -1.5)
 
@@ -320,8 +283,8 @@ KILLED = """
 import os, signal
 import numpy as np, psgd
 from mpi4py import MPI
-from psgd.strategies import allreduce
-allreduce.BUCKET_BYTES = 1 << 16
+from psgd.strategies import buckets
+buckets.BUCKET_BYTES = 1 << 16
 params = np.zeros(50_000, np.float32)
 with psgd.connect(MPI.COMM_WORLD, params, strategy="allreduce") as ps:
     for step in range(10**9):

@@ -1,22 +1,16 @@
 """`averaging` on real ranks, against a sequential simulation in NumPy and against training on one machine."""
 
-import math
 import os
 import tracemalloc
 
 import numpy as np
 import pytest
+from harness.simulation import Rule, averaging, curved
 
 import psgd
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules
-
-
-def curved(params, worker, clock):
-    """A gradient that depends on the parameters, the worker and the clock: a wrong order or copy shows."""
-    ramp = np.arange(1, params.size + 1, dtype=params.dtype) / params.dtype.type(params.size)
-    return params * ramp + np.sin(ramp * (worker + 1) + clock).astype(params.dtype)
 
 
 def samples_of(worker, clock):
@@ -32,113 +26,18 @@ def rate(samples):
     return 0.2 / (1.0 + samples / 50.0)
 
 
-class Momentum:
-    """Heavy-ball momentum in the vector's dtype."""
-
-    rule = staticmethod(lambda: rules.momentum(0.9, 0.01))
-
-    def __init__(self, w):
-        self.state = [np.zeros_like(w)]
-
-    def step(self, w, grad, lr, scale, step):
-        kind, (v,) = w.dtype.type, self.state
-        g = kind(scale) * grad + kind(0.01) * w
-        v[:] = kind(0.9) * v + g
-        w -= kind(lr) * v
+RULES = {"momentum": lambda: rules.momentum(0.9, 0.01), "adam": rules.adam}
 
 
-class Adam:
-    """As Kingma and Ba, in the vector's dtype."""
-
-    rule = staticmethod(rules.adam)
-
-    def __init__(self, w):
-        self.state = [np.zeros_like(w), np.zeros_like(w)]
-
-    def step(self, w, grad, lr, scale, step):
-        kind, (m, s) = w.dtype.type, self.state
-        g = kind(scale) * grad + kind(0) * w
-        m[:] = kind(0.9) * m + kind(1 - 0.9) * g
-        s[:] = kind(0.999) * s + kind(1 - 0.999) * g * g
-        root = kind(1 / np.sqrt(1 - 0.999**step))
-        w -= kind(lr / (1 - 0.9**step)) * m / (np.sqrt(s) * root + kind(1e-8))
-
-
-def mean(arrays, counts):
-    """Weighed by samples: those counts over their common divisor, in worker order, and divided once."""
-    kind, common = arrays[0].dtype.type, math.gcd(*counts)
-    summed = np.zeros_like(arrays[0])
-    for array, count in zip(arrays, counts, strict=True):
-        if count:
-            summed = summed + kind(count // common) * array
-    return summed / kind(sum(counts) // common)
-
-
-def by_hand(
-    start,
-    workers,
-    method,
-    period,
-    average_momentum=True,
-    local_from=0,
-    outer_lr=1.0,
-    outer_momentum=0.0,
-    clip=0.0,
-    factor=1.0,
-):
-    """Simulates all workers one after the other; returns parameters, steps of the busiest and samples."""
-    kind = start.dtype.type
-    own = [start.copy() for _ in range(workers)]
-    methods = [method(start) for _ in range(workers)]
-    told = [0] * workers  # the step that each one's rule is told
-    at, known, base, active = [0] * workers, 0, 0, workers
-    old, u = start.copy(), np.zeros_like(start)
-    while True:
-        local = known >= local_from
-        counts, pushes = [0] * workers, [0] * workers
-        ended = 0
-        for k in range(workers):
-            for _ in range(period if local else 1):
-                if at[k] == steps_of(k):
-                    break
-                clock, at[k] = at[k], at[k] + 1
-                if samples := samples_of(k, clock):
-                    grad, scale = curved(own[k], k, clock), factor
-                    if clip:
-                        norm = scale * np.sqrt(np.cumsum(grad.astype(np.float64) ** 2)[-1])
-                        scale = scale * clip / norm if norm > clip else scale
-                    told[k] += 1
-                    methods[k].step(own[k], grad, rate(known + active * counts[k]), scale, told[k])
-                    counts[k] += samples
-                    pushes[k] += 1
-            else:
-                continue
-            ended += 1  # came to its end before the period was full
-        active = workers - ended
-        if sum(counts):
-            average = mean(own, counts)
-            if local and (outer_lr, outer_momentum) != (1.0, 0.0):
-                delta = old - average
-                if outer_momentum:
-                    u = kind(outer_momentum) * u + delta
-                    delta = delta + kind(outer_momentum) * u
-                average = old - kind(outer_lr) * delta
-            old = average
-            own = [average.copy() for _ in range(workers)]
-            base += max(pushes)
-            if average_momentum:
-                states = [mean(each, counts) for each in zip(*(m.state for m in methods), strict=True)]
-                for m in methods:
-                    m.state = [state.copy() for state in states]
-                told = [base] * workers
-            known += sum(counts)
-        if not active:
-            return own[0], base, known
+def by_hand(start, workers, method, period, **options):
+    """The simulation with the rules of these tests."""
+    each = [Rule(method, start, 0.01 if method == "momentum" else 0.0) for _ in range(workers)]
+    return averaging(start, workers, each, period, rate, steps_of, samples_of, **options)
 
 
 def run(comm, start, method, **options):
     params = start.copy() if comm.rank == 0 else np.full_like(start, np.nan)
-    with psgd.connect(comm, params, strategy="averaging", rule=method.rule(), lr=rate, **options) as ps:
+    with psgd.connect(comm, params, strategy="averaging", rule=RULES[method](), lr=rate, **options) as ps:
         np.testing.assert_array_equal(ps.params, start)
         assert ps.overlap(3) is None
         for clock in range(steps_of(ps.worker)):
@@ -152,7 +51,7 @@ OUTER = {"outer_lr": 0.7, "outer_momentum": 0.9}
 
 
 @pytest.mark.ranks(2, 3, 5)
-@pytest.mark.parametrize("method", ["Momentum", "Adam"])
+@pytest.mark.parametrize("method", ["momentum", "adam"])
 @pytest.mark.parametrize(
     ("n", "options"),
     [
@@ -169,10 +68,9 @@ OUTER = {"outer_lr": 0.7, "outer_momentum": 0.9}
     ],
 )
 def test_it_equals_a_sequential_simulation_bit_for_bit(comm, n, method, options):
-    kind = {"Momentum": Momentum, "Adam": Adam}[method]
     start = np.cos(np.arange(n)).astype(np.float32 if n % 2 else np.float64)
-    metrics, params = run(comm, start, kind, **options)
-    expected, steps, samples = by_hand(start, comm.size, kind, **options)
+    metrics, params = run(comm, start, method, **options)
+    expected, steps, samples = by_hand(start, comm.size, method, **options)
     np.testing.assert_array_equal(params, expected)
     if comm.rank == 0:
         assert (metrics.steps, metrics.samples) == (steps, samples)
@@ -183,9 +81,9 @@ def test_it_equals_a_sequential_simulation_bit_for_bit(comm, n, method, options)
 @pytest.mark.ranks(3)
 def test_float64_clipping_and_the_sum_of_workers(comm):
     start = np.cos(np.arange(801.0))
-    _, params = run(comm, start, Momentum, period=3, clip_norm=2.0, reduction="sum")
-    np.testing.assert_array_equal(params, by_hand(start, 3, Momentum, period=3, clip=2.0, factor=3.0)[0])
-    assert np.abs(params - by_hand(start, 3, Momentum, period=3, factor=3.0)[0]).max() > 1e-3
+    _, params = run(comm, start, "momentum", period=3, clip_norm=2.0, reduction="sum")
+    np.testing.assert_array_equal(params, by_hand(start, 3, "momentum", period=3, clip=2.0, factor=3.0)[0])
+    assert np.abs(params - by_hand(start, 3, "momentum", period=3, factor=3.0)[0]).max() > 1e-3
 
 
 @pytest.mark.ranks(3)
@@ -194,10 +92,10 @@ def test_over_messages_all_workers_have_the_same_bits(comm):
     start = np.cos(np.arange(30_011))
     os.environ["PSGD_SHARED"] = "0"
     try:
-        _, params = run(comm, start, Momentum, period=3)
+        _, params = run(comm, start, "momentum", period=3)
     finally:
         del os.environ["PSGD_SHARED"]
-    np.testing.assert_allclose(params, by_hand(start, 3, Momentum, period=3)[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(params, by_hand(start, 3, "momentum", period=3)[0], rtol=0, atol=1e-13)
     np.testing.assert_array_equal(params, comm.bcast(params))
 
 
@@ -367,12 +265,12 @@ def test_a_step_allocates_nothing_of_the_vectors_size(comm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"period": 0}, "period: expected 1 or more"),
+        ({"period": 0}, "period: expected a whole number, at least 1"),
         ({"period": 2.0}, "period: expected a whole number"),
-        ({"average_momentum": 1}, "average_momentum: expected True or False"),
+        ({"average_momentum": 1}, "average_momentum: expected true or false"),
         ({"local_from": -1}, "local_from: expected"),
-        ({"outer_lr": 0}, "outer_lr: expected a number more than 0"),
-        ({"outer_momentum": 1.0}, "outer_momentum: expected a number 0 or more and less than 1"),
+        ({"outer_lr": 0}, "outer_lr: expected a finite number above 0"),
+        ({"outer_momentum": 1.0}, r"outer_momentum: expected a number in \[0, 1\)"),
         ({"perid": 3}, "strategy averaging: expected"),
     ],
 )

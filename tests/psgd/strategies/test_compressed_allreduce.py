@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from harness import compressed_simulation, simulation
 
 import psgd
 from psgd import strategies
@@ -14,8 +15,7 @@ N = 1003
 
 
 def curved(params, worker, clock):
-    ramp = np.arange(1, params.size + 1, dtype=params.dtype) / params.dtype.type(params.size)
-    return params * ramp + np.sin(40 * ramp * (worker + 1) + clock).astype(params.dtype)
+    return simulation.curved(params, worker, clock, waves=40)
 
 
 def samples_of(worker, clock):
@@ -26,42 +26,19 @@ def steps_of(worker):
     return 9 + 2 * worker
 
 
+def rate(samples):
+    return 0.3 / (1 + samples / 100)
+
+
 def simulated(start, workers, name, density, factor, warmup=0, sync=0):
-    """Every worker's codec and velocity side by side; payloads are added in worker order."""
-    params, kind = start.copy(), start.dtype.type
-    inside = {"momentum": factor} if name == "topk" else {}
-    each = [codecs.create(name, start.size, start.dtype, density=density, **inside) for _ in range(workers)]
-    payload = np.empty(each[0].max_nbytes(), np.uint8)
-    velocities = np.zeros((workers, start.size), start.dtype)
-    applied, version = 0, 0
-    for clock in range(max(map(steps_of, range(workers)))):
-        counts = [samples_of(w, clock) if clock < steps_of(w) else 0 for w in range(workers)]
-        if not sum(counts):
-            continue
-        rate, old = 0.3 / (1 + applied / 100), params.copy()
-        updates = np.zeros_like(velocities)
-        for w, count in enumerate(counts):
-            if count:
-                g = curved(old, w, clock)
-                velocities[w] = (kind(factor) if name != "topk" else kind(0)) * velocities[w] + g
-                updates[w] = kind(-rate * count / sum(counts)) * velocities[w]
-        if applied < warmup or (sync and (version + 1) % sync == 0):
-            params += sum(update + codec.residual for update, codec in zip(updates, each, strict=True))
-            for codec in each:
-                codec.residual[:] = 0
-        else:
-            said = [payload[: codec.encode(u, payload)].copy() for u, codec in zip(updates, each, strict=True)]
-            for one in said:
-                each[0].decode_add(one, params)
-        applied, version = applied + sum(counts), version + 1
-    return params, version
+    every = rate, steps_of, samples_of, curved
+    return compressed_simulation.allreduce(start, workers, name, density, factor, *every, warmup, sync)
 
 
 def trained(comm, start, name, density, factor=0.0, **options):
     params = start.copy()
-    lr = lambda samples: 0.3 / (1 + samples / 100)  # noqa: E731
     rule = rules.momentum(factor) if factor else "sgd"
-    options = {"strategy": "allreduce", "compress": name, "density": density, "lr": lr, "rule": rule, **options}
+    options = {"strategy": "allreduce", "compress": name, "density": density, "lr": rate, "rule": rule, **options}
     with psgd.connect(comm, params, **options) as ps:
         for clock in range(steps_of(ps.worker)):
             ps.grads[:] = curved(ps.params, ps.worker, clock)
@@ -72,7 +49,7 @@ def trained(comm, start, name, density, factor=0.0, **options):
 
 @pytest.mark.ranks(2, 3, 5)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_it_equals_a_simulation_bit_for_bit(comm, name, dtype):
     start = np.random.default_rng(1).normal(size=N).astype(dtype)
     for factor in (0.0, 0.75):
@@ -99,7 +76,7 @@ def test_warm_up_and_full_synchronization(comm):
 def test_a_warm_up_has_the_momentum_of_the_dense_strategy(comm):
     """With equal samples the mean of momenta is the momentum of the mean."""
     results = {}
-    for name in ("none", *codecs.NAMES):
+    for name in ("none", *codecs.CODECS):
         params = np.linspace(-1, 1, N)
         more = {} if name == "none" else {"compress": name, "compress_warmup": 1e9}
         with psgd.connect(comm, params, strategy="allreduce", rule=rules.momentum(0.75, 0.01), **more) as ps:
@@ -107,7 +84,7 @@ def test_a_warm_up_has_the_momentum_of_the_dense_strategy(comm):
                 ps.grads[:] = curved(ps.params, ps.worker, clock)
                 ps.step(4)
         results[name] = params
-    for name in codecs.NAMES:
+    for name in codecs.CODECS:
         np.testing.assert_allclose(results[name], results["none"], rtol=1e-12, atol=1e-13)
 
 
@@ -202,7 +179,7 @@ def test_bytes_are_counted(comm):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", [n for n in strategies.NAMES if n not in strategies.COMPRESSIBLE])
+@pytest.mark.parametrize("name", [n for n, each in strategies.STRATEGIES.items() if not each.compressible])
 def test_strategies_that_send_no_gradients(comm, name):
     with pytest.raises(UsageError, match=f"compress: strategy {name} averages parameters, expected one of sync, async"):
         psgd.connect(comm, np.zeros(8, np.float32), strategy=name, compress="topk")

@@ -11,8 +11,10 @@ import pytest
 
 import psgd
 from psgd import strategies
+from psgd.kernels import codecs
 from psgd.kernels.errors import PeerLostError
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.strategies import catalog
 from psgd.strategies.easgd.easgd import ORDERS
 
 DEFAULT = {"decentralized": {"density": 0.5}}  # it compresses by default, too much for vectors as short as these
@@ -25,17 +27,17 @@ FORMS = {
     "hogwild": [{"count_lost": True}],
     "decentralized": [{"peers": "pairs"}, {"peers": "ring", "compress": "none"}],
 }
-CODECS = ("threshold", "onebit", "topk")
+NAMES, CODECS = tuple(strategies.STRATEGIES), tuple(codecs.CODECS)
 
 
 def forms_of(name):
     """All options to try; each strategy that can compress has another codec."""
-    codec = CODECS[strategies.NAMES.index(name) % len(CODECS)]
-    compressed = [{"compress": codec, "density": 0.5}] if name in strategies.COMPRESSIBLE else []
+    codec = CODECS[NAMES.index(name) % len(CODECS)]
+    compressed = [{"compress": codec, "density": 0.5}] if strategies.STRATEGIES[name].compressible else []
     return [DEFAULT.get(name, {}), *FORMS.get(name, []), *compressed]
 
 
-ALL = [(name, form) for name in strategies.NAMES for form in forms_of(name)]
+ALL = [(name, form) for name in NAMES for form in forms_of(name)]
 every_form = pytest.mark.parametrize(
     ("name", "form"), ALL, ids=["-".join([name, *map(str, form.values())]) for name, form in ALL]
 )
@@ -43,7 +45,7 @@ every_form = pytest.mark.parametrize(
 
 def workers_of(comm, name):
     """How many of the ranks work by default."""
-    return comm.size if strategies.serverless(name) or comm.size == 1 else comm.size - 1
+    return comm.size - catalog.default_servers(name, comm.size)
 
 
 def options_of(comm, name, form):

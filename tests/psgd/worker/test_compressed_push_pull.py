@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from harness import compressed_simulation, simulation
 
 import psgd
-from psgd.collectives.mpi.split import split
 from psgd.kernels import codecs
 from psgd.kernels.errors import PeerLostError
 from psgd.metrics.run_metrics import RunMetrics
@@ -13,66 +13,16 @@ N, LR, STEPS = 2003, 0.3, 11
 
 
 def curved(params, worker, clock):
-    ramp = np.arange(1, params.size + 1, dtype=params.dtype) / params.dtype.type(params.size)
-    return params * ramp + np.sin(40 * ramp * (worker + 1) + clock).astype(params.dtype)
+    return simulation.curved(params, worker, clock, waves=40)
 
 
 def samples_of(worker, clock):
     return (3 * worker + 5 * clock + 2) % 4
 
 
-class Side:
-    """One end of a link: a codec and what it says."""
-
-    def __init__(self, name, size, dtype, density, **options):
-        self.codec = codecs.create(name, size, dtype, density=density, **options)
-        self.payload = np.empty(self.codec.max_nbytes(), np.uint8)
-
-    def say(self, update, out):
-        self.codec.decode_add(self.payload[: self.codec.encode(update, self.payload)], out)
-
-
-def simulated(start, workers, servers, name, density, factor, whole=lambda clock: False):
-    """sync: each server's shard with its group's mean; each worker has what the answers said."""
-    kind = start.dtype.type
-    shards = split(start.size, servers, 64 // start.itemsize)
-    inside = {"momentum": factor} if name == "topk" else {}
-    ups = [[Side(name, len(r), start.dtype, density, **inside) for r in shards] for _ in range(workers)]
-    zero = {"momentum": 0.0} if name == "topk" else {}
-    downs = [Side(name, len(r), start.dtype, min(1.0, workers * density), **zero) for r in shards]
-    params, seen = start.copy(), [start.copy() for _ in range(workers)]
-    velocities = np.zeros((workers, start.size), start.dtype)
-    for clock in range(STEPS):
-        counts = [samples_of(w, clock) for w in range(workers)]
-        sums = np.zeros_like(start)
-        for w, count in enumerate(counts):
-            if not count:
-                continue
-            g = curved(seen[w], w, clock)
-            velocities[w] = (kind(factor) if name != "topk" else kind(0)) * velocities[w] + g
-            came = np.zeros_like(start)
-            for up, r in zip(ups[w], shards, strict=True):
-                cut = slice(r.start, r.stop)
-                if whole(clock):
-                    came[cut] = velocities[w][cut] + up.codec.residual
-                    up.codec.residual[:] = 0
-                else:
-                    up.say(velocities[w][cut], came[cut])
-            sums = sums + kind(count) * came if sums.any() else kind(count) * came
-        if sum(counts):
-            single = sum(1 for c in counts if c) == 1
-            scale = kind(1.0) if single else kind(1.0 / sum(counts))
-            mean = sums if not single else came
-            params -= kind(LR) * (scale * mean + kind(0) * params)
-        for w in range(workers):
-            for down, r in zip(downs, shards, strict=True):
-                cut = slice(r.start, r.stop)
-                if whole(clock):
-                    seen[w][cut] = params[cut]
-                else:
-                    down.codec.residual[:] = 0
-                    down.say(params[cut] - seen[w][cut], seen[w][cut])
-    return params, seen
+def simulated(start, workers, servers, name, density, factor, **options):
+    fixed = name, density, factor, LR, STEPS, samples_of, curved
+    return compressed_simulation.synchronous(start, workers, servers, *fixed, **options)
 
 
 def trained(comm, start, servers, name, density, factor, **options):
@@ -88,7 +38,7 @@ def trained(comm, start, servers, name, density, factor, **options):
 
 
 @pytest.mark.ranks(3, 4)
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_sync_equals_a_simulation_bit_for_bit(comm, name):
     for dtype, servers, factor in (("float32", 1, 0.0), ("float64", 1, 0.75), ("float32", 2, 0.75)):
         workers = comm.size - servers
@@ -119,7 +69,7 @@ def test_a_warm_up_of_the_whole_run_is_the_dense_strategy(comm):
     start = np.random.default_rng(3).normal(size=N)
     for factor, servers in ((0.0, 1), (0.75, 2)):
         wanted = trained(comm, start, servers, "none", None, factor)[0]
-        for name in codecs.NAMES:
+        for name in codecs.CODECS:
             params, _, ps = trained(comm, start, servers, name, 0.05, factor, compress_warmup=1e9)
             if ps.mesh.role == "worker":
                 np.testing.assert_allclose(params, wanted, rtol=1e-13, atol=1e-13)

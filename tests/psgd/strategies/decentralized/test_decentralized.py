@@ -45,7 +45,7 @@ def test_links_are_as_many_as_was_said():
         ({"peers": "random:1"}, "peers: expected all, ring, random:D"),
         ({"peers": "random:"}, "peers: expected all, ring, random:D"),
         ({"peers": 3}, "peers: expected all, ring, random:D"),
-        ({"window": 0}, "window: expected 1 update or more"),
+        ({"window": 0}, "window: expected a whole number, at least 1"),
         ({"window": 1.5}, "window: expected a whole number"),
         ({"rule": "adam"}, "expected sgd or momentum"),
         ({"rule": "nesterov"}, "expected sgd or momentum"),

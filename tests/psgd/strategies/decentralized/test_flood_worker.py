@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from harness import compressed_simulation
 
 import psgd
 from psgd.metrics.run_metrics import RunMetrics
@@ -108,14 +109,9 @@ def test_every_update_is_applied_once_everywhere(comm, peers, window, options):
             if random.random() < 0.3:
                 time.sleep(2e-3 * random.random())
             ps.step(samples, 1.0 + comm.rank)
-    again = start.copy()  # the worker's own order, one after the other: the same bits
-    for _, _, _, kind, payload in log.applied:
-        change, data = np.zeros(N), np.frombuffer(payload, np.uint8)
-        if data.size and kind == FloodKind.WHOLE:
-            change += data.view(np.float64)
-        elif data.size:
-            client.updates.codec.decode_add(data.copy(), change)
-        again += change
+    codec = client.updates.codec  # the worker's own order, one after the other: the same bits
+    made = [(payload, kind == FloodKind.WHOLE) for *_, kind, payload in log.applied]
+    again = compressed_simulation.flood(start, made, None if codec is None else codec.decode_add)
     np.testing.assert_array_equal(log.own, again)
     log.left = np.zeros(N) if client.updates.codec is None else client.updates.codec.residual
     logs = comm.allgather(log)

@@ -4,6 +4,8 @@ import time
 
 import numpy as np
 import pytest
+from harness.compressed_simulation import pairs
+from harness.simulation import curved
 
 import psgd
 from psgd.collectives.mpi.tags import Tag
@@ -20,16 +22,11 @@ def steps_of(worker):
     return 20 + 7 * worker
 
 
-def gradient(params, worker, clock):
-    ramp = np.arange(1, N + 1, dtype=params.dtype) / params.dtype.type(N)
-    return params * ramp + np.sin(ramp * (worker + 1) + clock).astype(params.dtype)
-
-
 def recorded(client):
     """Steps with their rates, what was sent to whom, and moves, in this worker's order; and where it was in the end."""
     log = []
     take, send, move, take_mean = (
-        client._stepper.take,
+        client._optimizer.take,
         client.exchanges._send,
         client.exchanges._move,
         client._take_mean,
@@ -37,7 +34,7 @@ def recorded(client):
 
     def noting_take(grad, scale, position):
         take(grad, scale, position)
-        log.append(("step", client._stepper.lr))
+        log.append(("step", client._optimizer.lr))
 
     def noting_send(partner, tag):
         log.append(("ask" if tag == Tag.PUSH else "answer", partner))
@@ -51,39 +48,9 @@ def recorded(client):
         log.append(("end", client.params.copy()))
         take_mean()
 
-    client._stepper.take, client._take_mean = noting_take, noting_take_mean
+    client._optimizer.take, client._take_mean = noting_take, noting_take_mean
     client.exchanges._send, client.exchanges._move = noting_send, noting_move
     return log
-
-
-def replay(start, logs):
-    """All workers' steps and exchanges, one after the other, each as soon as what it waits for is there."""
-    x = [start.copy() for _ in logs]
-    clock, at, sent, partner, post = [0] * len(logs), [0] * len(logs), {}, {}, {}
-    progress = True
-    while progress:
-        progress = False
-        for k, log in enumerate(logs):
-            while at[k] < len(log):
-                what, with_ = log[at[k]]
-                if what == "answer" and (with_, k) not in post:
-                    break
-                if what == "move" and (partner[k], k) not in post:
-                    break
-                if what == "step":
-                    while not samples_of(k, clock[k]):
-                        clock[k] += 1
-                    x[k] -= x[k].dtype.type(with_) * gradient(x[k], k, clock[k])
-                    clock[k] += 1
-                elif what in ("ask", "answer"):
-                    partner[k] = with_
-                    sent[k] = post[k, with_] = x[k].copy()
-                elif what == "move":
-                    x[k] += (post.pop((partner[k], k)) - sent[k]) * x[k].dtype.type(0.5)
-                at[k] += 1
-                progress = True
-    assert at == [len(log) for log in logs] and not post
-    return x
 
 
 @pytest.mark.ranks(3, 4)
@@ -98,11 +65,11 @@ def test_it_equals_a_sequential_simulation_of_the_recorded_order(comm, dtype):
         client, log = ps._client, recorded(ps._client)
         for clock in range(steps_of(comm.rank)):
             samples = samples_of(comm.rank, clock)
-            ps.grads[:] = gradient(ps.params, comm.rank, clock)
+            ps.grads[:] = curved(ps.params, comm.rank, clock)
             time.sleep(1e-3 * random.random())
             ps.step(samples, 1.0 + comm.rank)
     logs = comm.allgather(log)
-    expected = replay(start, logs)
+    expected = pairs(start, logs, samples_of, curved)
     for theirs, x in zip(logs, expected, strict=True):
         np.testing.assert_array_equal(theirs[-1][1], x)
     np.testing.assert_allclose(params, np.mean(expected, axis=0), rtol=1e-6 if dtype == "float32" else 1e-14, atol=1e-7)

@@ -7,8 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from harness import simulation
+from harness.simulation import Elastic
 
 import psgd
+from psgd import strategies
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules
@@ -33,49 +36,6 @@ def dyadic(x, worker, t):
 def curved(x, worker, t):
     ramp = np.arange(1, x.size + 1) / x.size
     return x * ramp + np.sin(ramp * (worker + 1) + t)
-
-
-class Worker:
-    """One worker of a simulation: its own parameters and velocity (Nesterov's, in PyTorch's form)."""
-
-    def __init__(self, number, start, gradient, lr, factor, decay=0.0):
-        self.number, self.gradient, self.lr, self.factor, self.decay = number, gradient, lr, factor, decay
-        self.x, self.v, self.t = start.copy(), np.zeros_like(start), 0
-
-    def step(self, a=None, centre=None, mistake=""):
-        """A local step, with the elastic pull where there is a centre; returns what the centre is to be given."""
-        old, worker = self.x.copy(), self.number
-        pull = 0.0 if centre is None else a * (old - centre)
-        if samples_of(worker, self.t):
-            g = self.gradient(old, worker, self.t) + self.decay * old
-            if mistake == "momentum" and centre is not None:
-                g = g + pull / self.lr
-            self.v = self.factor * self.v + g
-            self.x = old - self.lr * (g + self.factor * self.v)
-        if mistake != "momentum" or not samples_of(worker, self.t):
-            self.x = self.x - pull
-        self.t += 1
-        return a * (self.x - centre) if mistake == "new params" and centre is not None else pull
-
-
-def simulate(order, workers, steps, period, a, mistake=""):
-    """Runs `workers` (not yet used) to their ends; returns the centre."""
-    centre = workers[0].x.copy()
-    for _ in range(max(steps) // period + 1):
-        before = centre.copy()
-        given = []
-        for worker in workers:
-            for _step in range(
-                period if worker.t + period <= steps[worker.number] else steps[worker.number] - worker.t
-            ):
-                if (worker.t + 1) % period:
-                    worker.step()
-                elif order == "sync":
-                    given.append(worker.step(a, before, mistake))
-                else:
-                    centre = centre + worker.step(a, centre, mistake)
-        centre = centre + sum(given)
-    return centre
 
 
 def train(comm, start, gradient, steps, local=None, **options):
@@ -110,16 +70,16 @@ def test_sync_equals_the_definition_to_the_last_bit(comm, period, n):
     rule = rules.nesterov(factor)
     options = {"lr": lr, "rule": rule, "rho": rho, "period": period}
     ps, own, params, client = train(comm, start, dyadic, steps, **options)
-    crew = [Worker(w, start, dyadic, lr, factor) for w in range(size)]
-    centre = simulate("sync", crew, steps, period, lr * rho)
+    crew = [Elastic(w, start, samples_of, dyadic, lr, factor) for w in range(size)]
+    centre = simulation.easgd("sync", crew, steps, period, lr * rho)
     assert not np.array_equal(centre, start)
     np.testing.assert_array_equal(own, crew[comm.rank].x)
     np.testing.assert_array_equal(params, centre)
     np.testing.assert_array_equal(client.evaluated_params, centre)
     assert same_everywhere(comm, params)
     for mistake in ("new params", "momentum"):
-        crew = [Worker(w, start, dyadic, lr, factor) for w in range(size)]
-        wrong = simulate("sync", crew, steps, period, lr * rho, mistake)
+        crew = [Elastic(w, start, samples_of, dyadic, lr, factor) for w in range(size)]
+        wrong = simulation.easgd("sync", crew, steps, period, lr * rho, mistake)
         assert not np.array_equal(wrong, centre), mistake
     assert not np.array_equal(own, params)
     assert ps.bytes_sent == ps.bytes_received > 0
@@ -131,8 +91,8 @@ def test_sync_by_default_pulls_with_beta_of_nine_tenths(comm, dtype):
     steps, period, n = [24, 24, 24], 8, 100_003
     start = np.cos(np.arange(n)).astype(dtype)
     _, own, params, _ = train(comm, start, curved, steps, lr=0.1, momentum=0.9, rule="nesterov")
-    crew = [Worker(w, start.astype(np.float64), curved, 0.1, 0.9) for w in range(3)]
-    centre = simulate("sync", crew, steps, period, 0.9 / 3)
+    crew = [Elastic(w, start.astype(np.float64), samples_of, curved, 0.1, 0.9) for w in range(3)]
+    centre = simulation.easgd("sync", crew, steps, period, 0.9 / 3)
     # Each step multiplies an error by less than 2 in all (it is a contraction but for the momentum), and adds some
     # roundings of values under 16.
     bound = 24 * 16 * 16 * np.finfo(dtype).eps
@@ -150,14 +110,16 @@ def test_round_robin_equals_the_definition_to_the_last_bit(comm, period, n):
     start = np.cos(np.arange(n))
     options = {"lr": lr, "rule": rules.nesterov(factor, decay), "rho": rho, "period": period}
     ps, own, params, client = train(comm, start, curved, steps, easgd_order="round-robin", **options)
-    crew = [Worker(w, start, curved, lr, factor, decay) for w in range(size)]
-    centre = simulate("round-robin", crew, steps, period, lr * rho)
+    crew = [Elastic(w, start, samples_of, curved, lr, factor, decay) for w in range(size)]
+    centre = simulation.easgd("round-robin", crew, steps, period, lr * rho)
     np.testing.assert_array_equal(own, crew[comm.rank].x)
     np.testing.assert_array_equal(params, centre)
     assert same_everywhere(comm, params)
     for mistake in ("new params", "momentum"):
-        crew = [Worker(w, start, curved, lr, factor, decay) for w in range(size)]
-        assert not np.array_equal(simulate("round-robin", crew, steps, period, lr * rho, mistake), centre), mistake
+        crew = [Elastic(w, start, samples_of, curved, lr, factor, decay) for w in range(size)]
+        assert not np.array_equal(simulation.easgd("round-robin", crew, steps, period, lr * rho, mistake), centre), (
+            mistake
+        )
     assert client.version == sum(s // period for s in steps)
     sent = comm.allreduce(ps.bytes_sent)
     assert sent == comm.allreduce(ps.bytes_received) > client.version * params.nbytes
@@ -180,15 +142,9 @@ def test_async_equals_the_definition_in_the_order_of_its_exchanges(comm, n):
     ps, own, params, client = train(comm, start, curved, steps, record, easgd_order="async", **options)
     order = sorted((place, worker) for worker, some in enumerate(comm.allgather(places)) for place in some)
     assert [place for place, _ in order] == list(range(sum(s // period for s in steps[:size])))
-    crew = [Worker(w, start, curved, lr, factor) for w in range(size)]
-    centre = start.copy()
-    for _, worker in order:
-        crew[worker].step()
-        centre = centre + crew[worker].step(lr * rho, centre)
-    me = crew[comm.rank]
-    while me.t < steps[comm.rank]:
-        me.step()
-    np.testing.assert_array_equal(own, me.x)
+    crew = [Elastic(w, start, samples_of, curved, lr, factor) for w in range(size)]
+    centre = simulation.easgd_by_log(crew, [worker for _, worker in order], steps, period, lr * rho)
+    np.testing.assert_array_equal(own, crew[comm.rank].x)
     np.testing.assert_array_equal(params, centre)
     assert same_everywhere(comm, params)
     assert client.version == len(order)
@@ -343,12 +299,12 @@ def test_without_shared_memory_two_orders_work(comm):
         for order in ("async", "hogwild"):
             with pytest.raises(UsageError, match=rf"{order}.*sync and round-robin.*switched off"):
                 psgd.connect(comm, np.zeros(3), strategy="easgd", easgd_order=order).__enter__()
-        crew = [Worker(w, np.ones(64), dyadic, 0.5, 0.5) for w in range(2)]
+        crew = [Elastic(w, np.ones(64), samples_of, dyadic, 0.5, 0.5) for w in range(2)]
         for order in ("sync", "round-robin"):
             options = {"lr": 0.5, "rho": 0.25, "period": 1, "rule": rules.nesterov(0.5), "easgd_order": order}
             params = train(comm, np.ones(64), dyadic, [5, 4], **options)[2]
-            crew = [Worker(w, np.ones(64), dyadic, 0.5, 0.5) for w in range(2)]
-            np.testing.assert_array_equal(params, simulate(order, crew, [5, 4], 1, 0.125))
+            crew = [Elastic(w, np.ones(64), samples_of, dyadic, 0.5, 0.5) for w in range(2)]
+            np.testing.assert_array_equal(params, simulation.easgd(order, crew, [5, 4], 1, 0.125))
     finally:
         os.environ.pop("PSGD_SHARED")
         if before is not None:
@@ -375,16 +331,16 @@ def test_on_several_nodes_the_orders_in_memory_say_which_work(comm):
     [
         ({"easgd_order": "tree"}, "easgd_order: expected one of sync, round-robin, async, hogwild, got 'tree'"),
         ({"easgd_order": None}, "easgd_order: expected"),
-        ({"period": 0}, "period: expected 1 step or more"),
+        ({"period": 0}, "period: expected a whole number, at least 1, got 0"),
         ({"period": 1.5}, "period: expected a whole number"),
-        ({"rho": 0}, "rho: expected a number more than 0"),
-        ({"rho": float("nan")}, "rho: expected a number"),
-        ({"rho": "big"}, "rho: expected a number"),
+        ({"rho": 0}, "rho: expected a finite number above 0"),
+        ({"rho": float("nan")}, "rho: expected a finite number"),
+        ({"rho": "big"}, "rho: expected a finite number"),
     ],
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(UsageError, match=message):
-        easgd.create(4, **options)
+        strategies.create("easgd", 4, **options)
 
 
 def test_the_shared_orders_differ_in_the_lock_only():

@@ -1,0 +1,54 @@
+"""The end of a run in a few aligned lines."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def format_nbytes(nbytes: float) -> str:
+    """Writes a number of bytes with three digits: `12.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 999.5:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:,.3g} TB"
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """Returns the summary of a run.
+
+    Args:
+        result: the keys of `psgd train --json`; those that are missing or None give no line.
+    """
+    lines = []
+
+    def add(name: str, key: str, form: str) -> None:
+        if result.get(key) is not None:
+            lines.append((name, form.format(result[key])))
+
+    if result.get("train_samples") is not None:
+        ranks = f"{result['servers']} server(s), {result['workers']} worker(s)"
+        lines.append(("run", f"{result['dataset']}, {result['model']}, {result['strategy']}, {ranks}"))
+        lines.append(("samples", f"{result['train_samples']:,} to train on, {result['test_samples']:,} to test on"))
+    add("accuracy", "test_accuracy", "{:.4f} on the test samples")
+    if "train_loss" in result:
+        lost = result["train_loss"]
+        shown = "not finite: the run diverged; try a lower --lr" if lost is None else f"{lost:.4f} in training"
+        lines.append(("loss", shown))
+    add("samples/s", "samples_per_second", "{:,.0f}")
+    add("time", "seconds", "{:.2f} s")
+    if result.get("bytes_sent") is not None and result.get("bytes_received") is not None:
+        sent, received = format_nbytes(result["bytes_sent"]), format_nbytes(result["bytes_received"])
+        lines.append(("bytes moved", f"{sent} sent, {received} received"))
+    staleness = result.get("staleness")
+    if staleness and staleness.get("mean") is not None:
+        lines.append(("staleness", f"mean {staleness['mean']:.2f}, largest {staleness['max']}"))
+    waited, computed = result.get("waited_seconds") or [0.0], result.get("computed_seconds") or [0.0]
+    if any(waited):
+        share, most = sum(waited) / (sum(waited) + sum(computed)), max(range(len(waited)), key=waited.__getitem__)
+        lines.append(
+            ("waiting", f"{100 * share:.0f} % of the workers' time, most worker {most} ({waited[most]:.2g} s)")
+        )
+    if result.get("lost_ranks"):
+        lines.append(("lost ranks", str(result["lost_ranks"])))
+    add("checkpoint", "checkpoint", "{}")
+    return "\n".join(f"{name:<12} {value}" for name, value in lines)

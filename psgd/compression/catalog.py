@@ -1,0 +1,20 @@
+"""The options of compressed updates. Loads no codec."""
+
+from psgd.kernels.codecs.catalog import CODECS
+from psgd.runtime.option import Option, from_zero, one_of, whole
+
+
+def compress(defaults: str) -> Option:
+    """Which codec; `defaults` says in words what each strategy does by itself."""
+    return one_of(("none", *CODECS), None, "Codec of updates.", shown=defaults)
+
+
+DENSITY = Option(
+    float,
+    1e-3,
+    "Share of an update that is sent.",
+    lambda share: 0 < share <= 1,
+    "a number above 0, at most 1",
+)
+WARMUP = from_zero(0.0, "Epochs of whole updates before compressed ones.")
+SYNC = whole(0, 0, "Steps after which the whole residual is sent; 0 is never.")

@@ -1,0 +1,172 @@
+"""`psgd.connect`: the parameter server under somebody else's training loop.
+
+Owns the checks of its arguments (`options`), and what all ranks must pass alike (`signature`). May import every room
+but `training`. Begin with `connect`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+from numpy.typing import ArrayLike
+
+from psgd.checkpoint.requests import CheckpointRequest
+from psgd.checkpoint.resume import Plan, prepare
+from psgd.checkpoint.saver import Saver
+from psgd.connection import Connection
+from psgd.connector.options import ConnectOptions, check, checked_vector
+from psgd.connector.signature import common, signature
+from psgd.kernels.errors import UsageError
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.nn.layout import Layout
+from psgd.optim.rules import Rule
+from psgd.optim.schedules import Schedule
+from psgd.runtime import placement as placements
+from psgd.runtime.agreement import agree
+from psgd.runtime.mesh import Mesh
+from psgd.server.checkpoint_points import CheckpointPoints
+from psgd.server.policy import Policy
+from psgd.server.record_replay import Recorder, Replay, load
+
+
+def connect(
+    comm: MPI.Intracomm,
+    params: ArrayLike,
+    *,
+    strategy: str = "sync",
+    servers: int | None = None,
+    placement: str | Sequence[int] = "auto",
+    lr: float | Schedule = 0.1,
+    rule: str | Rule = "sgd",
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    reduction: str = "mean",
+    staleness_lr: str = "none",
+    compress: str | None = None,
+    density: float | None = None,
+    compress_warmup: float = 0.0,
+    compress_sync: int = 0,
+    record: str | Path | None = None,
+    replay: str | Path | None = None,
+    metrics: RunMetrics | None = None,
+    segment_bytes: int | None = None,
+    checkpoint_dir: str | Path | None = None,
+    checkpoint_every: int = 0,
+    checkpoint_minutes: float = 0.0,
+    checkpoint_keep: int = 3,
+    resume: bool = False,
+    run: Mapping[str, Any] | None = None,
+    layout: Layout | None = None,
+    checkpoint_request: CheckpointRequest | None = None,
+    **options: Any,
+) -> "Connection":
+    """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.
+
+    `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
+    the block; then the block's body is skipped there at its first use of a worker's attribute. The first worker's
+    `params` are where everyone starts. On leaving, every worker's `params` hold the final weights; a server's
+    hold its own part of them.
+
+        with psgd.connect(comm, params, strategy="async", lr=0.1) as ps:
+            for batch in my_shard(ps.worker, ps.workers):
+                ps.grads[:] = my_gradient(ps.params, batch)
+                ps.step(samples=len(batch))
+
+    Args:
+        comm: any intracommunicator; a private duplicate is used and freed at the end. Collective.
+        params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
+            place by `step` and owned by the caller; do not write to it inside the block. Of NumPy, or on workers of
+            CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md).
+        strategy: a name in `psgd.strategies.STRATEGIES`.
+        servers: how many ranks serve; None is 1, or 0 on a single rank and for strategies that have none.
+        placement: which ranks serve: `dedicated`, the first ones; `spread`, one a node in turn; `colocated`, evenly
+            among the workers; `auto`, dedicated on one node and spread on several; or the ranks themselves. Server 0 is
+            always rank 0. See `psgd.runtime.placement`.
+        lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
+        rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
+        momentum: factor, for a rule given by name.
+        weight_decay: L2 coefficient, for a rule given by name. Both are applied once, on the server.
+        clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
+        reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
+        staleness_lr: "inverse" or "exponential" shrink stale gradients (`psgd.optim.staleness`); for strategies with
+            servers.
+        compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
+            default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
+            encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). No effect on a single
+            rank.
+        density: share of the elements that an update sends; None is 0.001.
+        compress_warmup: samples of all workers before which updates are sent whole.
+        compress_sync: steps from one to the next at which all that was left over is sent; 0 is never.
+        record: a file for the order in which pushes are applied and workers released; written on server 0.
+        replay: such a file, whose order is enforced: the same program on the same data ends with the same bits.
+        metrics: filled on server 0 (where there is none, on worker 0).
+        segment_bytes: large shards travel in messages of this size; None chooses by the size of a shard.
+        checkpoint_dir: folder for checkpoints, seen by all ranks, of this run alone; None makes none.
+        checkpoint_every: optimizer steps from one to the next, each worker's own where they do not keep pace; 0 is only
+            when asked.
+        checkpoint_minutes: the same in time; 0 is off.
+        checkpoint_keep: how many of the newest stay, and the one with the best accuracy.
+        resume: go on from the newest complete one; start anew where there is none.
+        run: what a run that goes on must have in common besides, as JSON can say it.
+        layout: names and shapes in `params`, for who reads the checkpoints.
+        checkpoint_request: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
+        **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients
+            make one update.
+
+    Raises:
+        UsageError: a wrong argument on some rank; the same error on all ranks.
+        ContractError: ranks that passed different arguments; the same error on all ranks.
+        PeerLostError: on every other rank, if a worker leaves the block with an error.
+    """
+    arguments = dict(locals())
+    del arguments["comm"], arguments["params"]
+    given = ConnectOptions(**arguments)
+    if not isinstance(comm, MPI.Intracomm):
+        raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
+    vector, complaint = checked_vector(params)
+    checked, signed = None, {}
+    try:
+        checked = check(given, vector, comm.Get_size())
+        signed = signature(given, checked, vector)
+        checked.plan.must_agree(common(signed, "servers", "reduction"), run or {})
+    except Exception as error:  # whatever it is, all ranks must raise it
+        text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        complaint = complaint or text
+    agree(comm, "psgd.connect", signed, complaint)
+    assert checked is not None  # else there was a complaint
+    plan, chosen = checked.plan, checked.run
+    prepare(comm, plan)
+    if not given.serverless:
+        chosen = replace(chosen, strategy=_ordered(chosen.strategy, given, signed, comm, plan))
+    if comm.Get_size() == 1:
+        chosen = replace(chosen, compression=None)
+    metrics = metrics or RunMetrics(checked.workers)
+    serving = placements.agree(comm, checked.servers, placement)
+    mesh = Mesh(comm, checked.servers, given.serverless, serving)
+    return Connection(mesh, vector, chosen, metrics, Saver(plan, mesh, metrics, checkpoint_request))
+
+
+def _ordered(policy: Policy, given: ConnectOptions, signed: dict[str, Any], comm: MPI.Intracomm, plan: Plan) -> Policy:
+    """The policy, with its decisions written to a file or taken from one, and with checkpoints.
+
+    Collective; only rank 0 touches files.
+    """
+    shared, leads, complaint = common(signed, "lr"), comm.Get_rank() == 0, None
+    try:
+        if given.replay is not None:
+            policy = Replay(signed["workers"], load(Path(given.replay), shared) if leads else [])
+        elif plan.directory is not None:
+            policy = CheckpointPoints(policy, signed["workers"], plan.every)
+        if given.record is not None and leads:
+            policy = Recorder(policy, Path(given.record), shared, resumed=plan.found is not None)
+    except UsageError as error:
+        complaint = str(error)
+    try:
+        agree(comm, "psgd.connect", {}, complaint)
+    except UsageError:
+        plan.release()
+        raise
+    return policy

@@ -1,0 +1,46 @@
+"""What all ranks must pass to `psgd.connect` alike, and what a run has in common with one that goes on from it."""
+
+from typing import Any
+
+from psgd.connector.options import CheckedOptions, ConnectOptions, Vector
+from psgd.runtime import placement
+
+
+def signature(given: ConnectOptions, checked: CheckedOptions, vector: Vector) -> dict[str, Any]:
+    """What is compared between ranks, under the arguments' names, as JSON can say it.
+
+    Raises:
+        UsageError: a placement that cannot be.
+    """
+    optimizer, plan = checked.run.optimizer, checked.plan
+    return {
+        "size": vector.size,
+        "dtype": str(vector.dtype),
+        "servers": checked.servers,
+        "placement": placement.checked(given.placement, checked.servers, checked.servers + checked.workers),
+        "strategy": given.strategy,
+        "strategy's options": repr(sorted(given.options.items())),
+        "rule": optimizer.rule.name,
+        "momentum": repr(given.momentum),
+        "weight_decay": repr(given.weight_decay),
+        "clip_norm": optimizer.clip_norm,
+        "reduction": given.reduction,
+        "segment_bytes": checked.run.segment * vector.itemsize,
+        "lr": [float(optimizer.schedule(samples)) for samples in (0, 1e3, 1e6)],
+        "staleness_lr": given.staleness_lr,
+        "compress": repr(checked.run.compression),
+        "workers": checked.workers,
+        "replay": given.replay is not None,
+        "checkpoint_dir": None if plan.directory is None else str(plan.directory),
+        "checkpoint_every": plan.every,
+        "checkpoint_minutes": plan.minutes,
+        "checkpoint_keep": plan.keep,
+        "resume": plan.resume,
+        "layout": repr(plan.layout),
+    }
+
+
+def common(signed: dict[str, Any], *more: str) -> dict[str, Any]:
+    """The part of a signature that a run must have in common with one that goes on from it."""
+    names = ("size", "dtype", "strategy", "strategy's options", "workers", "rule", "compress", *more)
+    return {name: signed[name] for name in names}

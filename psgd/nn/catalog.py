@@ -1,0 +1,44 @@
+"""The models and layers by name: where each one is, and what it needs. Loads none of them, and no NumPy.
+
+A model is one file with a function `layers(shape, classes)`, which gives the layers between samples of that shape and
+one score a class; it also takes `hidden` where its entry says so.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """What is known of a model before its module is imported.
+
+    Attributes:
+        module: has `layers`.
+        hidden: it has hidden layers, whose units are an option.
+        any_samples: it takes samples of any shape.
+    """
+
+    module: str
+    hidden: bool = False
+    any_samples: bool = True
+
+
+MODELS: dict[str, ModelEntry] = {
+    "softmax": ModelEntry("psgd.nn.models.softmax"),
+    "mlp": ModelEntry("psgd.nn.models.mlp", hidden=True),
+    "cnn": ModelEntry("psgd.nn.models.cnn", hidden=True, any_samples=False),
+    "resmlp": ModelEntry("psgd.nn.models.resmlp", hidden=True, any_samples=False),
+}
+
+LAYERS: dict[str, str] = {
+    "Linear": "psgd.nn.linear",
+    "Conv2D": "psgd.nn.conv2d",
+    "MaxPool": "psgd.nn.maxpool",
+    "MeanPool": "psgd.nn.meanpool",
+    "ReLU": "psgd.nn.relu",
+    "Residual": "psgd.nn.residual",
+    "Flatten": "psgd.nn.reshape",
+    "ChannelsLast": "psgd.nn.reshape",
+    "RowTokens": "psgd.nn.reshape",
+    "Transpose": "psgd.nn.reshape",
+}
+"""The module of each layer's class."""

@@ -1,0 +1,46 @@
+"""The update rules by name, and the options of the optimizer. Loads no rule.
+
+A rule is one function that takes `weight_decay`, and `factor` where it has momentum, and returns a
+`psgd.optim.rules.Rule`.
+"""
+
+from dataclasses import dataclass
+
+from psgd.optim import schedules, staleness
+from psgd.runtime.option import above_zero, below_one, from_zero, one_of
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """What is known of a rule before its module is imported.
+
+    Attributes:
+        module: has the function.
+        function: makes the rule.
+        momentum: it takes `factor`.
+        before_codec: its momentum and weight decay can come before a codec, on each worker; plain SGD follows it.
+    """
+
+    module: str
+    function: str
+    momentum: bool = False
+    before_codec: bool = False
+
+
+RULES: dict[str, RuleEntry] = {
+    "sgd": RuleEntry("psgd.optim.rules", "sgd", before_codec=True),
+    "momentum": RuleEntry("psgd.optim.rules", "momentum", momentum=True, before_codec=True),
+    "nesterov": RuleEntry("psgd.optim.rules", "nesterov", momentum=True),
+    "adam": RuleEntry("psgd.optim.rules", "adam"),
+}
+
+_WITH_MOMENTUM = " and ".join(name for name, rule in RULES.items() if rule.momentum)
+
+LR = above_zero(0.1, "Learning rate.")
+OPTIMIZER = one_of(RULES, "sgd", "Update rule, applied on the servers.")
+MOMENTUM = below_one(0.9, f"Factor of {_WITH_MOMENTUM}.")
+WEIGHT_DECAY = from_zero(0.0, "L2 coefficient.")
+SCHEDULE = one_of(schedules.NAMES, "constant", "Learning rate over the run's progress.")
+CLIP_NORM = from_zero(0.0, "Largest global gradient norm; 0 is off.")
+REDUCTION = one_of(("mean", "sum"), "mean", "mean over the samples; sum is that times the workers.")
+STALENESS_LR = one_of(staleness.NAMES, "none", "Scale of stale gradients' steps.")

@@ -1,0 +1,129 @@
+"""One rank's part of `psgd train`: `run`, and the pieces that it puts together.
+
+Owns opening the data (`task`), what the options stand for (`setup`), a worker's loop (`trainer`), the events of the log
+(`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
+"""
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.checkpoint import final_weights
+from psgd.checkpoint.requests import CheckpointRequest
+from psgd.checkpoint.resume import say
+from psgd.config import TrainConfig
+from psgd.connection import Connection
+from psgd.connector import connect
+from psgd.metrics.event_log import EventLog
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.wait_log import WaitLog
+from psgd.runtime import placement
+from psgd.runtime.agreement import broadcast
+from psgd.runtime.faults import Injector
+from psgd.runtime.jsonable import clean
+from psgd.strategies import catalog as strategies
+from psgd.training import events, result, setup
+from psgd.training.events import ProgressDisplay
+from psgd.training.task import open_task
+from psgd.training.trainer import Trainer
+
+_OF_THE_RUN = ("dataset", "model", "hidden", "batch_size", "seed")
+"""Options that a run shares with the one whose checkpoint it resumes, beside those that `psgd.connect` compares."""
+_OF_CONNECT = (
+    *("strategy", "clip_norm", "reduction", "staleness_lr", "compress", "density", "compress_sync", "record", "replay"),
+    *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume"),
+)
+"""Options that are `psgd.connect`'s, by the same name."""
+
+
+def run(
+    config: TrainConfig,
+    comm: MPI.Intracomm,
+    on_progress: ProgressDisplay | None = None,
+    wish: CheckpointRequest | None = None,
+) -> dict[str, Any] | None:
+    """Trains. Collective over `comm`; blocks until all are done.
+
+    Args:
+        config: the same on all ranks.
+        comm: all ranks of the run.
+        on_progress: shows the progress, on rank 0.
+        wish: asks for checkpoints from outside.
+
+    Returns:
+        On rank 0 the keys of `psgd train --json`; None elsewhere.
+
+    Raises:
+        AgreedUsageError: wrong options or data, on all ranks alike.
+        UsageError: data that this rank alone cannot read.
+    """
+    rank, servers = comm.Get_rank(), config.servers
+    if servers is None:
+        servers = strategies.default_servers(config.strategy, comm.Get_size())
+    workers = comm.Get_size() - servers
+    serving = placement.agree(comm, servers, config.placement)
+    serves = rank in serving
+    if "cuda" in (config.device, config.server_device):
+        from psgd.backend import places
+
+        places.choose(comm, (config.server_device if serves else config.device) == "cuda")
+    task = open_task(config, comm, needs_data=not serves)
+    samples, layout = task.samples, task.model.layout
+    with EventLog(config.log if rank == 0 else None, append=config.resume) as log:
+        log.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
+        metrics = RunMetrics(
+            workers,
+            events.listener(log, on_progress),
+            samples_per_epoch=samples,
+            target_accuracy=config.target_accuracy,
+            waits=None if config.log is None else WaitLog(),
+        )
+        params = np.empty(layout.size, np.float32) if serves else setup.first_params(config, task.model)
+        injector = Injector(config.inject, placement.index(rank, serving), workers, servers, serves)
+        if serves:
+            injector.watch(metrics, params)
+        trainer = None if serves else Trainer(config, task, params, injector)
+        connection = connect(
+            comm,
+            params,
+            servers=servers,
+            placement=serving or "auto",
+            lr=setup.schedule(config, samples, workers),
+            rule=setup.rule(config, serves),
+            compress_warmup=config.compress_warmup * samples,
+            metrics=metrics,
+            run={name: clean(getattr(config, name)) for name in _OF_THE_RUN},
+            layout=layout,
+            checkpoint_request=wish,
+            **{name: getattr(config, name) for name in _OF_CONNECT},
+            **setup.strategy_options(config, samples),
+        )
+        if rank == 0:
+            _show_start(connection, config.epochs, samples, on_progress)
+        # Overflow is reported as a loss that is not finite, not as a warning from the depths of each rank.
+        with np.errstate(over="ignore", invalid="ignore"):
+            with connection as ps:
+                if trainer is not None and not ps.is_server:
+                    trainer.train(ps)
+            if trainer is not None:
+                trainer.backend.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
+                trainer.backend.wait()
+            found = result.collect(config, comm, connection, metrics, trainer, task.test_samples)
+        if found is not None:
+            events.write_waits(log, metrics)
+            log.write("end", **found)
+        if config.save is not None and not broadcast(comm, {"leaving": connection.leaving})["leaving"]:
+            first = next(each for each in range(comm.Get_size()) if each not in serving)
+            final_weights.save(config.save, comm, first, params, layout)
+        return found
+
+
+def _show_start(connection: Connection, epochs: int, samples: int, display: ProgressDisplay | None) -> None:
+    """Shows where the run begins: at 0, or at a checkpoint."""
+    resumed = connection.resumed_from
+    done = 0 if resumed is None else resumed.manifest.samples
+    if display is not None:
+        display.start(samples * epochs, epochs, done)
+    if done >= samples * epochs:
+        say(f"nothing left to do: the checkpoint is at epoch {done // samples} of {epochs}")

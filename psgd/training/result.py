@@ -1,0 +1,84 @@
+"""The end of a run: the final parameters evaluated, and what `psgd train --json` prints."""
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.config import TrainConfig
+from psgd.connection import Connection
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.runtime.jsonable import clean
+from psgd.training.trainer import Trainer
+
+
+def collect(
+    config: TrainConfig,
+    comm: MPI.Intracomm,
+    connection: Connection,
+    metrics: RunMetrics,
+    trainer: Trainer | None,
+    test_samples: int,
+) -> dict[str, Any] | None:
+    """Evaluates the final parameters, each worker on its part. Collective.
+
+    Args:
+        config: the run's.
+        comm: all ranks.
+        connection: at its end.
+        metrics: filled on rank 0.
+        trainer: a worker's, with the final parameters.
+        test_samples: of the test set.
+
+    Returns:
+        The result on rank 0, None elsewhere.
+    """
+    seconds = metrics.elapsed_s()
+    correct, loss_sum, sent, received = 0, 0.0, 0, 0
+    if trainer is not None:
+        correct, loss_sum = trainer.backend.evaluate(connection.mesh.index, connection.workers)
+        sent, received = connection.bytes_sent, connection.bytes_received
+    mine = np.array([correct, loss_sum, sent, received], np.float64)
+    total = np.empty_like(mine)
+    comm.Reduce(mine, total, MPI.SUM, root=0)
+    if comm.Get_rank() != 0:
+        return None
+    metrics.evaluated(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
+    vendor, version = MPI.get_vendor()
+    result: dict[str, Any] = clean(
+        {
+            "dataset": config.dataset,
+            "model": config.model,
+            "strategy": config.strategy,
+            "workers": connection.workers,
+            "servers": connection.servers,
+            "device": config.device,
+            "mpi": f"{vendor} {'.'.join(map(str, version))}",
+            "epochs": config.epochs,
+            "batch_size": config.batch_size,
+            "lr": config.lr,
+            "seed": config.seed,
+            "steps": metrics.steps,
+            "samples": metrics.samples,
+            "seconds": seconds,
+            "samples_per_second": metrics.samples / seconds,
+            "train_samples": metrics.samples_per_epoch,
+            "test_samples": test_samples,
+            "train_loss": metrics.loss,
+            "test_accuracy": metrics.accuracy,
+            "test_loss": metrics.test_loss,
+            "bytes_sent": int(total[2]),
+            "bytes_received": int(total[3]),
+            "staleness": metrics.staleness_summary(),
+            "seconds_to_target": metrics.seconds_to_target,
+            "waited_seconds": metrics.waited_s,
+            "computed_seconds": metrics.computed_s,
+            "workers_applied": metrics.pushes,
+            "workers_waited": metrics.waited,
+            "workers_dropped": metrics.dropped,
+            "lost_ranks": [],
+            "checkpoint": connection.checkpoint,
+            "requeue": connection.leaving,
+        }
+    )
+    return result

@@ -1,0 +1,73 @@
+"""A worker's loop over its part of the data."""
+
+import time
+from functools import partial
+
+from psgd.config import TrainConfig
+from psgd.connection import Connection
+from psgd.data.sampler import Sampler
+from psgd.kernels.array import Array
+from psgd.runtime.faults import Injector
+from psgd.training import setup
+from psgd.training.task import Task
+
+
+class Trainer:
+    """A worker's loop over its part of the data."""
+
+    def __init__(self, config: TrainConfig, task: Task, params: Array, injector: Injector) -> None:
+        assert task.dataset is not None
+        self._injector = injector
+        self._config = config
+        self._dataset = task.dataset
+        self.backend = setup.backend(config, task.model, task.dataset, task.statistics)
+        self.backend.prepare(params)
+
+    def train(self, ps: Connection) -> None:
+        """All epochs; a worker that has run out of samples in an epoch pushes none and keeps pace."""
+        config, backend, injector = self._config, self.backend, self._injector
+        injects, poisons = bool(config.inject), "nan" in config.inject
+        backend.bind(ps.params, ps.grads)
+        sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
+        done = self._done(ps, sampler)
+        if done and ps.worker == 0 and self._due(done, sampler.steps):
+            self._report(ps)  # it came after the checkpoint
+        for epoch in range(done // sampler.steps, config.epochs):
+            for step in range(max(0, done - epoch * sampler.steps), sampler.steps):
+                indices = sampler.batch(epoch, step)
+                loss, number = 0.0, epoch * sampler.steps + step
+                injector.begin(number)
+                if len(indices):
+                    start = time.perf_counter()
+                    touch = partial(injector.poison, number) if poisons else None
+                    loss = backend.gradient(indices, ps.overlap(len(indices)), touch)
+                    if injects:
+                        backend.wait()
+                        injector.sleep(number, time.perf_counter() - start)
+                ps.step(len(indices), loss)
+                if ps.stop:
+                    return
+                if ps.worker == 0 and self._due(epoch * sampler.steps + step + 1, sampler.steps):
+                    self._report(ps)
+
+    def _done(self, ps: Connection, sampler: Sampler) -> int:
+        """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
+        found = ps.resumed_from
+        if found is None or ps.clock:
+            return ps.clock
+        epochs, rest = divmod(found.manifest.samples, sampler.samples)
+        return epochs * sampler.steps + rest // (self._config.batch_size * ps.workers)
+
+    def _report(self, ps: Connection) -> None:
+        """Evaluates what there is, on the whole test part."""
+        backend = self.backend
+        backend.bind(ps.evaluated_params, ps.grads)
+        correct, loss_sum = backend.evaluate(0, 1)
+        backend.bind(ps.params, ps.grads)
+        count = max(1, self._dataset.test.samples)
+        ps.report(correct / count, loss_sum / count)
+
+    def _due(self, done: int, steps: int) -> bool:
+        """Whether an evaluation is due after so many steps, of `steps` an epoch; the last one is made elsewhere."""
+        every = self._config.eval_every * steps
+        return bool(every) and done < self._config.epochs * steps and done // every > (done - 1) // every
