@@ -1,4 +1,37 @@
-"""The models by name: each is one file that puts layers together; `psgd.nn.catalog` lists them.
+"""The models by name. Each is one file; `psgd.nn.catalog` lists them."""
 
-May import the layers of `psgd.nn`. Begin with `mlp.py`.
-"""
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from psgd.kernels.errors import UsageError
+from psgd.nn.catalog import MODELS
+from psgd.nn.model import Model
+
+
+def build(name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.float32, hidden: int = 256) -> Model:
+    """Returns a model for samples of `input_shape` and `classes` classes.
+
+    Args:
+        name: one of `MODELS`.
+        input_shape: of one sample; (channels, height, width) for images, (tokens, features) for resmlp.
+        classes: at least 2.
+        dtype: float32 or float64.
+        hidden: units of each hidden linear layer, where the model has one.
+
+    Raises:
+        UsageError: an unknown name, or a shape that the model cannot take.
+    """
+    shape = tuple(input_shape)
+    if not shape or min(shape) < 1 or classes < 2 or hidden < 1:
+        raise UsageError(
+            f"model {name}: needs samples of at least one value, 2 classes and 1 hidden unit; got samples of "
+            f"shape {shape}, {classes} classes, {hidden} hidden units"
+        )
+    if name not in MODELS:
+        raise UsageError(f"unknown model {name!r}: choose one of {', '.join(MODELS)}")
+    entry = MODELS[name]
+    options = {"hidden": hidden} if entry.hidden else {}
+    return Model(importlib.import_module(entry.module).layers(shape, classes, **options), shape, dtype)
