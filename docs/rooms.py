@@ -32,6 +32,7 @@ CAPTIONS = {
     "psgd.connector": "psgd.connect: checks, agreement",
     "psgd.config": "the options of a run",
     "psgd.connection": "one rank's part, in a with block",
+    "psgd.teardown": "how a rank leaves",
     "psgd.strategies": "sync, ssp, allreduce, easgd, ...",
     "psgd.worker": "what a training loop holds",
     "psgd.server": "header, log, shard, transports",

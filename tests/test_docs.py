@@ -13,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES.remove(ROOT / "docs/collectives.md")
 LONGEST = 120
 ELSEWHERE = {
     *("--oversubscribe", "--allow-run-as-root", "--with-ft", "--mca", "--map-by", "--bind-to"),  # mpirun
