@@ -50,7 +50,10 @@ class Strategy:
 _PEERS = re.compile(r"all|ring|pairs|random:([2-9]|[1-9]\d{1,4})")
 _PERIOD = whole(1, 8, "steps between two exchanges.")
 
-STRATEGIES: dict[str, Strategy] = {
+ACCUMULATE = whole(1, 1, "steps whose gradients make one update.")
+"""The option `accumulate`, which every strategy has. Workers and not strategies do it (`psgd.worker.accumulation`)."""
+
+_STRATEGIES: dict[str, Strategy] = {
     "sync": Strategy("psgd.strategies.sync", servers=True, compressible=True),
     "async": Strategy("psgd.strategies.async_", servers=True, compressible=True),
     "softsync": Strategy(
@@ -67,7 +70,6 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "allreduce": Strategy(
         "psgd.strategies.allreduce",
-        {"accumulate": whole(1, 1, "steps whose gradients make one update.")},
         compressible=True,
         on_device=True,
     ),
@@ -92,7 +94,7 @@ STRATEGIES: dict[str, Strategy] = {
         on_device=True,
     ),
     "hogwild": Strategy(
-        "psgd.strategies.hogwild",
+        "psgd.strategies.hogwild.hogwild",
         {
             "period": _PERIOD.but(default=64),
             "count_lost": switch(False, "count lost updates, a test mode.", hidden=True),
@@ -114,6 +116,10 @@ STRATEGIES: dict[str, Strategy] = {
         codec="threshold",
         averages=("peers", "pairs"),
     ),
+}
+
+STRATEGIES: dict[str, Strategy] = {
+    name: replace(each, options={**each.options, "accumulate": ACCUMULATE}) for name, each in _STRATEGIES.items()
 }
 
 
@@ -154,7 +160,7 @@ def _described(by_strategy: Mapping[str, Option]) -> Option:
     """An option of several strategies as one: its help says which, and the default of each."""
     first, usual = next(iter(by_strategy.values())), next(map(_default, by_strategy.values()))
     others = [f"; {name} {_default(each)}" for name, each in by_strategy.items() if _default(each) != usual]
-    text = f"{', '.join(by_strategy)}: {first.help}"
+    text = f"{', '.join(by_strategy)}: {first.help}" if len(by_strategy) < len(STRATEGIES) else f"All: {first.help}"
     return replace(first, default=None, help=text, shown=usual + "".join(others))
 
 
@@ -188,4 +194,5 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
     for key, value in chosen.items():
         if value is not None or values[key] is not None:
             values[key] = strategy.options[key].check(key, value)
+    del values["accumulate"]
     return importlib.import_module(strategy.module).create(workers, **values)

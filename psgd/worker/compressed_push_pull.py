@@ -13,13 +13,12 @@ from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import CheckpointError
 from psgd.server.compressed_worker_transport import CompressedWorkerTransport
 from psgd.server.context import PushPullContext
+from psgd.worker.interface import Vector
 from psgd.worker.push_pull import PushPullWorker
-
-Vector = NDArray[np.floating]
 
 
 class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
-    """A worker. Implements `psgd.worker.interface.Worker`.
+    """A worker.
 
     A gradient that is not finite is left out: the worker keeps pace without it, and residuals and momentum stay as they
     are.

@@ -46,10 +46,10 @@ def start(worker: Worker, saver: Saver, warns: bool) -> None:
         saver: of this rank.
         warns: whether this rank says what could not be restored.
     """
-    worker.save_every(saver.every)
+    worker.checkpoint.every = saver.every
     if saver.found is not None:
         with saver.found.explained():
             lost = worker.restore(*saver.states())
-        for line in [*lost, *getattr(worker, "notes", ())] if warns else ():
+        for line in lost if warns else ():
             say(f"warning: resume: {line}")
     worker.start()

@@ -8,7 +8,7 @@ import pytest
 from harness import mpi
 
 from psgd.kernels.errors import PeerLostError
-from psgd.runtime import fail_together
+from psgd.runtime import job_end
 
 pytestmark = pytest.mark.job
 
@@ -192,6 +192,6 @@ def test_failures_that_follow_from_others_are_told_apart():
     lost = PeerLostError("rank 2 closed its side")
     following = RuntimeError("cleanup")
     following.__context__ = lost
-    assert fail_together._secondary(lost) == "rank 2 closed its side"
-    assert fail_together._secondary(following) == "rank 2 closed its side"
-    assert fail_together._secondary(ValueError("mine")) is None
+    assert job_end.secondary(lost) == "rank 2 closed its side"
+    assert job_end.secondary(following) == "rank 2 closed its side"
+    assert job_end.secondary(ValueError("mine")) is None
