@@ -198,6 +198,15 @@ def test_the_table_of_strategies_has_all():
     assert set(rows) == set(STRATEGIES)
 
 
+@pytest.mark.parametrize("folder", ["kernels", "collectives", "psgd", "launch"])
+def test_each_room_is_explained(folder):
+    explained = set(re.findall(r"^\| (.*?) \|", (ROOT / "docs/design.md").read_text(), re.MULTILINE))
+    names = {name for cell in explained for name in re.findall(r"`([\w./]+)`", cell)}
+    inside = [p for p in (ROOT / folder).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    rooms = [p.name for p in inside if p.is_dir() or folder in ("psgd", "collectives")]
+    assert {room for room in rooms if room != "__init__.py"} - names - {n.partition("/")[2] for n in names} == set()
+
+
 def test_checks_can_fail(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
