@@ -191,6 +191,15 @@ def test_the_signature_of_connect():
     assert [each.id for each in call.args] == ["comm", "params"]
 
 
+@pytest.mark.parametrize("path", pages())
+def test_what_connect_gives_exists(path):
+    from psgd.connection import Connection
+
+    named = {each for text in spans(path.read_text()) for each in re.findall(r"\bps\.(\w+)", text)}
+    source = inspect.getsource(Connection)
+    assert {name for name in named if not hasattr(Connection, name) and f"self.{name}" not in source} == set()
+
+
 def test_the_table_of_strategies_has_all():
     from psgd.strategies import STRATEGIES
 
