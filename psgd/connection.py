@@ -26,6 +26,7 @@ from psgd.server.transports.gradient_memory import allocate, apart
 from psgd.teardown import Teardown
 from psgd.worker import starter
 from psgd.worker.accumulation import AccumulatingWorker
+from psgd.worker.checkpoint_status import nobody_saves
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 
@@ -315,5 +316,7 @@ class Connection:
         except BaseException:
             self._teardown.end(failed=True)
             raise
+        finally:  # it refers to the worker, whose memory is to go with the last reference to it
+            client.checkpoint.on_reached = nobody_saves
         self._teardown.end(failed=kind is not None)
         return False
