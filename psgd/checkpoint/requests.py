@@ -1,6 +1,6 @@
 """What this process wants saved: asked for by a signal, by the clock, or by the program.
 
-Signals only raise a wish. It is told to the other ranks with the next step, and all save at the same point of the run.
+Signals only make a request. It reaches the other ranks with the next step, and all save at the same point of the run.
 Ranks get a signal that is sent to all of them at slightly different moments: one that comes just after a checkpoint
 is answered by that one, so that there is exactly one.
 """
@@ -25,7 +25,7 @@ REQUEUE = 85
 
 
 class CheckpointRequest:
-    """A rank's wish for a checkpoint.
+    """A rank's request for a checkpoint.
 
     Args:
         minutes: one is wanted so long after the newest; 0 is never.
@@ -95,7 +95,7 @@ def known(name: str) -> signal.Signals | None:
     return found if isinstance(found, signal.Signals) and found not in taken else None
 
 
-def listen(wish: CheckpointRequest, stop: str, saves: bool = True) -> None:
+def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:
     """From now on SIGUSR1 asks for a checkpoint, and the signal named `stop` for one and the end. For the command.
 
     Until the process ends: a signal that comes as a run is leaving must not kill it. Where the run does not save
@@ -106,8 +106,8 @@ def listen(wish: CheckpointRequest, stop: str, saves: bool = True) -> None:
     def hear(number: int, frame: FrameType | None) -> None:
         nonlocal said
         if saves:
-            wish.signalled(number == chosen)
-        elif wish.leads and not said:
+            request.signalled(number == chosen)
+        elif request.leads and not said:
             said, name = True, signal.Signals(number).name
             # Python's own streams may be in use at this very moment.
             os.write(2, f"psgd: warning: {name}: nothing is saved without --checkpoint-dir\n".encode())

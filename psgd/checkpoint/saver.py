@@ -53,17 +53,17 @@ class Saver:
         plan: prepared.
         mesh: who is who.
         metrics: counters of the run, on rank 0.
-        wish: what this process wants.
+        request: what this process wants.
 
     Attributes:
-        wish: as given.
+        request: as given.
         clock: this rank's steps as a worker.
         extra: what the program wants to have saved with it: numbers, texts, arrays.
         found: the checkpoint that this run goes on from, or None.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, metrics: RunMetrics, wish: CheckpointRequest | None = None) -> None:
-        self.wish = wish or CheckpointRequest(plan.minutes)
+    def __init__(self, plan: Plan, mesh: Mesh, metrics: RunMetrics, request: CheckpointRequest | None = None) -> None:
+        self.request = request or CheckpointRequest(plan.minutes)
         self.clock = 0
         self.extra: dict[str, Any] = {}
         self.found = plan.found
@@ -103,7 +103,7 @@ class Saver:
         Raises:
             CheckpointError: the one before could not be written.
         """
-        self.wish.answered(leaving)
+        self.request.answered(leaving)
         if self._writer is None or step == self._newest:
             return
         self._newest = step
@@ -178,15 +178,15 @@ class Saver:
     def check(self) -> None:
         """Raises CheckpointError where one could not be written. Blocks for nothing."""
         if self._writer is not None:
-            complete = self.wish.owed and not self._writer.busy
+            complete = self.request.owed and not self._writer.busy
             self._writer.check()
             if complete:
-                self.wish.told(self.path)
+                self.request.told(self.path)
 
     def wanted(self) -> int:
         """What this process wants; see `CheckpointRequest.wanted`, and `check`."""
         self.check()
-        return self.wish.wanted()
+        return self.request.wanted()
 
     def close(self, failed: bool) -> None:
         """Returns when the newest is on the disk; with `failed` at once.

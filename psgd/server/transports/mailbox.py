@@ -24,7 +24,7 @@ class Mailbox:
 
     Attributes:
         inline: this one does.
-        incoming, outgoing: the newest header that came, and the one to be sent, where they lie.
+        incoming, outgoing: the newest header that was received, and the one to be sent, where they lie.
         outgoing_bytes: to overwrite the latter as a whole.
         payload_in, payload_out: the shards behind them, empty without `inline`.
         nbytes: of a message.
