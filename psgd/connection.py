@@ -21,8 +21,8 @@ from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.validation import whole_number
 from psgd.server.context import PushPullContext
-from psgd.server.gradient_memory import allocate, apart
 from psgd.server.serve import Serving
+from psgd.server.transports.gradient_memory import allocate, apart
 from psgd.teardown import Teardown
 from psgd.worker import starter
 from psgd.worker.accumulation import AccumulatingWorker

@@ -1,4 +1,7 @@
-"""The models by name. Each is one file; `psgd.nn.catalog` lists them."""
+"""The models by name: each is one file that puts layers together; `psgd.nn.catalog` lists them.
+
+May import the layers of `psgd.nn`. Begin with `build`, then `mlp.py`.
+"""
 
 import importlib
 from collections.abc import Sequence
