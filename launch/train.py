@@ -104,12 +104,12 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         as_json: how rank 0 prints the result.
         verbose: rank 0 prints who is where.
     """
-    wish = requests.CheckpointRequest()
+    request = requests.CheckpointRequest()
     if isinstance(config, TrainConfig):
-        wish = requests.CheckpointRequest(config.checkpoint_minutes)
-        requests.listen(wish, config.save_signal, saves=config.checkpoint_dir is not None)
+        request = requests.CheckpointRequest(config.checkpoint_minutes)
+        requests.listen(request, config.save_signal, saves=config.checkpoint_dir is not None)
     comm = startup.start()
-    wish.leads = comm.Get_rank() == 0
+    request.leads = comm.Get_rank() == 0
     from psgd.runtime.fail_together import guard
 
     with guard(comm):
@@ -120,8 +120,8 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             chosen = _agreed(config, comm)
             with logs.output(chosen.log_dir, comm) as said:
                 startup.announce(comm, chosen.servers or 0, chosen.placement, verbose, said.progress.note)
-                wish.tell = said.progress.note
-                result = run(chosen, comm, said.progress, wish)
+                request.tell = said.progress.note
+                result = run(chosen, comm, said.progress, request)
                 if result is not None and result.get("requeue") and result["checkpoint"]:
                     said.progress.note(_stopped(result["checkpoint"]))
                 said.progress.close()

@@ -192,9 +192,9 @@ class Connection:
             client = self._only_on_workers()
         if type(samples) is not int or samples < 0:
             samples = whole_number("step: samples", samples)
-        if self._saves or saver.wish.level:
+        if self._saves or saver.request.level:
             saver.check()
-            if wanted := saver.wish.fresh():
+            if wanted := saver.request.unsent():
                 client.checkpoint.ask(wanted == SAVE_AND_STOP)
         client.step(samples, loss)
         saver.clock += 1
@@ -208,7 +208,7 @@ class Connection:
             stop: all workers' `stop` is true after it, and `leaving`.
         """
         self._only_on_workers()
-        self._saver.wish.ask(stop)
+        self._saver.request.ask(stop)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         """Where pushing can begin while the backward pass still runs: a function to be told of each final range.

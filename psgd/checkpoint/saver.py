@@ -53,21 +53,29 @@ class Saver:
         plan: prepared.
         mesh: who is who.
         metrics: counters of the run, on rank 0.
-        wish: what this process wants.
+        request: what this process wants.
+        accumulate: steps of a worker that make one push.
 
     Attributes:
-        wish: as given.
+        request: as given.
         clock: this rank's steps as a worker.
         extra: what the program wants to have saved with it: numbers, texts, arrays.
         found: the checkpoint that this run goes on from, or None.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, metrics: RunMetrics, wish: CheckpointRequest | None = None) -> None:
-        self.wish = wish or CheckpointRequest(plan.minutes)
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        metrics: RunMetrics,
+        request: CheckpointRequest | None = None,
+        accumulate: int = 1,
+    ) -> None:
+        self.request = request or CheckpointRequest(plan.minutes)
         self.clock = 0
         self.extra: dict[str, Any] = {}
         self.found = plan.found
-        self._plan, self._mesh, self._metrics = plan, mesh, metrics
+        self._plan, self._mesh, self._metrics, self._accumulate = plan, mesh, metrics, accumulate
         self._name = f"{mesh.role}-{mesh.index}"
         self._leads = mesh.world.Get_rank() == 0
         self._newest = -1 if plan.found is None else plan.found.manifest.step
@@ -103,7 +111,7 @@ class Saver:
         Raises:
             CheckpointError: the one before could not be written.
         """
-        self.wish.answered(leaving)
+        self.request.answered(leaving)
         if self._writer is None or step == self._newest:
             return
         self._newest = step
@@ -141,7 +149,9 @@ class Saver:
             self.extra = loop["extra"] | arrays
             own.tensors = {key: array for key, array in own.tensors.items() if not key.startswith("extra.")}
         elif self.found.manifest.run["workers"] == self._mesh.workers:
-            self.clock = states[0].facts["log"]["clocks"][self._mesh.index]
+            # It was done and saved nothing. The servers know its pushes; the last may be of fewer steps, so that this is
+            # no less than its steps.
+            self.clock = self._accumulate * states[0].facts["log"]["clocks"][self._mesh.index]
         elif self._mesh.index == 0:
             say(f"warning: resume: {self.found.manifest.run['workers']} workers are now {self._mesh.workers}")
         return own, states
@@ -178,15 +188,15 @@ class Saver:
     def check(self) -> None:
         """Raises CheckpointError where one could not be written. Blocks for nothing."""
         if self._writer is not None:
-            complete = self.wish.owed and not self._writer.busy
+            complete = self.request.owed and not self._writer.busy
             self._writer.check()
             if complete:
-                self.wish.told(self.path)
+                self.request.announce(self.path)
 
     def wanted(self) -> int:
         """What this process wants; see `CheckpointRequest.wanted`, and `check`."""
         self.check()
-        return self.wish.wanted()
+        return self.request.wanted()
 
     def close(self, failed: bool) -> None:
         """Returns when the newest is on the disk; with `failed` at once.

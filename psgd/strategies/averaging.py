@@ -18,7 +18,7 @@ from psgd.kernels import accumulate
 from psgd.runtime.device_vectors import registered
 from psgd.worker.context import Alone, RunContext
 from psgd.worker.interface import Vector, Worker
-from psgd.worker.lockstep import LockstepWorker
+from psgd.worker.serverless.lockstep import LockstepWorker
 
 
 def create(

@@ -41,7 +41,7 @@ def run(
     config: TrainConfig,
     comm: MPI.Intracomm,
     on_progress: ProgressDisplay | None = None,
-    wish: CheckpointRequest | None = None,
+    request: CheckpointRequest | None = None,
 ) -> dict[str, Any] | None:
     """Trains. Collective over `comm`; blocks until all are done.
 
@@ -49,7 +49,7 @@ def run(
         config: the same on all ranks.
         comm: all ranks of the run.
         on_progress: shows the progress, on rank 0.
-        wish: asks for checkpoints from outside.
+        request: asks for checkpoints from outside.
 
     Returns:
         On rank 0 the keys of `psgd train --json`; None elsewhere.
@@ -95,7 +95,7 @@ def run(
             metrics=metrics,
             run={name: clean(getattr(config, name)) for name in _OF_THE_RUN},
             layout=layout,
-            checkpoint_request=wish,
+            checkpoint_request=request,
             **{name: getattr(config, name) for name in _OF_CONNECT},
             **preparation.strategy_options(config, samples),
         )

@@ -20,61 +20,61 @@ from psgd.launch.spawn import descendants
 
 
 def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
-    wish = CheckpointRequest()
-    assert (wish.wanted(), wish.fresh()) == (0, 0)
-    wish.signalled(stop=False)
-    assert (wish.wanted(), wish.fresh(), wish.fresh(), wish.wanted()) == (SAVE, SAVE, 0, SAVE)
-    wish.answered(leaving=False)
-    wish.signalled(stop=False)  # the same one, which has come to this rank later
-    assert wish.wanted() == 0
-    wish.signalled(stop=True)
-    assert wish.fresh() == SAVE_AND_STOP
-    wish.answered(leaving=False)  # of a checkpoint that was under way
-    assert wish.wanted() == SAVE_AND_STOP
-    wish.answered(leaving=True)
-    assert wish.wanted() == 0
+    request = CheckpointRequest()
+    assert (request.wanted(), request.unsent()) == (0, 0)
+    request.signalled(stop=False)
+    assert (request.wanted(), request.unsent(), request.unsent(), request.wanted()) == (SAVE, SAVE, 0, SAVE)
+    request.answered(leaving=False)
+    request.signalled(stop=False)  # the same one, which has come to this rank later
+    assert request.wanted() == 0
+    request.signalled(stop=True)
+    assert request.unsent() == SAVE_AND_STOP
+    request.answered(leaving=False)  # of a checkpoint that was under way
+    assert request.wanted() == SAVE_AND_STOP
+    request.answered(leaving=True)
+    assert request.wanted() == 0
 
 
 def test_a_signals_checkpoint_is_told_once():
-    wish, said = CheckpointRequest(), []
-    wish.tell = said.append
-    wish.signalled(stop=False)
-    assert not wish.owed  # not made yet
-    wish.answered(leaving=False)
-    assert wish.owed
-    wish.told(Path("a"))
-    assert not wish.owed and said == ["saved: a"]
-    wish.ask()
-    wish.answered(leaving=False)
-    assert not wish.owed  # no signal asked for that one
+    request, said = CheckpointRequest(), []
+    request.tell = said.append
+    request.signalled(stop=False)
+    assert not request.owed  # not made yet
+    request.answered(leaving=False)
+    assert request.owed
+    request.announce(Path("a"))
+    assert not request.owed and said == ["saved: a"]
+    request.ask()
+    request.answered(leaving=False)
+    assert not request.owed  # no signal asked for that one
 
 
 def test_without_checkpoints_rank_0_warns_once(capfd, monkeypatch):
     handlers = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    wish = CheckpointRequest()
-    requests.listen(wish, "USR2", saves=False)
+    request = CheckpointRequest()
+    requests.listen(request, "USR2", saves=False)
     handlers[signal.SIGUSR2](signal.SIGUSR2, None)
-    wish.leads = True
+    request.leads = True
     for number in (signal.SIGUSR2, signal.SIGUSR1):
         handlers[number](number, None)
     assert capfd.readouterr().err == "psgd: warning: SIGUSR2: nothing is saved without --checkpoint-dir\n"
-    assert wish.wanted() == 0
+    assert request.wanted() == 0
 
 
 def test_minutes(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    wish = CheckpointRequest(minutes=0.5)
+    request = CheckpointRequest(minutes=0.5)
     now[0] += 29
-    assert wish.wanted() == 0
+    assert request.wanted() == 0
     now[0] += 2
-    assert wish.fresh() == SAVE
-    wish.answered(leaving=False)
+    assert request.unsent() == SAVE
+    request.answered(leaving=False)
     now[0] += 29
-    assert wish.wanted() == 0
+    assert request.wanted() == 0
     now[0] += 2
-    assert wish.wanted() == SAVE
+    assert request.wanted() == SAVE
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_refusals(comm, tmp_path):
         ({}, "another run: resume that one"),
         ({"resume": True, "run": {"seed": 2}}, "with seed 1, this one has 2"),
         ({"resume": True, "run": {"seed": 1}, "rule": "sgd"}, "with rule 'adam', this one has 'sgd'"),
-        ({"checkpoint_keep": 0}, "checkpoint_keep: expected 1 or more"),
+        ({"checkpoint_keep": 0}, "checkpoint_keep: expected a whole number, at least 1"),
         ({"resume": True, "checkpoint_dir": None}, "resume: expected checkpoint_dir"),
         ({"checkpoint_dir": 3}, "checkpoint_dir: expected a folder's path, got 3"),
         ({"checkpoint_evry": 3}, "did you mean checkpoint_every"),
@@ -152,13 +152,18 @@ def test_refusals(comm, tmp_path):
 
 @pytest.mark.ranks(3)
 def test_asked_for(comm, tmp_path):
-    """By one worker, and by a server's own wish, each time one; to stop stops all."""
-    wish = CheckpointRequest()
+    """By one worker, and by a server's own request, each time one; to stop stops all."""
+    request = CheckpointRequest()
     if comm.rank == 0:
-        wish.ask()
+        request.ask()
     pushed = 0
     with psgd.connect(
-        comm, np.zeros(N), strategy="async", checkpoint_dir=tmp_path / "a", checkpoint_request=wish, checkpoint_keep=9
+        comm,
+        np.zeros(N),
+        strategy="async",
+        checkpoint_dir=tmp_path / "a",
+        checkpoint_request=request,
+        checkpoint_keep=9,
     ) as ps:
         while not ps.stop:
             ps.grads[:] = 1.0
