@@ -146,7 +146,8 @@ def connect(
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
-    return Connection(mesh, vector, chosen, metrics, Saver(plan, mesh, metrics, checkpoint_request))
+    saver = Saver(plan, mesh, metrics, checkpoint_request, chosen.accumulate)
+    return Connection(mesh, vector, chosen, metrics, saver)
 
 
 def _ordered(policy: Policy, given: ConnectOptions, signed: dict[str, Any], comm: MPI.Intracomm, plan: Plan) -> Policy:
