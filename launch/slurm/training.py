@@ -50,7 +50,7 @@ def value(words: Sequence[str], flag: str) -> str | None:
 
 
 def number(words: Sequence[str], flag: str, given: int | None) -> int | None:
-    """Returns a number of ranks: from the words, or `given`; None where neither tells.
+    """Returns a number of ranks: from the words, or `given`; None where neither has it.
 
     Raises:
         UsageError: no number, or two different ones.
