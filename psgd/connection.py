@@ -21,11 +21,12 @@ from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.validation import whole_number
 from psgd.server.context import PushPullContext
-from psgd.server.gradient_memory import allocate, apart
 from psgd.server.serve import Serving
+from psgd.server.transports.gradient_memory import allocate, apart
 from psgd.teardown import Teardown
 from psgd.worker import starter
 from psgd.worker.accumulation import AccumulatingWorker
+from psgd.worker.checkpoint_status import nobody_saves
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 
@@ -315,5 +316,7 @@ class Connection:
         except BaseException:
             self._teardown.end(failed=True)
             raise
+        finally:  # it refers to the worker, whose memory is to go with the last reference to it
+            client.checkpoint.on_reached = nobody_saves
         self._teardown.end(failed=kind is not None)
         return False

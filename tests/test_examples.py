@@ -27,6 +27,7 @@ def test_own_loop_ends_together(job):
     assert "servers: expected 1 to 1 of 2 ranks" in result.stderr
 
 
+@pytest.mark.one_mpi
 @pytest.mark.job
 def test_a_straggler_holds_up_those_who_wait_for_it_and_nobody_else(job):
     result = job(None, [sys.executable, str(EXAMPLES / "consistency.py"), "straggler"], check=True, timeout=120)
@@ -36,6 +37,7 @@ def test_a_straggler_holds_up_those_who_wait_for_it_and_nobody_else(job):
     assert rates["ssp"] == pytest.approx(rates["sync"], rel=0.2), result.stdout
 
 
+@pytest.mark.one_mpi
 @pytest.mark.job
 def test_a_rate_that_stale_gradients_do_not_stand_until_it_is_divided_by_their_staleness(job):
     """What `consistency.py scaled` shows for 16 workers and every S, here for 8 and S = 1."""

@@ -211,6 +211,7 @@ def test_wrong_arguments_and_limits(job, tmp_path):
     assert "iterations          5 (the limit)\n" in heat
 
 
+@pytest.mark.one_mpi
 @pytest.mark.job
 def test_started_as_their_first_lines_say(job, tmp_path):
     pytest.importorskip("matplotlib")

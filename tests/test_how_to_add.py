@@ -89,6 +89,67 @@ def test_a_strategy_with_servers(added):
     assert trained["strategy"] == "scaled" and trained["servers"] == 1 and trained["test_accuracy"] > 0.8
 
 
+WORKER = '''
+"""joined: every worker takes the same step along the mean gradient, which MPI sums."""
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.checkpoint.declared import Arrays, Combine, Fact
+from psgd.worker.lockstep import LockstepWorker
+
+
+class JoinedWorker(LockstepWorker):
+    def __init__(self, context, power):
+        super().__init__(context, context.collectives(context.workers), np.zeros_like(context.params))
+        self._optimizer = context.optimizer.create(context.params)
+        self._factor = 0.5**power
+        self._samples = 0
+
+    def _take_step(self, samples, loss):
+        self._rounds.note(samples, loss)
+        self.grads *= samples
+        self._round(done=False)
+
+    def _round(self, done):
+        if done:
+            self.grads.fill(0)
+        total = self._rounds.exchange(done=done)
+        self.stop = self._rounds.stop
+        if total:
+            self._comm.Allreduce(MPI.IN_PLACE, self.grads)
+            self._optimizer.take(self.grads, self._factor / total, self._samples)
+            self._samples += total
+            self.version += 1
+            if self._comm.rank == 0:
+                self._metrics.progress(self._samples, self.version, self._optimizer.lr)
+        self._votes.decide(self._rounds.request, self.version)
+
+    def _kept(self):
+        arrays = {"params": self.params, **self._optimizer.arrays}
+        return [Arrays(arrays, Combine.ALIKE), Fact("version", self), Fact("samples", self, "_samples"), self._votes]
+
+
+def create(workers, power):
+    return lambda context: JoinedWorker(context, power)
+'''
+WORKER_ENTRY = """
+from psgd.runtime.option import whole
+from psgd.strategies.catalog import STRATEGIES, Strategy
+
+STRATEGIES["joined"] = Strategy("added", {"power": whole(0, 0, "halvings of a step.")}, on_device=False)
+"""
+
+
+def test_a_strategy_without_servers(added):
+    steps = 'strategy="joined", power=1'
+    gradient = "1 + 2 * (ps.worker == 1)"  # 2 in the mean
+    added(2, WORKER, WORKER_ENTRY, THREE_STEPS.format(options=steps, gradient=gradient, expected=-3 * 0.5 * 0.5 * 2))
+    trained = result(added(2, WORKER, WORKER_ENTRY, train("--strategy", "joined", "--accumulate", "2")))
+    assert (trained["strategy"], trained["servers"], trained["workers"]) == ("joined", 0, 2)
+    assert trained["test_accuracy"] > 0.8
+
+
 CODEC = '''
 """whole: sends every element as it is."""
 
@@ -237,8 +298,8 @@ from psgd.runtime.option import whole
 from psgd.strategies.catalog import STRATEGIES
 
 ssp = STRATEGIES["ssp"]
-options = {**ssp.options, "slack": whole(0, 2, "steps more that a worker may be ahead.")}
-STRATEGIES["ssp"] = replace(ssp, module="added", options=options)
+own = {**ssp.own, "slack": whole(0, 2, "steps more that a worker may be ahead.")}
+STRATEGIES["ssp"] = replace(ssp, module="added", own=own)
 """
 IN_THE_COMMAND = """
 import pytest

@@ -90,6 +90,9 @@ class AllreduceWorker(LockstepWorker):
                 self._metrics.progress(self._applied, self.version, self._optimizer.lr)
         self._votes.decide(rounds.request, self.version)
 
+    def _free(self) -> None:
+        self._buckets.free()
+
     def _kept(self) -> list[Item]:
         """Any number of workers resumes exactly."""
         return [

@@ -131,6 +131,11 @@ class Buckets:
         """The sum has been used: the next step begins another."""
         self._weighed = self._announced = self._added = self._samples = 0
 
+    def free(self) -> None:
+        """Ends the calls."""
+        for call in self._calls:
+            call.Free()
+
     def _weigh(self, samples: int) -> None:
         """Adds this step's gradient to the next bucket of the sum, weighed by its samples."""
         _, into, grad = self._buckets[self._weighed]

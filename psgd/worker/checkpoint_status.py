@@ -26,12 +26,12 @@ class CheckpointStatus:
     def __init__(self) -> None:
         self.reached = self.stopping = False
         self.step = self.request = self.every = 0
-        self.on_reached: Callable[[], object] = _nobody_saves
+        self.on_reached: Callable[[], object] = nobody_saves
 
     def ask(self, stop: bool) -> None:
         """This worker wants a checkpoint soon, and with `stop` that all stop after it. Asking twice is asking once."""
         self.request = max(self.request, SAVE_AND_STOP if stop else SAVE)
 
 
-def _nobody_saves() -> None:
-    pass
+def nobody_saves() -> None:
+    """What `on_reached` is outside of a connection's block."""

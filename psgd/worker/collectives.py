@@ -19,6 +19,9 @@ class Persistent(Protocol):
     def run(self) -> None:
         """Starts it and waits."""
 
+    def Free(self) -> None:
+        """Lets go of the buffers."""
+
 
 class Collectives(Protocol):
     """A communicator with mpi4py's verbs; `psgd.collectives.Communicator` documents them.

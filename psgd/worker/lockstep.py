@@ -53,7 +53,12 @@ class LockstepWorker(WorkerBase):
             if self.checkpoint.reached:
                 self.checkpoint.on_reached()
         self._count_bytes()
+        self._free()
+        self._rounds.free()
         self._comm.free()
+
+    def _free(self) -> None:
+        """Frees what the strategy has made of the communicator."""
 
     def _count_bytes(self) -> None:
         self.bytes_sent = self.bytes_received = self._rounds.bytes_sent

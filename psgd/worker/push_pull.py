@@ -8,8 +8,8 @@ from psgd.checkpoint.declared import Combine, Fact, Item
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.server.context import PushPullContext
+from psgd.server.transports.worker_transport import MpiWorkerTransport
 from psgd.server.wire import Header, MessageKind
-from psgd.server.worker_transport import MpiWorkerTransport
 from psgd.worker.base import WorkerBase
 from psgd.worker.checkpoint_status import CheckpointStatus
 from psgd.worker.interface import Vector

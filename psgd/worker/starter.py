@@ -11,9 +11,9 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.device_vectors import on_device
 from psgd.server.context import PushPullContext
-from psgd.server.gradient_memory import Gradients
 from psgd.server.shard import Shard
-from psgd.server.worker_transport import MpiWorkerTransport
+from psgd.server.transports.gradient_memory import Gradients
+from psgd.server.transports.worker_transport import MpiWorkerTransport
 from psgd.worker.interface import Worker
 from psgd.worker.local import LocalWorker
 from psgd.worker.push_pull import PushPullWorker

@@ -137,6 +137,10 @@ class StatusRounds:
             self.version += 1
         return total
 
+    def free(self) -> None:
+        """Ends the call that rounds go through; the communicator stays the caller's."""
+        self._gather.Free()
+
     def _count(self) -> None:
         """Counts a round, on worker 0. Nothing is stale: all steps are on parameters that all agreed on."""
         metrics = self._metrics

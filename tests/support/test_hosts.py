@@ -204,6 +204,7 @@ def test_each_host_is_a_node(hosts):
         assert (one["thread"], one["given"]) == ("1", "to all")
 
 
+@pytest.mark.one_mpi
 def test_links_carry_their_rate_and_no_more(hosts, tmp_path):
     nbytes = 16 << 20
     one_way, in_a_ring, into_one, out_of_one = rates(
@@ -221,6 +222,7 @@ def test_links_carry_their_rate_and_no_more(hosts, tmp_path):
     assert 0.7e9 < out_of_one < 1.02e9
 
 
+@pytest.mark.one_mpi
 def test_only_what_leaves_a_host_is_slow(hosts, tmp_path):
     within, between = rates(hosts(2, "200mbit"), tmp_path, 2, ([(0, 1)], 64 << 20), ([(1, 2)], 4 << 20))
     assert 0.8 * 200e6 < between < 1.02 * 200e6
@@ -264,6 +266,7 @@ def test_exit_codes_and_time_outs(hosts):
     assert after.returncode == 0, after.stderr
 
 
+@pytest.mark.one_mpi
 def test_two_clusters_at_once(hosts):
     clusters = [hosts(2), hosts(2)]
     assert clusters[0].folder != clusters[1].folder
@@ -284,6 +287,7 @@ def test_command_line(hosts, job):
     assert result.returncode == 3
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -296,6 +300,7 @@ def test_wrong_arguments(job, arguments, message):
     assert (result.returncode, result.stderr) == (2, f"hosts.py: {message}\n")
 
 
+@pytest.mark.one_mpi
 def test_skips_where_hosts_cannot_be_made(hosts, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(pytest.skip.Exception, match="no hosts here: needs root"):
@@ -306,6 +311,7 @@ def test_skips_where_hosts_cannot_be_made(hosts, monkeypatch):
         hosts(2)
 
 
+@pytest.mark.one_mpi
 def test_skips_where_the_system_refuses(hosts, monkeypatch, tmp_path):
     refusing = tmp_path / "unshare"
     refusing.write_text("#!/bin/sh\necho 'unshare: Operation not permitted' >&2\nexit 1\n")

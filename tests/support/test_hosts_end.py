@@ -71,6 +71,7 @@ def test_hosts_are_gone_after_a_failure(usable):
     assert not cluster.folder.exists()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_runs_on_after_a_signal(usable, tmp_path, number):
     script = tmp_path / "hang.py"

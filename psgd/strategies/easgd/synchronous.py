@@ -93,4 +93,5 @@ class SynchronousOrder:
             if self._rounds.all_done:
                 break
         self.bytes_sent = self.bytes_received = self._rounds.bytes_sent
+        self._rounds.free()
         self._comm.free()

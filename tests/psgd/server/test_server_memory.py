@@ -10,7 +10,7 @@ import psgd
 
 comm = MPI.COMM_WORLD
 clip, rule, servers = float(os.environ["CLIP"]), os.environ["RULE"], int(os.environ["SERVERS"])
-n = 16 << 20  # 64 MiB of float32
+n = 8 << 20  # 32 MiB of float32
 
 
 # Gradients that the server reads in its workers' memory are theirs: then only its own, private pages count.
@@ -45,7 +45,7 @@ def test_memory_of_a_server(job, clip, rule, servers, shared):
     options = {"CLIP": str(clip), "RULE": rule, "SERVERS": str(servers), "PSGD_SHARED": shared}
     result = job(servers + 2, CODE, timeout=60, env=options, check=True)
     grown = float(result.stdout.split("grown")[1].split()[0])
-    shard = 64 / servers
+    shard = 32 / servers
     state = {"sgd": 0, "adam": 2}[rule] * shard
     assert grown >= shard * 0.9, "the measurement sees nothing"
     assert grown <= 2.5 * shard + state + 4 * 2

@@ -19,12 +19,17 @@ TIMEOUT_S = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--only-ranks", action="store_true", help="leave out tests that start no rank: for a second MPI")
+    parser.addoption(
+        "--only-ranks",
+        action="store_true",
+        help="for a second MPI: leave out tests that start no rank, or do not depend on which MPI it is",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--only-ranks"):
         chosen = [item for item in items if STARTS_RANKS & set(getattr(item, "fixturenames", ()))]
+        chosen = [item for item in chosen if item.get_closest_marker("one_mpi") is None]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
 

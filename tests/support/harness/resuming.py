@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,10 @@ class Run:
         self.clock = 0 if saved is None else saved[0]
         self.metrics = RunMetrics(comm.size)
         connection = psgd.connect(comm, self.params, **{"lr": rate, "metrics": self.metrics} | dict(options))
-        create = connection._strategy
+        options = connection._options
 
         def prepared(peers: Any) -> Any:
-            self.client = client = create(peers)
+            self.client = client = options.strategy(peers)
             start = client.start
             self._note_updates(getattr(client, "updates", client))
 
@@ -102,7 +103,7 @@ class Run:
             client.start = starting
             return client
 
-        connection._strategy = prepared
+        connection._options = replace(options, strategy=prepared)
         with connection as ps:
             self.before = ps.params.copy()
             comm.Barrier()  # before others change what they share

@@ -8,6 +8,8 @@ import pytest
 
 from psgd.kernels.errors import ContractError
 
+pytestmark = pytest.mark.one_mpi  # no rank is started
+
 KEYS = {
     *("codec", "n", "density", "device", "encode_seconds", "decode_seconds", "bits_per_entry", "entropy_bits"),
     *("copy_seconds", "add_seconds", "gbs", "nbytes", "data", "dtype", "target_density", "repeats"),

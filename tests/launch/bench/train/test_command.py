@@ -8,6 +8,8 @@ import pytest
 
 from psgd.launch.bench.train import runs
 
+pytestmark = pytest.mark.one_mpi  # `psgd train` is what has an MPI, and tests of its own
+
 train = importlib.import_module("psgd.launch.bench.train.command")  # the package has the command under that name
 KEYS = {
     *("strategy", "workers", "servers", "device", "mpi", "epochs", "steps", "samples", "seconds"),
