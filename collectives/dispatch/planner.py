@@ -14,7 +14,7 @@ from psgd.kernels.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Plan:
+class CallPlan:
     """A call that is ready to be carried out.
 
     Attributes:
@@ -65,7 +65,7 @@ class Planner:
         self._hierarchical = hierarchical
         self._limits: dict[str, tuning.Limits] = {}
 
-    def plan(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any) -> Plan:
+    def plan(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any) -> CallPlan:
         """Parses a call. What is wrong with it goes into the plan: the other ranks must know of it, or they wait.
 
         Args:
@@ -85,12 +85,12 @@ class Planner:
         except Exception as error:
             if engine.size == 1:
                 raise
-            return Plan(verb, None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}")
+            return CallPlan(verb, None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}")
         number = 0 if algorithm is None else catalog.number(algorithm)
         sign = descriptor.signature(verb, call.kind, call.op, call.root, number)
         if call.job is not None:
             sign |= descriptor.ON_DEVICE
-        return Plan(verb, call, "", algorithm or self._choose(call), sign)
+        return CallPlan(verb, call, "", algorithm or self._choose(call), sign)
 
     def limits_of(self, verb: str) -> tuning.Limits:
         """The limits by which a verb's algorithm is chosen: the user's where they name what there is."""

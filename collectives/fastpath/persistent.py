@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from psgd.collectives.dispatch.nonblocking import Request, RequestQueue
-from psgd.collectives.dispatch.planner import Plan
+from psgd.collectives.dispatch.planner import CallPlan
 from psgd.collectives.fastpath.prepared import PreparedCall
 from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
@@ -153,7 +153,7 @@ class Prequest:
             self._failures.check()
 
 
-def prepare(queue: RequestQueue, plan: Callable[[], Plan], check: Callable[[], None]) -> Prequest:
+def prepare(queue: RequestQueue, plan: Callable[[], CallPlan], check: Callable[[], None]) -> Prequest:
     """Makes a persistent request, once all ranks agree on it. Collective, blocks.
 
     Args:
@@ -171,7 +171,7 @@ def prepare(queue: RequestQueue, plan: Callable[[], Plan], check: Callable[[], N
         try:
             prepared = PreparedCall(engine, first) if first.in_shared_memory(engine) else None
         except Exception as error:  # no memory: the other ranks must know of it
-            first = Plan(first.verb, None, f"{first.verb}: {error!r}")
+            first = CallPlan(first.verb, None, f"{first.verb}: {error!r}")
         queue.start(first.agreement(engine)).Wait()
     again = first.call is None or first.call.copied or first.call.job is not None
     return Prequest(queue, lambda: (plan() if again else first).steps(engine), prepared, check)

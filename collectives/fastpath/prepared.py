@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from psgd.collectives.algorithms import intranode
 from psgd.collectives.arguments import descriptor
 from psgd.collectives.dispatch.engine import Engine
-from psgd.collectives.dispatch.planner import Plan
+from psgd.collectives.dispatch.planner import CallPlan
 from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
 from psgd.collectives.shm.collective import run
@@ -27,7 +27,7 @@ class PreparedCall:
         plan: of an algorithm in shared memory, with a call that reads the caller's memory.
     """
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
+    def __init__(self, engine: Engine, plan: CallPlan) -> None:
         assert engine.shared is not None and plan.call is not None
         self._engine, self._shared = engine, engine.shared
         self._call = plan.call
