@@ -26,8 +26,8 @@ def show(path: str, as_json: bool) -> None:
     from psgd.checkpoint import manifest
 
     found = _find(path)
-    told = {"path": str(found.path), **manifest.as_json(found.manifest)}
-    click.echo(json.dumps(told) if as_json else "\n".join(_lines(found)))
+    fields = {"path": str(found.path), **manifest.as_json(found.manifest)}
+    click.echo(json.dumps(fields) if as_json else "\n".join(_lines(found)))
 
 
 @checkpoint.command()
@@ -90,24 +90,24 @@ def _find(path: str) -> "Checkpoint":
 
 
 def _lines(found: "Checkpoint") -> list[str]:
-    told = found.manifest
-    accuracy = "none yet" if told.accuracy is None else f"{told.accuracy:.4f}"
+    shown = found.manifest
+    accuracy = "none yet" if shown.accuracy is None else f"{shown.accuracy:.4f}"
     rows = [
         ("checkpoint", str(found.path)),
-        ("step", f"{told.step:,}"),
-        ("samples", f"{told.samples:,}"),
-        ("version", f"{told.version:,}"),
+        ("step", f"{shown.step:,}"),
+        ("samples", f"{shown.samples:,}"),
+        ("version", f"{shown.version:,}"),
         ("accuracy", accuracy),
-        ("size", f"{sum(shard.size for shard in told.shards):,} bytes in {len(told.shards)} shard(s)"),
-        ("written by", ", ".join(f"{name} {number}" for name, number in told.software.items())),
-        ("run", _brief(told.run)),
-        ("algorithms", _brief(told.algorithms)),
+        ("size", f"{sum(shard.size for shard in shown.shards):,} bytes in {len(shown.shards)} shard(s)"),
+        ("written by", ", ".join(f"{name} {number}" for name, number in shown.software.items())),
+        ("run", _brief(shown.run)),
+        ("algorithms", _brief(shown.algorithms)),
     ]
     lines = [f"{name:<12} {text}" for name, text in rows if text]
-    for name in told.names():
-        lines.append(f"{name:<12} {told.shard(name).size:,} bytes, SHA-256 {told.shard(name).sha256[:16]}...")
-    if told.layout is not None:
-        lines += [f"{entry.name:<12} {' x '.join(map(str, entry.shape))}" for entry in told.layout.parameters]
+    for name in shown.names():
+        lines.append(f"{name:<12} {shown.shard(name).size:,} bytes, SHA-256 {shown.shard(name).sha256[:16]}...")
+    if shown.layout is not None:
+        lines += [f"{entry.name:<12} {' x '.join(map(str, entry.shape))}" for entry in shown.layout.parameters]
     return lines
 
 

@@ -17,7 +17,7 @@ from psgd.launch import ranks, threads
 _COMMANDS = {
     "train": ("psgd.launch.train", "train", "Train a model: starts a server and workers, or is one of them."),
     "bench": ("psgd.launch.bench", "bench", "Verify and measure, beside peers in the same run."),
-    "doctor": ("psgd.launch.doctor", "doctor", "Show what will work here, and how to mend the rest."),
+    "doctor": ("psgd.launch.doctor", "doctor", "Show what will work here, and how to fix the rest."),
     "checkpoint": ("psgd.launch.checkpoint", "checkpoint", "Show, verify and export what --checkpoint-dir saved."),
     "plot": ("psgd.launch.plot.command", "plot", "Draw pictures from the logs of train."),
     "slurm": ("psgd.launch.slurm.command", "slurm", "Write batch scripts for SLURM, and submit them."),

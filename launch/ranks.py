@@ -1,4 +1,4 @@
-"""Is this process already a rank of an MPI job? Told by the environment, without starting MPI."""
+"""Is this process already a rank of an MPI job? Read from the environment, without starting MPI."""
 
 from psgd.runtime.launcher_env import place
 

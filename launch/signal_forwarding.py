@@ -22,23 +22,23 @@ class Forwarding:
     def __init__(self, program: Sequence[str], ranks: int, local: bool) -> None:
         self._words = [os.fsencode(word) for word in program]
         self._ranks, self._local = ranks, local
-        self._told: dict[int, set[int]] = {}  # by signal, the ranks that have it
+        self._reached: dict[int, set[int]] = {}  # by signal, the ranks that have it
 
     def wanted(self, number: int) -> None:
         """The ranks are to get this signal. May be called in its handler."""
-        self._told[number] = set()
+        self._reached[number] = set()
 
     def look(self, mpiexec: int) -> None:
         """Sends what there is to whom is ready; to be called again and again."""
-        for number, told in list(self._told.items()):
+        for number, reached in list(self._reached.items()):
             if not self._local:
                 _send(mpiexec, number)
             else:
-                for pid in set(self._find(mpiexec)) - told:
+                for pid in set(self._find(mpiexec)) - reached:
                     if catches(pid, number) and _send(pid, number):
-                        told.add(pid)
-            if (not self._local or len(told) >= self._ranks) and self._told.get(number) is told:
-                del self._told[number]
+                        reached.add(pid)
+            if (not self._local or len(reached) >= self._ranks) and self._reached.get(number) is reached:
+                del self._reached[number]
 
     def _find(self, mpiexec: int) -> list[int]:
         """Processes that run the program, without those that they have forked."""

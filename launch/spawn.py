@@ -1,4 +1,4 @@
-"""Starts the ranks of a job by running the same command again under mpiexec, and tells how the job ended."""
+"""Starts the ranks of a job by running the same command again under mpiexec, and reports how the job ended."""
 
 import contextlib
 import os
@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import exit_status, mpiexec, signal_forwarding, terminal, threads
+from psgd.launch import exit_status, mpiexec, signal_forwarding, threads
+from psgd.launch.output import terminal
 from psgd.launch.signal_forwarding import descendants
 
 GRACE_S = 3.0
@@ -51,7 +52,7 @@ def run(
 ) -> int:
     """Runs `program` on `ranks` ranks and waits for the job's end. Blocks.
 
-    The job must end with `outcome.report` on rank 0. SIGINT, SIGTERM and SIGHUP end all of it within a few
+    The job must end with `exit_status.report` on rank 0. SIGINT, SIGTERM and SIGHUP end all of it within a few
     seconds; no process is left behind.
 
     Args:
@@ -59,7 +60,7 @@ def run(
         ranks: how many.
         mpiexec_args: further arguments for mpiexec, as in a shell.
         verbose: print the command to stderr.
-        forward: signals to hand on to the ranks.
+        forward: signals to forward to the ranks.
         bind: each rank to a core, where there are enough. Not for GPUs: CUDA's and MPI's threads would share it.
 
     Returns:
@@ -97,8 +98,8 @@ def run(
         words += program
         if verbose:
             print(f"psgd: {shlex.join(words)}", file=sys.stderr, flush=True)
-        told = signal_forwarding.Forwarding(program, ranks, local)
-        code, caught = _watch(words, env, told, forward)
+        forwarding = signal_forwarding.Forwarding(program, ranks, local)
+        code, caught = _watch(words, env, forwarding, forward)
         return 128 + caught if caught else _judge(code, exit_status.read(result))
 
 
@@ -117,22 +118,22 @@ def _shared_folder() -> str | None:
 
 
 def _watch(
-    words: Sequence[str], env: dict[str, str], told: signal_forwarding.Forwarding, forward: Sequence[int]
+    words: Sequence[str], env: dict[str, str], forwarding: signal_forwarding.Forwarding, forward: Sequence[int]
 ) -> tuple[int, int]:
     """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0.
 
-    It gets a session of its own: a terminal's Ctrl-C reaches this process only, which hands it on.
+    It gets a session of its own: a terminal's Ctrl-C reaches this process only, which forwards it.
     """
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        told.wanted(number)
+    def forward_signal(number: int, frame: FrameType | None) -> None:
+        forwarding.wanted(number)
 
     handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(_SIGNALS, note)
-    handlers |= dict.fromkeys(forward, hand_on)
+    handlers |= dict.fromkeys(forward, forward_signal)
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         process = subprocess.Popen(
@@ -147,7 +148,7 @@ def _watch(
                 with contextlib.suppress(subprocess.TimeoutExpired):  # a signal alone would not end the wait
                     code = process.wait(timeout=0.2)
                     return (code if code >= 0 else 128 - code), 0
-                told.look(process.pid)
+                forwarding.look(process.pid)
             _end(process, caught)
             return 0, caught[0]
         finally:

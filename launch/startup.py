@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psgd.launch import exit_status, threads
-from psgd.runtime.launcher_env import AloneError, node_name, told_ranks
+from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -25,22 +25,22 @@ def start() -> "MPI.Intracomm":
     """Starts MPI with all its threads, and returns the communicator of all ranks. Blocks until they are there.
 
     Raises:
-        AloneError: a launcher has told of several ranks, and there is only this one.
+        AloneError: a launcher has set several ranks, and there is only this one.
     """
     import mpi4py
 
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
     from mpi4py import MPI
 
-    told = told_ranks()
+    expected = expected_ranks()
     # Under another MPI's launcher each rank is alone, or MPICH ends the process before we could say why.
-    foreign = told > 1 and _other_launcher(MPI.get_vendor()[0], MPI.Get_library_version())
+    foreign = expected > 1 and _other_launcher(MPI.get_vendor()[0], MPI.Get_library_version())
     if not foreign and not MPI.Is_initialized():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's word on the same thing, once a rank
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    if foreign or (told > 1 and MPI.COMM_WORLD.Get_size() == 1):
-        raise AloneError(told, MPI.get_vendor())
+    if foreign or (expected > 1 and MPI.COMM_WORLD.Get_size() == 1):
+        raise AloneError(expected, MPI.get_vendor())
     return MPI.COMM_WORLD
 
 
@@ -55,12 +55,12 @@ def _other_launcher(vendor: str, described: str) -> bool:
 
 def facts() -> dict[str, Any]:
     """What a rank tells of itself: host, node, CPUs that it may run on, threads, GPUs that it may use."""
-    told = [os.environ.get(name, "") for name in threads.VARIABLES]
+    given = [os.environ.get(name, "") for name in threads.VARIABLES]
     return {
         "host": socket.gethostname(),
         "node": node_name(),
         "cpus": sorted(os.sched_getaffinity(0)),
-        "threads": max((int(number) for number in told if number.isdecimal()), default=1),
+        "threads": max((int(number) for number in given if number.isdecimal()), default=1),
         "gpus": gpus(),
     }
 
@@ -133,7 +133,7 @@ def crowded(everyone: Sequence[Facts]) -> list[str]:
     return found
 
 
-def mend(text: str) -> str:
+def fix(text: str) -> str:
     """What helps against a line of `crowded`: ranks that may run on all cores are not to be unbound."""
     one_of_several = re.search(r"ranks share CPU \d+$", text) and (os.cpu_count() or 1) > 1
     if " all bound to " in text or one_of_several:
@@ -195,7 +195,7 @@ def announce(comm: "MPI.Intracomm", servers: int, placement: str, verbose: bool,
     everyone = gather(comm, facts())
     note(line(everyone, servers))
     for text in crowded(everyone):
-        note(f"psgd: warning: {text}; {mend(text)}")
+        note(f"psgd: warning: {text}; {fix(text)}")
     if verbose:
         serving = choose([each["node"] for each in everyone], servers, placement)
         names = {rank: f"server {index}" for index, rank in enumerate(serving)}

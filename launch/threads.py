@@ -15,6 +15,6 @@ def limit(environment: MutableMapping[str, str] | None = None) -> None:
         environment: variables to change instead of `os.environ`.
     """
     env = os.environ if environment is None else environment
-    told = env.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    given = env.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     for name in VARIABLES:
-        env.setdefault(name, told if told.isdecimal() and int(told) > 0 else "1")
+        env.setdefault(name, given if given.isdecimal() and int(given) > 0 else "1")

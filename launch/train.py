@@ -14,7 +14,8 @@ import click
 from psgd.checkpoint import requests
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, UsageError
-from psgd.launch import exit_status, options, ranks, startup, summary
+from psgd.launch import exit_status, options, ranks, startup
+from psgd.launch.output import summary
 from psgd.runtime import faults
 from psgd.strategies import catalog as strategies
 
@@ -112,7 +113,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     from psgd.runtime.fail_together import guard
 
     with guard(comm):
-        from psgd.launch import logs
+        from psgd.launch.output import logs
         from psgd.training import run
 
         try:
@@ -136,12 +137,12 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
 
 def _stopped(path: str) -> str:
     step = int(PurePath(path).name.rpartition("-")[2])
-    return f"saved at step {step:,} in {path} and stopped; go on with --resume"
+    return f"saved at step {step:,} in {path} and stopped; continue with --resume"
 
 
 def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     """The options, once all ranks have the same and none has found a fault in them. Collective."""
-    from psgd.launch import logs
+    from psgd.launch.output import logs
     from psgd.runtime import placement
     from psgd.runtime.agreement import agree
 

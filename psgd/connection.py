@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.saver import Saver
+from psgd.collectives.communicator import Communicator
 from psgd.compression.options import Compression
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
@@ -20,10 +21,12 @@ from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.validation import whole_number
 from psgd.server.context import PushPullContext
-from psgd.server.gradient_memory import allocate, apart
 from psgd.server.serve import Serving
+from psgd.server.transports.gradient_memory import allocate, apart
 from psgd.teardown import Teardown
 from psgd.worker import starter
+from psgd.worker.accumulation import AccumulatingWorker
+from psgd.worker.checkpoint_status import nobody_saves
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 
@@ -50,6 +53,7 @@ class RunOptions:
         scale: what a contribution of that staleness is multiplied by; None is 1.
         compression: how updates are compressed, or None.
         staged: parameters lie on a GPU, and the strategy works on the host.
+        accumulate: steps of a worker whose gradients make one update.
     """
 
     strategy: Any
@@ -58,6 +62,7 @@ class RunOptions:
     scale: Callable[[int], float] | None = None
     compression: Compression | None = None
     staged: bool = False
+    accumulate: int = 1
 
 
 class Connection:
@@ -190,10 +195,10 @@ class Connection:
         if self._saves or saver.wish.level:
             saver.check()
             if wanted := saver.wish.fresh():
-                client.ask_save(wanted == SAVE_AND_STOP)
+                client.checkpoint.ask(wanted == SAVE_AND_STOP)
         client.step(samples, loss)
         saver.clock += 1
-        if client.saving:
+        if client.checkpoint.reached:
             self._save(client)
 
     def save(self, stop: bool = False) -> None:
@@ -229,8 +234,9 @@ class Connection:
 
     def _save(self, client: Worker) -> None:
         """This worker stands at a checkpoint, in a step or while it waits for the others at its end."""
-        self.leaving = self.leaving or client.leaving
-        self._saver.save(client.cut, client.leaving, client.state)
+        checkpoint = client.checkpoint
+        self.leaving = self.leaving or checkpoint.stopping
+        self._saver.save(checkpoint.step, checkpoint.stopping, client.state)
 
     def __enter__(self) -> "Connection":
         mesh, options = self.mesh, self._options
@@ -241,12 +247,17 @@ class Connection:
                 params = self._params
                 self._begin(starter.create_local(params, options.optimizer, options.segment, self.metrics))
             else:
-                alarm = self._teardown.listen()
-                self._begin(
-                    options.strategy(
-                        RunContext(mesh, self._params, options.optimizer, self.metrics, options.compression, alarm)
-                    )
+                context = RunContext(
+                    mesh,
+                    self._params,
+                    options.optimizer,
+                    self.metrics,
+                    options.compression,
+                    self._teardown.listen(),
+                    Communicator,
+                    options.accumulate,
                 )
+                self._begin(options.strategy(context))
         except BaseException:
             self._client = None
             self._teardown.end(failed=True)
@@ -283,7 +294,9 @@ class Connection:
             from psgd.worker.staged import Staged
 
             client = Staged(client, self._given)
-        self._client, client.on_cut = client, partial(self._save, client)
+        if self._options.accumulate > 1 and not client.accumulates:
+            client = AccumulatingWorker(client, self._options.accumulate)
+        self._client, client.checkpoint.on_reached = client, partial(self._save, client)
         starter.start(client, self._saver, warns=self.mesh.index == 0)
         if self.mesh.servers == 0:
             self._saver.recount()
@@ -303,5 +316,7 @@ class Connection:
         except BaseException:
             self._teardown.end(failed=True)
             raise
+        finally:  # it refers to the worker, whose memory is to go with the last reference to it
+            client.checkpoint.on_reached = nobody_saves
         self._teardown.end(failed=kind is not None)
         return False

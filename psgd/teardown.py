@@ -7,8 +7,8 @@ from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
-from psgd.server.server_transport import MpiServerTransport
-from psgd.server.worker_transport import MpiWorkerTransport
+from psgd.server.transports.server_transport import MpiServerTransport
+from psgd.server.transports.worker_transport import MpiWorkerTransport
 
 
 class Teardown:

@@ -13,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES.remove(ROOT / "docs/collectives.md")
 LONGEST = 120
 ELSEWHERE = {
     *("--oversubscribe", "--allow-run-as-root", "--with-ft", "--mca", "--map-by", "--bind-to"),  # mpirun
@@ -192,11 +191,29 @@ def test_the_signature_of_connect():
     assert [each.id for each in call.args] == ["comm", "params"]
 
 
+@pytest.mark.parametrize("path", pages())
+def test_what_connect_gives_exists(path):
+    from psgd.connection import Connection
+
+    named = {each for text in spans(path.read_text()) for each in re.findall(r"\bps\.(\w+)", text)}
+    source = inspect.getsource(Connection)
+    assert {name for name in named if not hasattr(Connection, name) and f"self.{name}" not in source} == set()
+
+
 def test_the_table_of_strategies_has_all():
     from psgd.strategies import STRATEGIES
 
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert set(rows) == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("folder", ["kernels", "collectives", "psgd", "launch"])
+def test_each_room_is_explained(folder):
+    explained = set(re.findall(r"^\| (.*?) \|", (ROOT / "docs/design.md").read_text(), re.MULTILINE))
+    names = {name for cell in explained for name in re.findall(r"`([\w./]+)`", cell)}
+    inside = [p for p in (ROOT / folder).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    rooms = [p.name for p in inside if p.is_dir() or folder in ("psgd", "collectives")]
+    assert {room for room in rooms if room != "__init__.py"} - names - {n.partition("/")[2] for n in names} == set()
 
 
 def test_checks_can_fail(tmp_path):

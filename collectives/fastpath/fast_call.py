@@ -13,7 +13,7 @@ from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.dispatch.tuning import Limits
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.collective import run
+from psgd.collectives.shm.call_kernel import run
 
 Form = tuple[int, int, tuple[int, ...]]
 """What calls of one verb, dtype, operation and root share: signature, bytes of an element, words from ACTIONS on."""

@@ -13,7 +13,7 @@ from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.dispatch.planner import CallPlan
 from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.collective import run
+from psgd.collectives.shm.call_kernel import run
 from psgd.collectives.shm.shared_channel import Addresses
 
 

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.collective import run
+from psgd.collectives.shm.call_kernel import run
 from psgd.collectives.shm.direct import aborted
 from psgd.collectives.shm.registered import Node
 from psgd.kernels.errors import PeerLostError

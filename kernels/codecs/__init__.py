@@ -1,4 +1,4 @@
-"""Codecs that make updates small, and keep what they leave out for later: `docs/compression.md`.
+"""Codecs that compress updates, and keep what they leave out for later: `docs/compression.md`.
 
     codec = codecs.create("threshold", n, "float32", density=1e-3)
     payload = numpy.empty(codec.max_nbytes(), numpy.uint8)

@@ -16,7 +16,7 @@ MOST_ELEMENTS = 2**31 - 1
 
 
 class Codec(ABC):
-    """Makes small payloads of updates, and keeps what they do not say for later ones.
+    """Compresses updates to payloads, and keeps what those do not say, the residual, for later ones.
 
     For every element, what all payloads say plus the residual is what was put in, as the dtype's additions round.
     All arrays are the codec's and made at the start; nothing is allocated later. Not for several threads at once.
@@ -107,7 +107,7 @@ class Codec(ABC):
         small.decode_add(payload[: small.encode(update, payload)], update)
 
     def send_whole(self, update: Floats) -> None:
-        """Adds to an update that is sent whole, without `encode`, all that was left over; then nothing is left.
+        """Adds to an update that is sent whole, without `encode`, the whole residual, which is then zero.
 
         Args:
             update: finite, shape (n,), of the codec's dtype; changed in place.

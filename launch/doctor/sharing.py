@@ -34,7 +34,7 @@ def checks() -> list[Check]:
     """Shared memory, peers' memory, and the room in /dev/shm."""
     memory, reading = _meet()
     found = [
-        Check("shared memory", memory) if memory == "yes" else Check("shared memory", memory, "warning", _mend(memory)),
+        Check("shared memory", memory) if memory == "yes" else Check("shared memory", memory, "warning", _fix(memory)),
         Check("reads peers", reading)
         if reading == "yes"
         else Check(
@@ -50,7 +50,7 @@ def checks() -> list[Check]:
     return [*found, dev_shm()]
 
 
-def _mend(reason: str) -> str:
+def _fix(reason: str) -> str:
     if "PSGD_SHARED" in reason:
         return "unset PSGD_SHARED"
     return "ranks of a node send messages instead, which is slower, and hogwild does not run"
@@ -82,11 +82,11 @@ def _meet() -> tuple[str, str]:
             asked["memory"] = memory.address()
         except OSError as error:
             cannot = f"memfd_create: {error.strerror}"
-    told = child.output(_MEET, json.dumps(asked))
+    printed = child.output(_MEET, json.dumps(asked))
     if memory is not None:
         memory.seal()
     try:
-        mapped, read, number = json.loads(told or "")
+        mapped, read, number = json.loads(printed or "")
     except ValueError:
         return ("not known: a second process to try it fails",) * 2
     if not cannot and mapped != secret[0]:

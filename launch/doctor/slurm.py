@@ -23,11 +23,11 @@ def checks(vendor: str | None) -> list[Check]:
     if shutil.which("srun") is None:
         if "SLURM_JOB_ID" not in os.environ:
             return [Check("slurm", "none here")]
-        mend = "bind the host's srun into the container, or start with srun outside of it"
-        return [Check("slurm", f"job {os.environ['SLURM_JOB_ID']}, but no srun", "warning", mend)]
-    told = _output("srun", "--version") or "srun here, its version is not known"
+        fix = "bind the host's srun into the container, or start with srun outside of it"
+        return [Check("slurm", f"job {os.environ['SLURM_JOB_ID']}, but no srun", "warning", fix)]
+    version = _output("srun", "--version") or "srun here, its version is not known"
     job = os.environ.get("SLURM_JOB_ID")
-    found = [Check("slurm", f"{told}, {f'in job {job}' if job else 'in no job'}")]
+    found = [Check("slurm", f"{version}, {f'in job {job}' if job else 'in no job'}")]
     listed = _output("srun", "--mpi=list", errors=True)
     if not listed:
         return [
@@ -50,8 +50,8 @@ def plugin(listed: str, vendor: str | None) -> Check:
     shown = ", ".join(here) or "none"
     fitting = _FITTING.get(vendor or "", ())
     if vendor is not None and fitting and not any(name in here for name in fitting):
-        mend = "start with mpirun inside the job instead (sbatch, then mpirun), or have Slurm's PMIx plugin installed"
-        return Check("srun --mpi", f"{shown}; {vendor} needs {' or '.join(fitting)}", "warning", mend)
+        fix = "start with mpirun inside the job instead (sbatch, then mpirun), or have Slurm's PMIx plugin installed"
+        return Check("srun --mpi", f"{shown}; {vendor} needs {' or '.join(fitting)}", "warning", fix)
     use = next((name for name in fitting if name in here), None)
     return Check("srun --mpi", f"{shown}; for {vendor} use srun --mpi={use}" if use else shown)
 

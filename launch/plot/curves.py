@@ -6,7 +6,7 @@ from typing import Any
 from psgd.launch.plot.log import Run
 
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")
-"""Told apart by the colour-blind too (Okabe and Ito)."""
+"""Colours that the colour-blind can distinguish too (Okabe and Ito)."""
 
 _LOG_FROM = 10.0
 

@@ -107,7 +107,7 @@ def submit(kind: str, train: Sequence[str], wait: bool, dry_run: bool, **given: 
 
 
 def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
-    """Renders what was given; a wrong option of train is told now, not when the job starts."""
+    """Renders what was given; a wrong option of train is reported now, not when the job starts."""
     from psgd.launch.train import train as command
 
     def build(words: Sequence[str]) -> TrainConfig:

@@ -26,7 +26,7 @@ start=(srun --mpi="$MPI" --cpus-per-task="$threads" --cpu-bind=cores --gpu-bind=
 """
 
 MPIRUN = """
-# Unlike srun's step, the job goes on when a node is lost (--no-kill), if the MPI can.
+# Unlike srun's step, the job continues when a node is lost (--no-kill), if the MPI can.
 start=(mpirun -n "$SLURM_NTASKS")
 """
 
@@ -73,7 +73,7 @@ again() {
         echo "requeued $MAX_RESTARTS times already: not again" >&2
         exit 1
     fi
-    echo "requeued, to go on after ${1:-the start}"
+    echo "requeued, to resume after ${1:-the start}"
     scontrol requeue "$SLURM_JOB_ID"
 }
 # 85: saved and stopped, with steps left. Of ranks that end a moment later than the first srun makes another code.

@@ -76,8 +76,8 @@ KINDS = {
     ),
     "long_job": Template(
         "Trains for longer than a job may last: saves and stops before its time limit, goes back into the queue by\n"
-        "itself, and goes on where it was. It ends when training is done, after MAX_RESTARTS, or when a turn came\n"
-        "no further.",
+        "itself, and resumes where it was. It ends when training is done, after MAX_RESTARTS, or when a turn made\n"
+        "no progress.",
         workers=8,
         always=(("--strategy", "sync"),),
         example=(*_DIGITS[:5], "1000", *_DIGITS[6:], "--checkpoint-every", "1000"),

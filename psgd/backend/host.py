@@ -32,7 +32,6 @@ class HostBackend:
         self._test_context = model.context(EVALUATION_BATCH)
 
     def prepare(self, params: Array) -> None:
-        """See `Backend`."""
         self._model.bind(params, np.zeros_like(params))
         self._batches.fetch(np.zeros(4, np.int64)[: 2 * self._batch_size : 2])  # strided, as a shard's batches
         x, y = self._batches.fetch(np.zeros(1, np.int64))
@@ -40,7 +39,6 @@ class HostBackend:
         self._test.ordered(0, min(1, self._test.samples))
 
     def bind(self, params: Array, grads: Array) -> None:
-        """See `Backend`."""
         self._model.bind(params, grads)
 
     def gradient(
@@ -49,14 +47,12 @@ class HostBackend:
         on_ready: OnReady | None = None,
         touch: Callable[[Array], None] | None = None,
     ) -> float:
-        """See `Backend`."""
         x, y = self._batches.fetch(indices)
         if touch is not None:
             touch(x)
         return self._model.gradient(self._context, x, y, on_ready)
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        """See `Backend`."""
         correct, loss_sum = 0, 0.0
         for start in range(part * EVALUATION_BATCH, self._test.samples, parts * EVALUATION_BATCH):
             x, y = self._test.ordered(start, min(start + EVALUATION_BATCH, self._test.samples))
@@ -66,4 +62,4 @@ class HostBackend:
         return correct, loss_sum
 
     def wait(self) -> None:
-        """See `Backend`."""
+        pass

@@ -63,7 +63,6 @@ class Resident:
         self._left: list[Any] = [None, None]  # when the GPU was done with either half of the ring
 
     def choose(self, indices: NDArray[np.int64]) -> int:
-        """See `Source`."""
         half = _SLOTS // 2
         if self._count % half == 0 and self._left[self._count // half % 2] is not None:
             self._left[self._count // half % 2].synchronize()
@@ -71,12 +70,10 @@ class Resident:
         return 0
 
     def write(self, n: int, x: Array, y: Array) -> tuple[Array, Array]:
-        """See `Source`."""
         gather(self._x, self._y, self._rows, self._statistics, x[:n], y[:n], self._steps)
         return x[:n], y[:n]
 
     def used(self) -> None:
-        """See `Source`."""
         self._count += 1
         half = _SLOTS // 2
         if self._count % half == 0:
@@ -113,7 +110,6 @@ class Streamed:
         self._slot = 1
 
     def choose(self, indices: NDArray[np.int64]) -> int:
-        """See `Source`."""
         self._slot = slot = 1 - self._slot
         if self._copied[slot] is not None:
             self._copied[slot].synchronize()  # the host's buffer
@@ -129,13 +125,11 @@ class Streamed:
         return slot
 
     def write(self, n: int, x: Array, y: Array) -> tuple[Array, Array]:
-        """See `Source`."""
         there, labels = self._device[self._slot]
         y[:n] = labels[:n]
         return there[:n], y[:n]
 
     def used(self) -> None:
-        """See `Source`."""
         self._free[self._slot] = cupy.cuda.get_current_stream().record()
 
     def ordered(self, start: int, stop: int, x: Array, y: Array) -> tuple[Array, Array]:

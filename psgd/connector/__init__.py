@@ -113,7 +113,8 @@ def connect(
         run: what a run that goes on must have in common besides, as JSON can say it.
         layout: names and shapes in `params`, for who reads the checkpoints.
         checkpoint_request: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
-        **options: the strategy's own.
+        **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients
+            make one update.
 
     Raises:
         UsageError: a wrong argument on some rank; the same error on all ranks.

@@ -106,6 +106,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
         rule = rules.create(rule, given.momentum, given.weight_decay)
     others = ["comm", "params", *(field.name for field in fields(ConnectOptions))]
     strategy = strategies.create(given.strategy, workers, others, **given.options)
+    accumulate = strategies.COMMON["accumulate"].check("accumulate", given.options.get("accumulate", 1))
     factor = float(workers) if optim.REDUCTION.check("reduction", given.reduction) == "sum" else 1.0
     optimizer = OptimizerOptions(rule, schedule, optim.CLIP_NORM.check("clip_norm", given.clip_norm), factor)
     scale = staleness.create(given.staleness_lr)
@@ -115,7 +116,9 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     segment = segment_bytes_for(vector.nbytes // max(1, servers), given.segment_bytes) // vector.itemsize
     near = codec is None and strategies.find(given.strategy).on_device
     staged = size > 1 and on_device(vector) and not near
-    return CheckedOptions(servers, workers, RunOptions(strategy, optimizer, segment, scale, codec, staged), plan)
+    return CheckedOptions(
+        servers, workers, RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate), plan
+    )
 
 
 def checked_plan(given: ConnectOptions) -> Plan:

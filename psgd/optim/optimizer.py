@@ -4,14 +4,13 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.checkpoint import restore
-from psgd.checkpoint.state import State
+from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import accumulate
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
@@ -105,14 +104,17 @@ class Optimizer:
         self.begin(position)
         self.update(self.params, grad, self.state, self.lr, scale, self.version)
 
-    def share(self, others: Sequence[State]) -> list[str]:
-        """With another number of workers: each begins with the mean of what the workers had, and the most steps."""
-        steps = [int(each.facts.get("steps") or each.facts.get("version") or 0) for each in others]
-        self.version = max(steps, default=0)
-        if not self.arrays or restore.mean(self.arrays, others):
-            return ["the optimizer's state: each worker begins with the mean"] if self.arrays else []
-        self.version = 0
-        return ["the optimizer's state: begins anew"]
+    def kept(self, alike: bool = False) -> list[Item]:
+        """Declares for a checkpoint what steps depend on beside the parameters.
+
+        Args:
+            alike: all workers have the same. Else another number of workers begins with the mean.
+        """
+        mean = "the optimizer's state: each worker begins with the mean"
+        return [
+            Arrays(self.arrays, Combine.ALIKE if alike else Combine.MEAN, found=mean),
+            Fact("steps", self, "version", also="version", default=0),
+        ]
 
 
 def clipped(scale: float, sum_of_squares: float, largest: float) -> float:

@@ -1,8 +1,8 @@
 """The alarm: how a rank that gives up tells the others, whatever they and it were doing.
 
 It has a tag, buffers and receives of its own, so that it can be rung in the middle of an exchange, and every wait
-looks for it. A worker rings at all servers, a server at all workers; whoever hears it leaves and rings in turn, so all
-ranks end, with the same first cause.
+looks for it. A worker rings at all servers, a server at all workers. A rank that hears it leaves and rings in turn, so
+all ranks end, with the same first cause.
 """
 
 import threading
@@ -39,7 +39,7 @@ class Alarm:
         self._in = [comm.Recv_init([self._heard[i], MPI.INT64_T], peer, Tag.ALARM) for i, peer in enumerate(peers)]
         self._rung = False
         self._lock = threading.Lock()
-        self._told: set[int] | None = None  # threads that have raised; None while no peer has rung
+        self._raised: set[int] | None = None  # threads that have raised; None while no peer has rung
         if self._in:
             MPI.Prequest.Startall(self._in)
 
@@ -57,10 +57,10 @@ class Alarm:
             index, rung = MPI.Request.Testany(self._in)
             if rung and index != MPI.UNDEFINED:
                 self._cause[0] = self._heard[index, 0]
-                self._told = set()
-            if self._told is None or thread in self._told:
+                self._raised = set()
+            if self._raised is None or thread in self._raised:
                 return
-            self._told.add(thread)
+            self._raised.add(thread)
         raise PeerLostError(cause_message(int(self._cause[0])))
 
     advance = check  # so that the waits of collectives look too, as one of their BACKGROUND

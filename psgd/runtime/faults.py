@@ -37,7 +37,7 @@ _EVENT = re.compile(r"(kill|stop|raise|nan):(s?)(\d{1,9})@(\d{1,18})(?::([^:]+))
 
 
 class Counter(Protocol):
-    """What is told of each step that a server takes: `psgd.metrics.run_metrics.RunMetrics`."""
+    """What hears of each step that a server takes: `psgd.metrics.run_metrics.RunMetrics`."""
 
     def progress(self, samples: int, version: int, lr: float) -> None:
         """A step was taken."""
@@ -134,7 +134,7 @@ class Injector:
                 x.fill(math.nan)
 
     def watch(self, metrics: Counter, params: "Array") -> None:
-        """On a server: what is due happens when `metrics` is told of the version; `params` are what becomes NaN."""
+        """On a server: what is due happens when `metrics` hears of the version; `params` are what becomes NaN."""
         if self._events:
             metrics.progress = self._watched(metrics.progress, params)  # type: ignore[method-assign]
 
@@ -183,7 +183,7 @@ def _event(part: str, match: re.Match[str], workers: int, servers: int) -> Event
 
 
 def _pause(seconds: float) -> None:
-    """Stops this process; a helper, which dies with its process group, lets it go on."""
+    """Stops this process; a helper, which dies with its process group, lets it continue."""
     helper = subprocess.Popen(
         ["/bin/sh", "-c", f"sleep {seconds:f}; kill -CONT {os.getpid()}"], stdin=subprocess.DEVNULL
     )

@@ -1,6 +1,6 @@
 """Was this process started as a rank, and is its MPI the one that was meant? Read from the environment.
 
-Rank and size are the communicator's alone; what a launcher left in the environment only tells, before MPI starts,
+Rank and size come from the communicator alone. What a launcher sets in the environment only says, before MPI starts,
 whether this is a rank, and afterwards, whether the ranks have found each other.
 """
 
@@ -22,16 +22,25 @@ _SLURM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's batch, interactive and extern steps are numbered from here on
 
 
+FROM_A_LAUNCHER = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "SLURM_")
+"""How the variables begin that make a process a rank of a job; an MPI's settings (`OMPI_MCA_`) are not among them."""
+
+
+def apart(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what makes a process a rank of the job that this one is a rank of."""
+    return {name: value for name, value in environment.items() if not name.startswith(FROM_A_LAUNCHER)}
+
+
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def place(environment: Mapping[str, str] | None = None) -> tuple[int, int | None] | None:
-    """Tells this process's rank and the job's number of ranks, or None where no launcher started it as a rank.
+    """This process's rank and the job's number of ranks, or None where no launcher started it as a rank.
 
     The environment of mpirun (Open MPI), Hydra (MPICH, Intel MPI) and srun is known. The number is None where
-    the launcher does not tell. A SLURM step of one task counts only when it was given a PMI. No rank is: a batch
+    the launcher does not set it. A SLURM step of one task counts only when it was given a PMI. No rank is: a batch
     script's body, whatever SLURM_NTASKS says; the shell of `salloc`; what is typed into the shell of `srun --pty`,
     also with `-n 4`.
 
@@ -66,46 +75,46 @@ def _shell_of_srun(environment: Mapping[str, str]) -> bool:
 
 
 class AloneError(UsageError):
-    """The environment tells of several ranks, but each has found itself only.
+    """A launcher has set several ranks, but each has found itself only.
 
     Attributes:
         cause: what was found.
-        mend: what to do about it.
+        fix: what to do about it.
     """
 
-    def __init__(self, told: int, vendor: tuple[str, tuple[int, ...]]) -> None:
+    def __init__(self, expected: int, vendor: tuple[str, tuple[int, ...]]) -> None:
         name = f"{vendor[0]} {'.'.join(map(str, vendor[1]))}"
         slurm = "pmix" if vendor[0] == "Open MPI" else "pmi2"
-        self.mend = f"run plain `psgd train`, which finds that one, or under SLURM srun --mpi={slurm}"
+        self.fix = f"run plain `psgd train`, which finds that one, or under SLURM srun --mpi={slurm}"
         self.cause = (
-            f"the environment says {told} ranks, but each would train alone: they were not started by the "
+            f"the environment says {expected} ranks, but each would train alone: they were not started by the "
             f"mpiexec of mpi4py's MPI, {name}"
         )
-        super().__init__(f"{self.cause}; {self.mend} ({ALLOW}=1 where that is meant)")
+        super().__init__(f"{self.cause}; {self.fix} ({ALLOW}=1 where that is meant)")
 
 
-def told_ranks() -> int:
-    """The number of ranks that a launcher has told of, 0 where none did, or where being alone is allowed."""
+def expected_ranks() -> int:
+    """The number of ranks that a launcher has set, 0 where none did, or where being alone is allowed."""
     found = place()
     return 0 if found is None or os.environ.get(ALLOW) == "1" else found[1] or 0
 
 
 def refuse_alone() -> None:
-    """Refuses a program whose MPI has found one rank only where a launcher has told of several.
+    """Refuses a program whose MPI has found one rank only where a launcher has set several.
 
     Raises:
         AloneError: it says how to start it.
     """
     from mpi4py import MPI
 
-    told = told_ranks()
-    if told > 1 and MPI.COMM_WORLD.Get_size() == 1:
-        raise AloneError(told, MPI.get_vendor())
+    expected = expected_ranks()
+    if expected > 1 and MPI.COMM_WORLD.Get_size() == 1:
+        raise AloneError(expected, MPI.get_vendor())
 
 
 @functools.cache
 def node_name() -> str:
-    """Tells this process's node from others: the host's name, and the boot of the kernel that it runs on."""
+    """Distinguishes this process's node from others: the host's name, and the boot of the kernel that it runs on."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which ranks serve: decided on rank 0 from who is on which node, and told to all.
+"""Which ranks serve: decided on rank 0 from who is on which node, and broadcast to all.
 
 Server 0 is always rank 0. `dedicated`: the first ranks. `spread`: one a node, in turn, so that no node's link carries
 all pushes. `colocated`: evenly among the workers of all nodes, so that each node has servers in proportion to its

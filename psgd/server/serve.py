@@ -7,12 +7,12 @@ import numpy as np
 from psgd.checkpoint.saver import Saver
 from psgd.checkpoint.state import State
 from psgd.server.context import PushPullContext
-from psgd.server.gradient_memory import Vector
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder
 from psgd.server.server import Server, ServerOptions
-from psgd.server.server_transport import MpiServerTransport
 from psgd.server.shard import Shard
+from psgd.server.transports.gradient_memory import Vector
+from psgd.server.transports.server_transport import MpiServerTransport
 
 
 def create_transport(
@@ -27,7 +27,7 @@ def create_transport(
         follows: whether this server receives server 0's log.
     """
     if context.compression is not None:
-        from psgd.server.compressed_server_transport import CompressedServerTransport
+        from psgd.server.transports.compressed_server_transport import CompressedServerTransport
 
         return CompressedServerTransport(context, context.compression, shard.params, shard.ranges, follows)
     part = context.shards[context.mesh.index]

@@ -22,7 +22,7 @@ class Strategy:
 
     Attributes:
         module: has `create`.
-        options: its own, by name.
+        own: the options that it has beside those of every strategy, by name.
         servers: some ranks hold the parameters; else all ranks are workers.
         compressible: it sends gradients or updates, which a codec can compress.
         codec: of its updates where the user chooses none; None sends them whole.
@@ -31,12 +31,17 @@ class Strategy:
     """
 
     module: str
-    options: Mapping[str, Option] = field(default_factory=dict)
+    own: Mapping[str, Option] = field(default_factory=dict)
     servers: bool = False
     compressible: bool = False
     codec: str | None = None
     averages: tuple[str, object] | None = None
     on_device: bool = False
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """All its options by name, those of every strategy last."""
+        return {**self.own, **COMMON}
 
     def sends_updates(self, options: Mapping[str, Any]) -> bool:
         """Whether what it sends with these options can be compressed."""
@@ -49,6 +54,9 @@ class Strategy:
 
 _PEERS = re.compile(r"all|ring|pairs|random:([2-9]|[1-9]\d{1,4})")
 _PERIOD = whole(1, 8, "steps between two exchanges.")
+
+COMMON = {"accumulate": whole(1, 1, "steps whose gradients make one update.")}
+"""Options of every strategy, which it need not know of: workers do it (`psgd.worker.accumulation`)."""
 
 STRATEGIES: dict[str, Strategy] = {
     "sync": Strategy("psgd.strategies.sync", servers=True, compressible=True),
@@ -67,7 +75,6 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "allreduce": Strategy(
         "psgd.strategies.allreduce",
-        {"accumulate": whole(1, 1, "steps whose gradients make one update.")},
         compressible=True,
         on_device=True,
     ),
@@ -92,7 +99,7 @@ STRATEGIES: dict[str, Strategy] = {
         on_device=True,
     ),
     "hogwild": Strategy(
-        "psgd.strategies.hogwild",
+        "psgd.strategies.hogwild.hogwild",
         {
             "period": _PERIOD.but(default=64),
             "count_lost": switch(False, "count lost updates, a test mode.", hidden=True),
@@ -145,9 +152,9 @@ def with_option(option: str) -> dict[str, Option]:
 
 
 def own_options() -> dict[str, Option]:
-    """The options that only some strategies have, each once, without hidden ones; None is the strategy's default."""
-    shown = (name for each in STRATEGIES.values() for name, option in each.options.items() if not option.hidden)
-    return {name: _described(with_option(name)) for name in dict.fromkeys(shown)}
+    """The strategies' options, each once, without hidden ones; None is the strategy's default."""
+    shown = (name for each in STRATEGIES.values() for name, option in each.own.items() if not option.hidden)
+    return {name: _described(with_option(name)) for name in dict.fromkeys([*shown, *COMMON])}
 
 
 def _described(by_strategy: Mapping[str, Option]) -> Option:
@@ -155,6 +162,8 @@ def _described(by_strategy: Mapping[str, Option]) -> Option:
     first, usual = next(iter(by_strategy.values())), next(map(_default, by_strategy.values()))
     others = [f"; {name} {_default(each)}" for name, each in by_strategy.items() if _default(each) != usual]
     text = f"{', '.join(by_strategy)}: {first.help}"
+    if len(by_strategy) == len(STRATEGIES):
+        text = first.help.capitalize()
     return replace(first, default=None, help=text, shown=usual + "".join(others))
 
 
@@ -183,9 +192,11 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
     if unknown := sorted(set(chosen) - set(known)):
         near = difflib.get_close_matches(unknown[0], [*known, *others], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"strategy {name}: expected {known or 'no options of its own'}, got {unknown}{hint}")
+        own = [key for key in known if key != "accumulate"]
+        raise UsageError(f"strategy {name}: expected {own or 'no options of its own'}, got {unknown}{hint}")
     values = {key: option.default for key, option in strategy.options.items()}
     for key, value in chosen.items():
         if value is not None or values[key] is not None:
             values[key] = strategy.options[key].check(key, value)
+    values = {key: values[key] for key in strategy.own}
     return importlib.import_module(strategy.module).create(workers, **values)

@@ -1,7 +1,7 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
-Owns opening the data (`task`), what the options stand for (`setup`), a worker's loop (`trainer`), the events of the log
-(`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
+Owns opening the data (`task`), what the options stand for (`preparation`), a worker's loop (`trainer`), the events of
+the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from psgd.runtime.agreement import broadcast
 from psgd.runtime.faults import Injector
 from psgd.runtime.jsonable import clean
 from psgd.strategies import catalog as strategies
-from psgd.training import events, result, setup
+from psgd.training import events, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.task import open_task
 from psgd.training.trainer import Trainer
@@ -79,7 +79,7 @@ def run(
             target_accuracy=config.target_accuracy,
             waits=None if config.log is None else WaitLog(),
         )
-        params = np.empty(layout.size, np.float32) if serves else setup.first_params(config, task.model)
+        params = np.empty(layout.size, np.float32) if serves else preparation.first_params(config, task.model)
         injector = Injector(config.inject, placement.index(rank, serving), workers, servers, serves)
         if serves:
             injector.watch(metrics, params)
@@ -89,15 +89,15 @@ def run(
             params,
             servers=servers,
             placement=serving or "auto",
-            lr=setup.schedule(config, samples, workers),
-            rule=setup.rule(config, serves),
+            lr=preparation.schedule(config, samples, workers),
+            rule=preparation.rule(config, serves),
             compress_warmup=config.compress_warmup * samples,
             metrics=metrics,
             run={name: clean(getattr(config, name)) for name in _OF_THE_RUN},
             layout=layout,
             checkpoint_request=wish,
             **{name: getattr(config, name) for name in _OF_CONNECT},
-            **setup.strategy_options(config, samples),
+            **preparation.strategy_options(config, samples),
         )
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)

@@ -8,7 +8,7 @@ from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
-from psgd.training import setup
+from psgd.training import preparation
 from psgd.training.task import Task
 
 
@@ -20,7 +20,7 @@ class Trainer:
         self._injector = injector
         self._config = config
         self._dataset = task.dataset
-        self.backend = setup.backend(config, task.model, task.dataset, task.statistics)
+        self.backend = preparation.backend(config, task.model, task.dataset, task.statistics)
         self.backend.prepare(params)
 
     def train(self, ps: Connection) -> None:

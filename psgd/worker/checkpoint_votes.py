@@ -1,94 +1,78 @@
-"""When a run without servers is cut, so that its state can be saved: what all strategies have in common.
+"""When a run without servers makes a checkpoint: what all of its strategies have in common.
 
-A cut is a point at which every worker's state fits the others': all that was sent before it has come, nothing that was
-sent after it. Workers that keep pace agree on it in what they exchange anyway; the others meet for it
+Workers that keep pace agree on it in what they exchange anyway. The others meet for it
 (`psgd.worker.checkpoint_barrier`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from psgd.checkpoint import restore
+from psgd.checkpoint.requests import SAVE
 from psgd.checkpoint.state import State
 from psgd.runtime.jsonable import JSON
+from psgd.worker.checkpoint_status import CheckpointStatus
 
 
-class CheckpointVotes:
-    """A worker's requests for checkpoints, and what all have agreed on. Base of the workers without servers.
+class CheckpointVotes(CheckpointStatus):
+    """A worker's requests, and what all have agreed on. Implements `psgd.checkpoint.declared.Item`.
 
     Attributes:
-        saving: the newest step ended at a cut.
-        leaving: all stop after that cut.
-        cut: what the newest one is called.
-        on_cut: called by `finish` where a cut is made while it waits.
-        cut_at: steps at the newest agreement, or 0.
-        wish: this worker's, not told yet: 0 none, 1 a cut, 2 a cut after which all stop.
+        decided_at: steps at the newest agreement, or 0.
         algorithms: of the collectives that parameters or gradients go through, by verb.
-        notes: what else there is to say of a run that goes on.
     """
 
     def __init__(self) -> None:
-        self.saving = self.leaving = False
-        self.cut = self.wish = 0
-        self.on_cut: Callable[[], None] = _nothing
-        self._cut_every = self.cut_at = 0
+        super().__init__()
+        self.decided_at = 0
         self.algorithms: dict[str, JSON] = {}
-        self.notes: list[str] = []
-
-    def ask_save(self, stop: bool) -> None:
-        """See `psgd.worker.interface.Worker`."""
-        self.wish = max(self.wish, 1 + stop)
-
-    def save_every(self, steps: int) -> None:
-        """See `psgd.worker.interface.Worker`."""
-        self._cut_every = steps
 
     def due(self, steps: int) -> bool:
-        """Whether a cut is due by the number of steps alone."""
-        return bool(self._cut_every) and steps // self._cut_every > self.cut_at // self._cut_every
+        """Whether a checkpoint is due by the number of steps alone."""
+        return bool(self.every) and steps // self.every > self.decided_at // self.every
 
-    def agree(self, wish: int, steps: int) -> None:
-        """All workers have come to here, with the same arguments: are they cut here?
+    def take_request(self) -> int:
+        """This worker's request, which the caller passes on to all."""
+        request, self.request = self.request, 0
+        return request
+
+    def decide(self, request: int, steps: int) -> None:
+        """All workers call this at the same point, with the same arguments: is there a checkpoint here?
 
         Args:
-            wish: the largest of any worker.
+            request: the largest of any worker.
             steps: what intervals go by; no less than before.
         """
-        self.saving = wish > 0 or self.due(steps)
-        self.cut_at = steps
-        if self.saving:
-            self.cut = max(self.cut + 1, steps)
-            self.leaving = self.leaving or wish > 1
+        self.reached = request > 0 or self.due(steps)
+        self.decided_at = steps
+        if self.reached:
+            self.step = max(self.step + 1, steps)
+            self.stopping = self.stopping or request > SAVE
 
-    def hear(self, saving: int, cut: int) -> None:
-        """Another worker has agreed for all: 0 no cut here, 1 one of this name, 2 one after which all stop."""
-        self.saving = saving > 0
-        if self.saving:
-            self.cut, self.leaving = cut, self.leaving or saving > 1
+    def follow(self, decision: int, step: int) -> None:
+        """Another worker has decided for all.
 
-    def told(self) -> int:
-        """This worker's wish, which is being told to all."""
-        wish, self.wish = self.wish, 0
-        return wish
+        Args:
+            decision: 0 for no checkpoint here, `SAVE` for one, `SAVE_AND_STOP` for one after which all stop.
+            step: what it is called.
+        """
+        self.reached = decision > 0
+        if self.reached:
+            self.step, self.stopping = step, self.stopping or decision > SAVE
 
-    def facts(self) -> dict[str, JSON]:
-        """What `resume` needs; the same on all workers."""
-        return {"cuts": [self.cut, self.cut_at], "algorithms": self.algorithms}
+    def save(self, state: State, worker: int) -> None:
+        state.facts |= {"cuts": [self.step, self.decided_at], "algorithms": self.algorithms}
 
-    def resume(self, saved: Sequence[State]) -> None:
-        """Goes on after the cut at which these were saved."""
+    def restore(self, own: State | None, states: Sequence[State], worker: int) -> list[str]:
+        saved = restore.saved(own, states)
         for state in saved:
             version = int(state.facts.get("version", 0))
-            cut, at = state.facts.get("cuts", (version, version))
-            self.cut, self.cut_at = max(self.cut, int(cut)), max(self.cut_at, int(at))
+            step, decided_at = state.facts.get("cuts", (version, version))
+            self.step, self.decided_at = max(self.step, int(step)), max(self.decided_at, int(decided_at))
         was = saved[0].facts.get("algorithms") if saved else None
-        if was and was != self.algorithms:
-            self.notes = [
-                f"collectives: {_said(self.algorithms)}, were {_said(was)}: sums may differ in their last bits"
-            ]
+        if not was or was == self.algorithms:
+            return []
+        return [f"collectives: {_text(self.algorithms)}, were {_text(was)}: sums may differ in their last bits"]
 
 
-def _said(algorithms: JSON) -> str:
+def _text(algorithms: JSON) -> str:
     return ", ".join(f"{verb} by {name}" for verb, name in dict(algorithms).items())  # type: ignore[arg-type,call-overload]
-
-
-def _nothing() -> None:
-    pass

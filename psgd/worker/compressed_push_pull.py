@@ -1,4 +1,4 @@
-"""A worker that pushes encoded gradients and pulls encoded parameters: `psgd.server.compressed_worker_transport`."""
+"""A worker that pushes encoded gradients and pulls encoded parameters, through the compressed worker transport."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,14 @@ from psgd.checkpoint.state import State
 from psgd.compression.options import BeforeEncoding, Compression
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import CheckpointError
-from psgd.server.compressed_worker_transport import CompressedWorkerTransport
 from psgd.server.context import PushPullContext
+from psgd.server.transports.compressed_worker_transport import CompressedWorkerTransport
+from psgd.worker.interface import Vector
 from psgd.worker.push_pull import PushPullWorker
-
-Vector = NDArray[np.floating]
 
 
 class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
-    """A worker. Implements `psgd.worker.interface.Worker`.
+    """A worker.
 
     A gradient that is not finite is left out: the worker keeps pace without it, and residuals and momentum stay as they
     are.

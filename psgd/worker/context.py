@@ -1,8 +1,10 @@
 """What the parts of a run work with, made once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.compression.options import Compression
@@ -10,6 +12,7 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
+from psgd.worker.collectives import Collectives
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class RunContext:
         compression: how updates are compressed, or None.
         alarm: `alarm.check()` raises once another worker has failed. Call it in every wait of your own; waits of
             `psgd.collectives` do so by themselves.
+        collectives: makes the collectives over a communicator. Collective over it, blocks; free them at the end.
+        accumulate: steps of a worker whose gradients make one update, for workers that add them by themselves.
     """
 
     mesh: Mesh
@@ -32,3 +37,10 @@ class RunContext:
     metrics: RunMetrics
     compression: Compression | None
     alarm: Alarm
+    collectives: Callable[[MPI.Intracomm], Collectives]
+    accumulate: int = 1
+
+    @property
+    def workers(self) -> MPI.Intracomm:
+        """The workers' communicator."""
+        return self.mesh.worker  # type: ignore[return-value]  # without servers every rank has it

@@ -1,7 +1,6 @@
 """Parameters and gradient on a GPU, in front of a strategy that has them on the host: two copies a step."""
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Staged:
-    """A worker. Implements `psgd.worker.interface.Worker`; what is not here is the host's client's.
+    """A worker. Implements `psgd.worker.interface.Worker`; what is not here is the host's worker's.
 
     A step copies the gradient to the host, takes the step there, and starts copying the parameters back: the next
     gradient waits for them on the GPU, not this process. Both host vectors are page-locked where they lie.
@@ -41,15 +40,6 @@ class Staged:
         return getattr(self._client, name)
 
     @property
-    def on_cut(self) -> Callable[[], None]:
-        """See `Worker`."""
-        return self._client.on_cut
-
-    @on_cut.setter
-    def on_cut(self, call: Callable[[], None]) -> None:
-        self._client.on_cut = call
-
-    @property
     def evaluated_params(self) -> Array:
         """What to evaluate: a copy of the host's, where that is not `params`."""
         chosen = getattr(self._client, "evaluated_params", None)
@@ -61,15 +51,13 @@ class Staged:
         return self._evaluated
 
     def start(self) -> None:
-        """See `Worker`."""
         self._client.start()
         pinned.upload(self.params, self._client.params)
 
     def overlap(self, samples: int) -> None:
-        """See `Worker`."""
+        """None: the host gets the gradient as a whole."""
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Worker`."""
         began = time.perf_counter()
         if samples:
             pinned.download(self._client.grads, self.grads)
@@ -79,7 +67,6 @@ class Staged:
         pinned.upload(self.params, self._client.params)
 
     def finish(self) -> None:
-        """See `Worker`."""
         pinned.wait()
         self._client.finish()
         pinned.upload(self.params, self._client.params)

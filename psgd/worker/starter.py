@@ -11,9 +11,9 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.device_vectors import on_device
 from psgd.server.context import PushPullContext
-from psgd.server.gradient_memory import Gradients
 from psgd.server.shard import Shard
-from psgd.server.worker_transport import MpiWorkerTransport
+from psgd.server.transports.gradient_memory import Gradients
+from psgd.server.transports.worker_transport import MpiWorkerTransport
 from psgd.worker.interface import Worker
 from psgd.worker.local import LocalWorker
 from psgd.worker.push_pull import PushPullWorker
@@ -46,10 +46,10 @@ def start(worker: Worker, saver: Saver, warns: bool) -> None:
         saver: of this rank.
         warns: whether this rank says what could not be restored.
     """
-    worker.save_every(saver.every)
+    worker.checkpoint.every = saver.every
     if saver.found is not None:
         with saver.found.explained():
             lost = worker.restore(*saver.states())
-        for line in [*lost, *getattr(worker, "notes", ())] if warns else ():
+        for line in lost if warns else ():
             say(f"warning: resume: {line}")
     worker.start()

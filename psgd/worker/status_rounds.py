@@ -1,7 +1,7 @@
 """StatusRounds: what workers without a server tell each other, and how they end together.
 
-A round is a small all-gather of what each worker did since the round before: samples, loss, pushes, wishes. All know
-the sums from it, worker 0 counts, and a worker whose data is at its end goes on with empty rounds until all are.
+A round is a small all-gather of what each worker did since the round before: samples, loss, pushes, requests. All know
+the sums from it, worker 0 counts, and a worker whose data is at its end continues with empty rounds until all are.
 """
 
 import math
@@ -10,10 +10,11 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd import collectives
+from psgd.checkpoint.requests import SAVE
 from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.collectives import Collectives
 
 _SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _HELD, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(12)
 
@@ -22,27 +23,25 @@ class StatusRounds:
     """One worker's part.
 
     Args:
-        comm: the workers.
+        comm: the workers. Collective over it, blocks.
         metrics: counters; filled on worker 0.
-        cuts: this worker's wishes, told with each round; None has none.
+        votes: this worker's requests for checkpoints, passed on with each round; None has none.
 
     Attributes:
-        wish: the largest of all, told in the last round.
+        request: for a checkpoint: the largest of all in the last round.
         samples: int64 samples of each worker in the last round.
         pushes: int64 steps of each worker in the last round that had samples.
         version: rounds so far in which anybody had samples.
         active: workers that were not at their end in the last round.
         stop: worker 0 asked to stop in the last round, alike on all workers.
         all_done: all workers were at their end in the last round.
-        waited_s: seconds that the client has spent in `step`; it adds them itself.
+        waited_s: seconds that the worker has spent in `step`; it adds them itself.
         bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
 
-    def __init__(
-        self, comm: "collectives.Communicator", metrics: RunMetrics, cuts: CheckpointVotes | None = None
-    ) -> None:
-        self.version = self.wish = 0
-        self._cuts = cuts or CheckpointVotes()
+    def __init__(self, comm: Collectives, metrics: RunMetrics, votes: CheckpointVotes | None = None) -> None:
+        self.version = self.request = 0
+        self._votes = votes or CheckpointVotes()
         self.stop = self.all_done = False
         self.waited_s = 0.0
         self.bytes_sent = 0
@@ -52,25 +51,25 @@ class StatusRounds:
         self._comm, self._metrics = comm, metrics
         self._mine = np.zeros(_WORDS)
         self._all = np.zeros((comm.size, _WORDS))
-        self._flat = self._all.reshape(-1)
+        self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
         self._noted = self._noted_pushes = 0
         self._loss_sum = 0.0
         self._report: tuple[float, float] | None = None
         self._seconds: tuple[float, float] | None = None
-        self._held = self._met = 0.0  # seconds in the last round, and when it ended
+        self._held = self._ended = 0.0  # seconds in the last round, and when it ended
         self._active = np.zeros(comm.size, bool)  # not at their end in the last round
 
     def begin(self, params: NDArray[np.floating]) -> None:
         """Gives everyone worker 0's parameters; the run's seconds count from here. Collective, blocks."""
         self._comm.Bcast(params, 0)
         self.bytes_sent += byte_counts.bcast(self._comm.size, params.nbytes)
-        self._comm.Barrier()  # who starts up late is not waited for in the run
+        self._comm.Barrier()  # so that waiting for a rank that starts late is no part of the run
         self._metrics.restart()
         self._began = time.perf_counter()
 
     def note(self, samples: int, loss: float) -> None:
-        """Keeps a step to be told in the next round. Does not communicate.
+        """Notes a step for the next round. Does not communicate.
 
         Args:
             samples: behind its gradient; a step of 0 is not counted.
@@ -82,7 +81,7 @@ class StatusRounds:
             self._loss_sum += samples * loss
 
     def count_allreduce(self, nbytes: int) -> None:
-        """Counts an all-reduce of so many bytes that the client has made."""
+        """Counts an all-reduce of so many bytes that the worker has made."""
         self.bytes_sent += byte_counts.allreduce(self._comm.size, nbytes)
 
     def forget(self) -> None:
@@ -97,57 +96,61 @@ class StatusRounds:
         else:
             self._report = accuracy, loss
 
-    def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False, came: float | None = None) -> int:
-        """Tells of this worker's steps since the last round and hears of the others'. Collective, blocks.
+    def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False, began: float | None = None) -> int:
+        """Tells all of this worker's steps since the last round, and learns the others'. Collective, blocks.
 
         Args:
             samples: behind the gradient of a step that was not noted; 0 only keeps pace.
             loss: mean loss over them.
             done: this worker has no more steps.
-            came: when it began to wait for others, by `time.perf_counter()`; None: now.
+            began: when it began to wait for others, by `time.perf_counter()`; None: now.
 
         Returns:
             The samples of all workers since the last round.
         """
         self.note(samples, loss)
         noted, report = self._noted, self._report
-        came = time.perf_counter() if came is None else came
+        began = time.perf_counter() if began is None else began
         waited, computed = self._seconds or (self.waited_s, time.perf_counter() - self._began - self.waited_s)
         if done:
             self._seconds = waited, computed
         accuracy, test_loss = report or (0.0, 0.0)
-        stop = self._metrics.stop + 2 * self._cuts.told()
+        stop = self._metrics.stop + 2 * self._votes.take_request()
         counts = noted, self._loss_sum, self._noted_pushes, stop, done, waited, computed, self._held
         self._mine[:] = (*counts, report is not None, accuracy, test_loss)
-        self._comm.Allgather(self._mine, self._flat)
+        self._gather.run()
         ended = time.perf_counter()
         self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         self.forget()
         self._report = None
         self.samples[:] = self._all[:, _SAMPLES]
         self.pushes[:] = self._all[:, _PUSHES]
-        self.wish = int(self._all[:, _STOP].max()) // 2
-        self.stop = bool(int(self._all[0, _STOP]) % 2) or self._cuts.leaving or self.wish > 1
+        self.request = int(self._all[:, _STOP].max()) // 2
+        self.stop = bool(int(self._all[0, _STOP]) % 2) or self._votes.stopping or self.request > SAVE
         self.active = self._comm.size - int(self._all[:, _DONE].sum())
         self.all_done = self.active == 0
         total = int(self.samples.sum())
         if self._comm.rank == 0:
             self._count()
-        self._held, self._met = ended - came, ended
+        self._held, self._ended = ended - began, ended
         if total:
             self.version += 1
         return total
+
+    def free(self) -> None:
+        """Ends the call that rounds go through; the communicator stays the caller's."""
+        self._gather.Free()
 
     def _count(self) -> None:
         """Counts a round, on worker 0. Nothing is stale: all steps are on parameters that all agreed on."""
         metrics = self._metrics
         self._count_waits(self._all[:, _HELD].tolist())
-        for worker, told in enumerate(self._all.tolist()):
-            metrics.count(worker, int(told[_PUSHES]), int(told[_SAMPLES]), told[_LOSS])
-            if told[_DONE]:
-                metrics.ended(worker, told[_WAITED], told[_COMPUTED])
-            if told[_REPORTS]:
-                metrics.evaluated(told[_ACCURACY], told[_TEST_LOSS], metrics.elapsed_s())
+        for worker, words in enumerate(self._all.tolist()):
+            metrics.count(worker, int(words[_PUSHES]), int(words[_SAMPLES]), words[_LOSS])
+            if words[_DONE]:
+                metrics.ended(worker, words[_WAITED], words[_COMPUTED])
+            if words[_REPORTS]:
+                metrics.evaluated(words[_ACCURACY], words[_TEST_LOSS], metrics.elapsed_s())
 
     def _count_waits(self, held: list[float]) -> None:
         """Counts who waited in the round before: it ended for all at once, so who waited least came last."""
@@ -155,5 +158,5 @@ class StatusRounds:
         last = held.index(least)
         for worker, seconds in enumerate(held):
             if self._active[worker] and worker != last:
-                self._metrics.held(worker, last, self._met - seconds, self._met - least)
+                self._metrics.held(worker, last, self._ended - seconds, self._ended - least)
         np.equal(self._all[:, _DONE], 0, out=self._active)

@@ -42,7 +42,7 @@ def test_it_comes_back_as_often_as_it_may(login, stand_in):
     (login.folder / "made" / "step-000009000.damaged-1").mkdir(parents=True)  # no checkpoint, whatever it ends with
     job, said, turns = stand_in(True, MAX_RESTARTS="1")
     assert (job["JobState"], job["ExitCode"], turns) == ("FAILED", "1:0", 2)
-    assert said.count("requeued, to go on after") == 1
+    assert said.count("requeued, to resume after") == 1
     assert "requeued 1 times already: not again" in said
 
 
@@ -62,7 +62,7 @@ def test_preempted_it_comes_back_and_cancelled_it_does_not(login, with_mpich):
     login.wait_for(lambda: login.cluster.job(number)["Restarts"] == "1", number)
     newest = max(folder.glob("step-*[0-9]"))
     login.psgd("checkpoint", "verify", str(newest))
-    assert f"requeued, to go on after {newest}" in login.cluster.log(login.cluster.job(number))
+    assert f"requeued, to resume after {newest}" in login.cluster.log(login.cluster.job(number))
     login.done(urgent)
 
     login.next_turn(number, 1)

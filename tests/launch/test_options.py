@@ -208,7 +208,7 @@ def test_each_strategy_has_the_options_that_it_says():
     }
     for name, strategy in STRATEGIES.items():
         create = importlib.import_module(strategy.module).create
-        assert [*inspect.signature(create).parameters][1:] == [*strategy.options], name
+        assert [*inspect.signature(create).parameters][1:] == [*strategy.own], name
         hidden = {"hogwild": {"count_lost"}}.get(name, set())
         assert {key for key, each in strategy.options.items() if each.hidden} == hidden, name
 

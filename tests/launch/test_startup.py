@@ -104,5 +104,5 @@ def test_facts():
 
 
 def test_only_what_applies_is_advised():
-    assert "bind-to none" not in startup.mend("a: 9 ranks share CPUs 0-7")
-    assert "bind-to none" in startup.mend("a: 3 ranks are all bound to CPU 3")
+    assert "bind-to none" not in startup.fix("a: 9 ranks share CPUs 0-7")
+    assert "bind-to none" in startup.fix("a: 3 ranks are all bound to CPU 3")

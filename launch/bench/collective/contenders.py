@@ -57,7 +57,7 @@ class Contender:
     request: Any = None
 
     def fill(self, source: NDArray[Any]) -> None:
-        """Rewrites this rank's values, as whoever computes new ones does."""
+        """Rewrites this rank's values, as a program that computes new ones does."""
         if self.takes is not None:
             np.copyto(self.takes, source)
 

@@ -1,7 +1,7 @@
 """PyTorch's RPC (TensorPipe), a peer of pushpull: one process holds the vector, another pushes and pulls.
 
 Run as a module it is one of the two processes: `server FOLDER` or `worker FOLDER`. Both meet through a file
-in FOLDER and leave when their stdin closes, so they cannot outlive whoever started them. The worker reads
+in FOLDER and leave when their stdin closes, so they cannot outlive their parent. The worker reads
 JSON objects `{"nbytes", "repeats"}`, one a line, and answers each with `{"seconds": [...]}`.
 
 `RpcPeer` starts the two. It must be made before MPI starts (no fork after). TensorPipe's threads spin while they
@@ -142,7 +142,7 @@ def _main(role: str, folder: str) -> None:
     from torch.distributed import rpc
 
     with contextlib.suppress(OSError, AttributeError):
-        # Stopped, it would not see its stdin close when whoever started it is killed.
+        # Stopped, it would not see its stdin close when its parent is killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     torch.set_num_threads(1)
     with contextlib.suppress(AttributeError, OSError):
@@ -159,7 +159,7 @@ def _main(role: str, folder: str) -> None:
             order = json.loads(line)
             print(json.dumps({"seconds": _measure(order["nbytes"], order["repeats"])}), flush=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # whoever started us may have been killed
+        shutil.rmtree(folder, ignore_errors=True)  # the parent may have been killed
         os._exit(0)
 
 

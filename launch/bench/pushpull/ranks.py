@@ -28,7 +28,7 @@ Vector = NDArray[np.float32]
 
 
 def default_repeats(nbytes: int) -> int:
-    """How often a size is timed unless told: fewer times where each takes long, 20 to 2000."""
+    """How often a size is timed unless given: fewer times where each takes long, 20 to 2000."""
     return min(2000, max(20, 2**29 // nbytes))
 
 

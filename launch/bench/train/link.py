@@ -81,7 +81,7 @@ def run(task: LinkTask, rates: Sequence[str], seed: int, tell: Callable[[Row], N
     Returns:
         A row for each run: the keys of `psgd train --json`, `bandwidth`, `updates` (the form), `seconds_to_accuracy`,
         and `sooner`, how many times sooner the target was reached than by the first form at that rate. A run that
-        fails is told on stderr and left out.
+        fails is reported on stderr and left out.
     """
     rows: list[Row] = []
     for rate in rates:

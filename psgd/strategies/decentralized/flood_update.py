@@ -1,13 +1,11 @@
 """What a worker's step changes, as bytes for others, and others' bytes as what they change here."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.checkpoint.state import State
+from psgd.checkpoint.declared import Item
+from psgd.compression import residuals
 from psgd.compression.options import BeforeEncoding, Compression
-from psgd.compression.residuals import left_over, share_left_over
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import UsageError
 from psgd.worker.context import RunContext
@@ -26,7 +24,7 @@ class Updates:
         context: what to work with; a rule other than sgd or momentum is a UsageError.
 
     Attributes:
-        codec: whose residual is what this worker has left to say; None where all updates are sent whole.
+        codec: whose residual is what this worker has left to send; None where all updates are sent whole.
         room: bytes of the longest one.
         lr: rate of the newest.
         samples: behind all that have been added here.
@@ -57,13 +55,9 @@ class Updates:
         if self.codec is not None:
             self.codec.warm_up()
 
-    def arrays(self) -> dict[str, Vector]:
-        """What is to be saved, as views."""
-        return left_over(self.codec, self._before)
-
-    def share(self, others: Sequence[State], first: bool) -> list[str]:
-        """Takes up what another number of workers had: see `share_left_over`."""
-        return share_left_over(self.codec, self._before, others, first, 1.0)
+    def kept(self) -> list[Item]:
+        """Declares for a checkpoint what is left to send."""
+        return residuals.kept(self.codec, self._before)
 
     @property
     def whole(self) -> bool:

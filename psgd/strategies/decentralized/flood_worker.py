@@ -5,13 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
-from psgd.checkpoint import restore as keeping
-from psgd.checkpoint import vectors
+from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
-from psgd.collectives import Communicator
-from psgd.collectives.mpi.wait import Waiter
 from psgd.strategies.decentralized import distance
 from psgd.strategies.decentralized.flood import (
     APPLIED,
@@ -26,19 +22,15 @@ from psgd.strategies.decentralized.flood import (
     Message,
 )
 from psgd.strategies.decentralized.flood_update import Updates
-from psgd.worker.checkpoint_barrier import CheckpointBarrier
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
-from psgd.worker.liveness import Liveness
-
-Vector = NDArray[np.floating]
+from psgd.worker.free_running import FreeRunningWorker
 
 WHOLE_AHEAD = 4
 """The window where updates are sent whole, which take much memory."""
 
 
-class FloodWorker(CheckpointVotes):
-    """A worker. Implements `psgd.worker.interface.Worker`.
+class FloodWorker(FreeRunningWorker):
+    """A worker.
 
     A step takes the worker's own update, sends it, and adds all that has come meanwhile; the sender adds what others
     will add, not what it meant. No two workers need to have the same parameters at any moment, but each adds every
@@ -50,7 +42,7 @@ class FloodWorker(CheckpointVotes):
     At the end all have added all updates, and differ by rounding only; all leave with worker 0's bits. What residuals
     hold then is not sent. A stop reaches the others with worker 0's next message.
 
-    At a cut all have added all updates that were made before it; each saves its own parameters.
+    At a checkpoint all have added all updates that were made before it; each saves its own parameters.
 
     Attributes:
         version: updates in `params`, of all workers.
@@ -62,106 +54,81 @@ class FloodWorker(CheckpointVotes):
     """
 
     def __init__(self, context: RunContext, links: list[list[int]], window: int) -> None:
-        super().__init__()
-        self.params = context.params
-        self.grads: Vector = np.zeros_like(context.params)
-        self.version = 0
-        self.waited_s = self.disagreement = 0.0
-        self.stop = False
-        self.bytes_sent = self.bytes_received = 0
         self.updates = Updates(context)
-        self._metrics, self._window = context.metrics, window
-        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
-        self._rank, size = workers.rank, workers.size
-        self._together = Communicator(workers)
-        self._watch = Liveness(workers, context.alarm, "decentralized")
-        self._waiter = Waiter.for_node(workers, self._watch.check)
-        self._meeting = CheckpointBarrier(workers, self, self._watch, self._waiter, words=1)
-        self._comm = workers.Dup()
-        self._flood = Flood(self._comm, links, self.updates.room, self._deliver)
+        super().__init__(context, context.params, "decentralized", words=1)
+        self.disagreement = 0.0
+        self._window = window
+        self._rank, size = self._workers.rank, self._workers.size
+        self._private = self._workers.Dup()
+        self._flood = Flood(self._private, links, self.updates.room, self._deliver)
         self.applied = np.zeros(size, np.int64)
-        self._told = np.zeros(size, np.int64)  # of them, what others know
+        self._published = np.zeros(size, np.int64)  # of them, what others know
         self._lag = np.zeros(size, np.int64)
         self._owes = False  # a whole update has come that its origin should soon know of
         self._theirs = [0] * size  # updates of this worker that each has applied
         self._theirs[self._rank] = 1 << 62
         self._done = self._mine = 0
-        self._resumed = False
         self._limit = window
         self._began = 0.0
 
     def start(self) -> None:
-        """See `Worker`."""
-        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
+        self._comm.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
         if not self._resumed:
-            self._together.Bcast(self.params, 0)
+            self._comm.Bcast(self.params, 0)
         self._flood.open()
-        self._together.Barrier()
+        self._comm.Barrier()
         self._metrics.restart()
         self._began = time.perf_counter()
 
-    def overlap(self, samples: int) -> None:
-        """See `Worker`."""
-
-    def step(self, samples: int, loss: float) -> None:
-        """See `Worker`. Waits only where this worker is `window` updates ahead."""
-        began = time.perf_counter()
-        self.saving = False
-        self._watch.check()
-        with self._watch.guard():
+    def _take_step(self, samples: int, loss: float) -> None:
+        """Waits only where this worker is `window` updates ahead."""
+        self._liveness.check()
+        with self._liveness.guard():
             whole = samples > 0 and self._push(samples, loss)
             self._limit = min(self._window, WHOLE_AHEAD) if whole else self._window
             self._waiter.soon(self._may_go_on)
-        if wanted := self._meeting.wanted(self._mine):
-            self._meeting.call(range(self.applied.size))
-        if wanted or self._meeting.called():
-            self._cut()
+        self._meet(self._mine)
         if self._rank == 0:
             self.stop = self._metrics.stop
-        self.stop = self.stop or self.leaving
-        self.waited_s += time.perf_counter() - began
+        self.stop = self.stop or self.checkpoint.stopping
 
     def _may_go_on(self) -> bool:
         self._take()
         return self._mine - min(self._theirs) < self._limit
 
-    def _cut(self) -> None:
-        """Waits until all have come, and has applied what they have made; they do too before anybody goes on."""
-        made = self._meeting.come(self._mine, self._taken, words=(self._mine,))[:, 0]
+    def _checkpoint(self) -> None:
+        """Applies all updates that anybody has made, as do the others before anybody continues."""
+        made = self._barrier.enter(self._mine, self._taken, words=(self._mine,))[:, 0]
 
         def all_applied() -> bool:
             self._take()
             return bool((self.applied == made).all())
 
-        with self._watch.guard():
+        with self._liveness.guard():
             self._waiter.soon(all_applied)
-        self._meeting.part()
+        self._barrier.leave()
 
     def _taken(self) -> bool:
         self._take()
         return True
 
-    def state(self) -> State:
-        """See `Worker`."""
-        facts = {"version": self.version, "samples": self.updates.samples, "made": self.updates.made}
-        tensors = {"params": self.params, "applied": self.applied} | self.updates.arrays()
-        return State(tensors, facts | self.facts())
+    def _kept(self) -> list[Item]:
+        mean = "the workers' own parameters: all begin with the mean"
+        return [
+            Fact("version", self),
+            Fact("samples", self.updates),
+            Fact("made", self.updates, default=0),
+            Arrays({"params": self.params}, Combine.WEIGHTS, found=mean),
+            Arrays({"applied": self.applied}, Combine.FRESH),
+            *self.updates.kept(),
+            self._votes,
+        ]
 
-    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Worker`. With another number of workers the first one says what all had left to say."""
-        saved, updates = keeping.saved(state, others), self.updates
-        self._resumed = True
-        self.version = keeping.common(saved, "version")
-        updates.samples = keeping.common(saved, "samples")
-        updates.made = max(int(each.facts.get("made", 0)) for each in saved)
-        self.resume(saved)
-        if state is None:
-            self.params[:] = vectors.weights(saved)
-            return ["the workers' own parameters: all begin with the mean", *updates.share(saved, self._rank == 0)]
-        keeping.put_back({"params": self.params, "applied": self.applied} | updates.arrays(), state)
-        self._told[:] = self.applied
+    def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
+        """With another number of workers all count updates from 0 on."""
+        self._published[:] = self.applied
         self._mine = int(self.applied[self._rank])
-        self._theirs = [self._mine if k != self._rank else mine for k, mine in enumerate(self._theirs)]
+        self._theirs = [self._mine if k != self._rank else theirs for k, theirs in enumerate(self._theirs)]
         return []
 
     def _push(self, samples: int, loss: float) -> bool:
@@ -181,14 +148,14 @@ class FloodWorker(CheckpointVotes):
         words, stop = message.words, self._rank == 0 and self._metrics.stop
         words[SAMPLES], words[STOP] = samples, stop
         message.values[VALUE], message.values[VALUE2] = value, value2
-        words[APPLIED:] = self._told[:] = self.applied
+        words[APPLIED:] = self._published[:] = self.applied
         self._owes = False
         self._flood.send(message, kind, length)
 
     def _take(self) -> None:
         """Applies what has come, and says so where its origins may wait to hear it."""
         self._flood.poll()
-        np.subtract(self.applied, self._told, out=self._lag)
+        np.subtract(self.applied, self._published, out=self._lag)
         self._lag[self._rank] = 0
         if self._owes or 2 * int(self._lag.max()) >= self._window:
             self._tell(self._flood.compose(), FloodKind.APPLIED)
@@ -226,16 +193,14 @@ class FloodWorker(CheckpointVotes):
         self.applied[origin] += 1
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Worker`."""
         if self._rank == 0:
             self._metrics.report(accuracy, loss)
         else:
             self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
 
     def finish(self) -> None:
-        """See `Worker`."""
         computed = time.perf_counter() - self._began - self.waited_s
-        with self._watch.guard():
+        with self._liveness.guard():
             self._tell(self._flood.compose(), FloodKind.DONE, 0, self.waited_s, computed)
             self._done += 1
             self._waiter.until(self._all_here)
@@ -246,15 +211,11 @@ class FloodWorker(CheckpointVotes):
         self.bytes_sent, self.bytes_received = self._flood.bytes_sent, self._flood.bytes_received
         self._flood.close()
         self._take_one()
-        self._watch.close()
-        self._comm.Free()
-        self._together.free()
+        self._close([self._private])
 
     def _all_here(self) -> bool:
         self._take()
-        if self._meeting.called():
-            self._cut()
-            self.on_cut()
+        self._meet_if_called()
         return self._done == self.applied.size
 
     def _all_left(self) -> bool:
@@ -264,5 +225,5 @@ class FloodWorker(CheckpointVotes):
     def _take_one(self) -> None:
         """Gives all worker 0's parameters, and measures how far they were from them."""
         own = self.params.copy()
-        self._together.Bcast(self.params, 0)
-        self.disagreement = distance.largest(self._together, own, self.params)
+        self._comm.Bcast(self.params, 0)
+        self.disagreement = distance.largest(self._comm, own, self.params)

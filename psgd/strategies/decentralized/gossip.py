@@ -11,41 +11,35 @@ of all parameters (to rounding). Nobody waits; and as the active ask the passive
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from psgd import collectives
-from psgd.checkpoint import restore as keeping
-from psgd.checkpoint import vectors
+from psgd.checkpoint.declared import Arrays, Combine, Fact, Item, OwnFacts
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi import byte_counts
-from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import gather
+from psgd.runtime.jsonable import JSON
 from psgd.runtime.rng import generator
 from psgd.strategies.decentralized import distance
 from psgd.strategies.decentralized.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, WORDS, Exchanges
-from psgd.worker.checkpoint_barrier import CheckpointBarrier
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
-from psgd.worker.liveness import Liveness
-
-Vector = NDArray[np.floating]
+from psgd.worker.free_running import FreeRunningWorker
 
 
-class GossipWorker(CheckpointVotes):
-    """A worker. Implements `psgd.worker.interface.Worker`.
+class GossipWorker(FreeRunningWorker):
+    """A worker.
 
     In its step a worker takes its own, with any rule, then looks: an active one takes the answer to its last exchange
     and begins another, with a random one, drawn the same in all runs; a passive one answers all that have asked. Rate,
     version and stop go by what it knows of the others, which comes with their parameters.
 
-    At the end all exchanges are finished, and all leave with the mean of all, the same bits. At a cut all are finished
-    too; each saves its own parameters.
+    At the end all exchanges are finished, and all leave with the mean of all, the same bits. At a checkpoint
+    all are finished too; each saves its own parameters.
 
     Attributes:
         params: this worker's own, the caller's vector.
@@ -58,108 +52,86 @@ class GossipWorker(CheckpointVotes):
     def __init__(self, context: RunContext) -> None:
         if context.compression is not None:
             raise UsageError("compress: peers=pairs averages whole parameters, expected none: or take other peers")
-        super().__init__()
-        self.params = context.params
-        self.grads: Vector = np.zeros_like(context.params)
-        self.version = 0
-        self.waited_s = self.disagreement = 0.0
-        self.stop = False
-        self.bytes_sent = self.bytes_received = 0
-        self._metrics, self._factor = context.metrics, context.optimizer.reduction_factor
-        self._stepper = context.optimizer.create(context.params)
-        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
-        self._workers, self._rank = workers, workers.rank
-        self._together = collectives.Communicator(workers)
-        self._watch = Liveness(workers, context.alarm, "decentralized")
-        self._waiter = Waiter.for_node(workers, self._watch.check)
-        self._meeting = CheckpointBarrier(workers, self, self._watch, self._waiter, words=WORDS)
-        self._resumed = False
-        self._comm = workers.Dup()
-        self.exchanges = Exchanges(self._comm, self.params)
+        super().__init__(context, context.params, "decentralized", words=WORDS)
+        self.disagreement = 0.0
+        self._rank = self._workers.rank
+        self._optimizer = context.optimizer.create(context.params)
+        self._factor = context.optimizer.reduction_factor
+        self._private = self._workers.Dup()
+        self.exchanges = Exchanges(self._private, self.params)
         self._random = generator(0, "decentralized", "pairs", self._rank)
         self._shown = np.zeros_like(self.exchanges.lines)
+        self._samples_then = 0  # of all workers, at the newest checkpoint
         self._reports: list[tuple[float, float]] = []
         self._began = 0.0
 
     def start(self) -> None:
-        """See `Worker`."""
         # Compiles now what the end needs.
-        self._together.Allreduce(MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN)
-        self._together.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)
+        self._comm.Allreduce(MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN)
+        self._comm.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)
         if not self._resumed:
-            self._together.Bcast(self.params, 0)
-        self._together.Barrier()
+            self._comm.Bcast(self.params, 0)
+        self._comm.Barrier()
         self._metrics.restart()
         self._began = time.perf_counter()
 
-    def overlap(self, samples: int) -> None:
-        """See `Worker`."""
-
-    def step(self, samples: int, loss: float) -> None:
-        """See `Worker`. Waits for nobody."""
-        began = time.perf_counter()
-        self.saving = False
-        self._watch.check()
+    def _take_step(self, samples: int, loss: float) -> None:
+        """Waits for nobody."""
+        self._liveness.check()
         exchanges, lines = self.exchanges, self.exchanges.lines
         line = lines[self._rank]
         if samples:
-            self._stepper.take(self.grads, self._factor, float(lines[:, SAMPLES].sum()))
+            self._optimizer.take(self.grads, self._factor, float(lines[:, SAMPLES].sum()))
             line[PUSHES] += 1
             line[SAMPLES] += samples
             line[LOSS] += samples * loss
         if self._rank == 0:
             line[STOP] = self._metrics.stop
-        with self._watch.guard():
+        with self._liveness.guard():
             exchanges.look()
             if exchanges.active and exchanges.idle:
                 exchanges.ask(exchanges.passive[self._random.integers(len(exchanges.passive))])
-        if wanted := self._meeting.wanted(self._stepper.version):
-            self._meeting.call(range(self._workers.size))
-        if wanted or self._meeting.called():
-            self._cut()
-        self.version, self.stop = int(lines[:, PUSHES].sum()), bool(lines[0, STOP]) or self.leaving
+        self._meet(self._optimizer.version)
+        self.version, self.stop = int(lines[:, PUSHES].sum()), bool(lines[0, STOP]) or self.checkpoint.stopping
         if self._rank == 0:
             self._show()
-        self.waited_s += time.perf_counter() - began
 
-    def _cut(self) -> None:
-        """Waits until all have come, and no exchange is under way; all know each other's lines then."""
+    def _checkpoint(self) -> None:
+        """Waits until no exchange is under way; all know each other's lines then."""
         if self.exchanges.active:
-            with self._watch.guard():
+            with self._liveness.guard():
                 self._waiter.soon(self._idle)
         line = self.exchanges.lines[self._rank].tolist()
-        self.exchanges.lines[:] = self._meeting.come(self._stepper.version, self._idle, words=line)
-        self.version = int(self.exchanges.lines[:, PUSHES].sum())
+        self.exchanges.lines[:] = self._barrier.enter(self._optimizer.version, self._idle, words=line)
+        self.version, self._samples_then = self.exchanges.lines[:, (PUSHES, SAMPLES)].sum(0).astype(int).tolist()
         if self._rank == 0:
             self._show()
-        self._meeting.part()
+        self._barrier.leave()
 
-    def state(self) -> State:
-        """See `Worker`."""
+    def _kept(self) -> list[Item]:
+        mean = "the workers' own parameters: all begin with the mean"
+        return [
+            Fact("version", self),
+            Fact("samples", self, "_samples_then"),
+            Arrays({"params": self.params}, Combine.WEIGHTS, found=mean),
+            Arrays({"lines": self.exchanges.lines}, Combine.FRESH),
+            *self._optimizer.kept(),
+            OwnFacts(lambda: {"random": _position(self._random)}, self._restore_own),
+            self._votes,
+        ]
+
+    def _restore_own(self, facts: Mapping[str, JSON]) -> None:
+        _set_position(self._random, facts["random"])
+
+    def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
+        """With another number of workers worker 0 stands for what all have done."""
         lines = self.exchanges.lines
-        facts: dict[str, Any] = {"version": int(lines[:, PUSHES].sum()), "samples": int(lines[:, SAMPLES].sum())}
-        facts |= {"steps": self._stepper.version, "random": _position(self._random)}
-        tensors = {"params": self.params, "lines": lines} | self._stepper.arrays
-        return State(tensors, facts | self.facts())
-
-    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Worker`. With another number of workers worker 0 stands for what all have done."""
-        saved, lines = keeping.saved(state, others), self.exchanges.lines
-        self._resumed = True
-        self.resume(saved)
-        if state is None:
-            self.params[:] = vectors.weights(saved)
-            lines[0, PUSHES], lines[0, SAMPLES] = keeping.common(saved, "version"), keeping.common(saved, "samples")
-            kept = ["the workers' own parameters: all begin with the mean", *self._stepper.share(saved)]
-        else:
-            keeping.put_back({"params": self.params, "lines": lines} | self._stepper.arrays, state)
-            self._stepper.version = int(keeping.fact(state, "steps"))
-            _set_position(self._random, keeping.fact(state, "random"))
-            kept = []
+        if own is None:
+            lines[0, PUSHES], lines[0, SAMPLES] = self.version, self._samples_then
         lines[:, STOP] = 0
         self._shown[:] = lines
         self.version = int(lines[:, PUSHES].sum())
-        return kept
+        return []
 
     def _show(self) -> None:
         """Worker 0 counts what is new."""
@@ -168,51 +140,48 @@ class GossipWorker(CheckpointVotes):
             if pushes:
                 self._metrics.count(worker, int(pushes), int(samples), loss)
         self._shown[:] = lines
-        self._metrics.progress(int(lines[:, SAMPLES].sum()), self.version, self._stepper.lr)
+        self._metrics.progress(int(lines[:, SAMPLES].sum()), self.version, self._optimizer.lr)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Worker`. Worker 0's counts at once, others' at the end."""
+        """Worker 0's counts at once, others' at the end."""
         if self._rank == 0:
             self._metrics.report(accuracy, loss)
         else:
             self._reports.append((accuracy, loss))
 
     def finish(self) -> None:
-        """See `Worker`."""
         exchanges = self.exchanges
         mine = {
             "line": exchanges.lines[self._rank].tolist(),
             "seconds": (self.waited_s, time.perf_counter() - self._began - self.waited_s),
             "reports": self._reports,
         }
-        with self._watch.guard():
+        with self._liveness.guard():
             if exchanges.active:
                 self._waiter.soon(self._idle)
                 for partner in exchanges.passive if self._rank == 0 and self.stop else []:
                     exchanges.ask(partner)  # its last one may have begun before the stop; all others ask one of these
                     self._waiter.soon(self._idle)
-            all_here = self._comm.Ibarrier()  # the active come with no exchange under way, so then there is none at all
+            all_here = (
+                self._private.Ibarrier()
+            )  # the active come with no exchange under way, so then there is none at all
             self._waiter.until(lambda: self._answered() and all_here.Test())
-            told = gather(self._workers, mine)
-        exchanges.lines[:] = [each["line"] for each in told]
+            everyone = gather(self._workers, mine)
+        exchanges.lines[:] = [each["line"] for each in everyone]
         self.version = int(exchanges.lines[:, PUSHES].sum())
         if self._rank == 0:
             self._show()
-            for worker, each in enumerate(told):
+            for worker, each in enumerate(everyone):
                 self._metrics.ended(worker, *each["seconds"])
                 for accuracy, loss in each["reports"]:
                     self._metrics.report(accuracy, loss)
         exchanges.close()
-        self._watch.close()
         self._take_mean()
-        self._comm.Free()
-        self._together.free()
+        self._close([self._private])
 
     def _answered(self) -> bool:
-        """The same while it waits for the end, in which it may be cut."""
-        if self._meeting.called():
-            self._cut()
-            self.on_cut()
+        """The same while it waits for the end, where it may be called to a checkpoint."""
+        self._meet_if_called()
         return self._idle()
 
     def _idle(self) -> bool:
@@ -222,13 +191,13 @@ class GossipWorker(CheckpointVotes):
     def _take_mean(self) -> None:
         """Gives all the mean of all, and measures how far they were from it."""
         own = self.params.copy()
-        self._together.Allreduce(MPI.IN_PLACE, self.params, collectives.MEAN)
+        self._comm.Allreduce(MPI.IN_PLACE, self.params, collectives.MEAN)
         nbytes = byte_counts.allreduce(self._workers.size, own.nbytes)
         self.bytes_sent, self.bytes_received = (
             self.exchanges.bytes_sent + nbytes,
             self.exchanges.bytes_received + nbytes,
         )
-        self.disagreement = distance.largest(self._together, own, self.params)
+        self.disagreement = distance.largest(self._comm, own, self.params)
 
 
 def _position(random: np.random.Generator) -> list[int]:

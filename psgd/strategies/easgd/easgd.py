@@ -16,10 +16,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from psgd.checkpoint import restore as keeping
-from psgd.checkpoint import vectors
+from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
 from psgd.runtime.device_vectors import on_device
 from psgd.strategies.easgd.exchange_order import ExchangeOrder
@@ -27,11 +25,10 @@ from psgd.strategies.easgd.force import Force
 from psgd.strategies.easgd.round_robin import RoundRobinOrder
 from psgd.strategies.easgd.shared import SharedOrder
 from psgd.strategies.easgd.synchronous import SynchronousOrder
+from psgd.worker.base import WorkerBase
 from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
-
-Vector = NDArray[np.floating]
-
+from psgd.worker.interface import Vector
 
 Making = Callable[[RunContext, CheckpointVotes, int], ExchangeOrder]
 """Makes a worker's part of an order; the number is the period."""
@@ -69,8 +66,8 @@ def create(workers: int, period: int, easgd_order: str, rho: float | None) -> Ca
     return partial(EasgdWorker, order=ORDERS[easgd_order], force=force, period=period)
 
 
-class EasgdWorker(CheckpointVotes):
-    """A worker. Implements `psgd.worker.interface.Worker`.
+class EasgdWorker(WorkerBase):
+    """A worker. It ends with the centre as everyone's parameters.
 
     The schedule goes by the samples of all workers that this one has heard of: with sync and round-robin at its last
     exchange, so the rate changes at exchanges only; with async and hogwild at its last step.
@@ -86,41 +83,31 @@ class EasgdWorker(CheckpointVotes):
     """
 
     def __init__(self, context: RunContext, order: Making, force: Force, period: int) -> None:
-        super().__init__()
         # Before any rank waits for another, so that all raise the same error by themselves.
         force.check_all(context.optimizer.schedule)
-        self.params = context.params
-        self.grads = np.zeros_like(context.params)
-        self.version = 0
-        self.waited_s = 0.0
-        self.stop = False
-        self.bytes_sent = self.bytes_received = 0
+        self._votes = CheckpointVotes()
+        super().__init__(context.params, np.zeros_like(context.params), context.mesh.index, self._votes)
         self._force, self._period = force, period
         self._schedule, self._factor = context.optimizer.schedule, context.optimizer.reduction_factor
-        self._stepper = context.optimizer.create(context.params)
-        self.order: Any = _near(order, context)(context, self, period)
+        self._optimizer = context.optimizer.create(context.params)
+        self.order: Any = _near(order, context)(context, self._votes, period)
         self._steps = 0
 
     @property
     def evaluated_params(self) -> Vector:
-        """See the class."""
         centre: Vector = self.order.centre
         return centre
 
     def start(self) -> None:
-        """See `Worker`."""
-        self.order.begin()
-
-    def overlap(self, samples: int) -> None:
-        """See `Worker`."""
+        self.order.begin(self._resumed)
 
     def step(self, samples: int, loss: float) -> None:
-        """See `Worker`. Waits for others at every `period`-th step only, as the order says.
+        """Waits for others at every `period`-th step only, as the order says.
 
         Raises:
             UsageError: the schedule gives a rate that is not stable.
         """
-        self.saving = False
+        self.checkpoint.reached = False
         order, position = self.order, self.order.samples
         order.note(samples, loss)
         self._steps += 1
@@ -139,36 +126,31 @@ class EasgdWorker(CheckpointVotes):
             self.waited_s += time.perf_counter() - moved + moving - start
             self.version = order.version
         order.meet(self._steps)
-        self.stop = order.stop or self.leaving
+        self.stop = order.stop or self.checkpoint.stopping
 
     def _move(self, samples: int, position: int) -> None:
         if samples:
-            self._stepper.take(self.grads, self._factor, position)
+            self._optimizer.take(self.grads, self._factor, position)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `Worker`."""
         self.order.report(accuracy, loss)
 
-    def state(self) -> State:
-        """See `Worker`."""
-        kept = self.order.state()
-        facts = {"steps": self._stepper.version, "calls": self._steps} | self.facts()
-        return State({"params": self.params} | self._stepper.arrays | kept.tensors, facts | kept.facts)
+    def _kept(self) -> list[Item]:
+        begins = "the workers' own parameters: each begins at the centre"
+        return [
+            Arrays({"params": self.params}, Combine.WEIGHTS, found=begins),
+            *self._optimizer.kept(),
+            Fact("calls", self, "_steps", Combine.FRESH),
+            *self.order.kept(),
+            self._votes,
+        ]
 
-    def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
-        """See `Worker`. With another number of workers each begins at the centre."""
-        self.order.restore(state, others)
+    def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
+        self.order.after_restore(own is not None)
         self.version = self.order.version
-        if state is None:
-            self.params[:] = vectors.weights(others)
-            return ["the workers' own parameters: each begins at the centre", *self._stepper.share(others)]
-        keeping.put_back({"params": self.params} | self._stepper.arrays, state)
-        self._stepper.version = int(keeping.fact(state, "steps"))
-        self._steps = int(keeping.fact(state, "calls"))
         return []
 
     def finish(self) -> None:
-        """See `Worker`. Everyone's parameters become the centre."""
         order = self.order
         order.finish(self.waited_s)
         np.copyto(self.params, order.centre)

@@ -1,14 +1,9 @@
 """What an order of exchanges with the centre is: the seam between the EASGD worker and its four orders."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from psgd.checkpoint.state import State
-
-Vector = NDArray[np.floating]
+from psgd.checkpoint.declared import Item
+from psgd.worker.interface import Vector
 
 
 class ExchangeOrder(Protocol):
@@ -31,8 +26,12 @@ class ExchangeOrder(Protocol):
     bytes_sent: int
     bytes_received: int
 
-    def begin(self) -> None:
-        """Gives all workers and the centre worker 0's parameters, where nothing was restored. Collective, blocks."""
+    def begin(self, resumed: bool) -> None:
+        """Gives all workers worker 0's parameters, which the centre has too. Collective, blocks.
+
+        Args:
+            resumed: everything was restored: gives them the centre only, and leaves the workers' parameters.
+        """
 
     def note(self, samples: int, loss: float) -> None:
         """A step is being taken. Does not block."""
@@ -44,13 +43,13 @@ class ExchangeOrder(Protocol):
         """Ends the exchange, after the step. Blocks as the order says."""
 
     def meet(self, steps: int) -> None:
-        """This worker has taken so many steps: cuts them here, where the order is not one that keeps pace."""
+        """This worker has taken so many steps. Makes a checkpoint here, where the order is not one that keeps pace."""
 
-    def state(self) -> State:
-        """What there is to save at a cut beside the worker's own: `centre` on one worker, which says so."""
+    def kept(self) -> list[Item]:
+        """What there is to save beside the worker's own: `centre` on one worker, which says so."""
 
-    def restore(self, state: State | None, others: Sequence[State]) -> None:
-        """Takes that up, before `begin`, which gives the centre to all then and leaves the workers' parameters."""
+    def after_restore(self, own: bool) -> None:
+        """Sets what follows from it; `own`: this worker got back what it had itself. `begin` is called later."""
 
     def report(self, accuracy: float, loss: float) -> None:
         """Counts an evaluation."""

@@ -46,27 +46,24 @@ class OnHost:
         pinned.wait()
         return self._centre
 
-    def begin(self) -> None:
-        """See `ExchangeOrder`."""
+    def begin(self, resumed: bool) -> None:
         pinned.download(self._host, self._params)
         pinned.wait()
-        self._order.begin()
+        self._order.begin(resumed)
         pinned.upload(self._params, self._host)
         pinned.wait()
 
     def note(self, samples: int, loss: float) -> None:
-        """See `ExchangeOrder`."""
         self._order.note(samples, float(loss))
 
     def pull(self, rate: float, lr: float) -> None:
-        """See `ExchangeOrder`. The displacement goes to the GPU while this process sends or tells."""
+        """The displacement goes to the GPU while this process sends or tells."""
         pinned.download(self._host, self._params)
         pinned.wait()
         self._order.pull(rate, lr)
         pinned.upload(self.displacement, self._order.displacement)
 
     def finish(self, waited_s: float) -> None:
-        """See `ExchangeOrder`."""
         pinned.wait()
         self._order.finish(waited_s)
         self._pins.release()

@@ -1,25 +1,22 @@
-"""EASGD's original order: the centre goes round the workers, 0, 1, ..., and whoever has it exchanges with it.
+"""EASGD's original order: the centre goes round the workers, 0, 1, ..., and each exchanges with it in turn.
 
 One exchange after the other, P messages of the whole vector for each round: what the synchronous order replaces by an
 all-reduce. A worker that is done hands the centre on unchanged until all are; then the centre goes round once more.
 What worker 0 has to know travels with it.
 
-So does the word that a round is a cut: worker 0 says so, and each worker is cut at its turn, as the others were at
-theirs. Nobody waits. On its way is the centre alone, which the last worker has sent on; it saves it, and with it what
-worker 0 has still to hear.
+So does the word that a round is a checkpoint: worker 0 says so, and each worker stands at it in its turn, as the others
+did in theirs. Nobody waits. Only the centre is under way, which the last worker has sent on; that worker saves it, and
+with it what worker 0 has still to receive.
 """
 
 import time
 import weakref
-from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.checkpoint import restore as keeping
-from psgd.checkpoint import vectors
-from psgd.checkpoint.state import State
+from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
@@ -31,9 +28,9 @@ from psgd.worker.liveness import Liveness
 
 Vector = NDArray[np.floating]
 
-_VERSION, _TOTAL, _STOP, _LAST, _WISH, _SAVE, _CUT, _HEAD = range(8)
-"""Exchanges; samples; worker 0's wish; who found that all are done; a wish for a cut; whether this round is one, and
-what it is called."""
+_VERSION, _TOTAL, _STOP, _LAST, _REQUEST, _SAVE, _STEP, _HEAD = range(8)
+"""Exchanges; samples; worker 0 asks to stop; who found that all are done; a request for a checkpoint; whether this
+round is one, and what it is called."""
 _PUSHES, _SAMPLES, _LOSS, _STALENESS, _DONE, _WAITED, _COMPUTED, _WORDS = range(8)  # of each worker's last turn
 
 
@@ -44,17 +41,16 @@ class RoundRobinOrder:
     worker before this one need not wait long; `centre` is what this worker sent on last.
     """
 
-    def __init__(self, context: RunContext, cuts: CheckpointVotes, period: int) -> None:
-        self._cuts, self._period = cuts, period
+    def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
+        self._votes, self._period = votes, period
         self._turns = 0  # of worker 0
-        self._resumed = False
         self.samples = self.version = 0
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._params, self._metrics = context.params, context.metrics
-        workers: MPI.Intracomm = context.mesh.worker  # type: ignore[assignment]
-        self._watch = Liveness(workers, context.alarm)
-        self._waiter = Waiter.for_node(workers, self._watch.check)
+        workers = context.workers
+        self._liveness = Liveness(workers, context.alarm)
+        self._waiter = Waiter.for_node(workers, self._liveness.check)
         self._comm = comm = workers.Dup()
         self._rank, self._size = comm.rank, comm.size
         self._left, self._right = (self._rank - 1) % self._size, (self._rank + 1) % self._size
@@ -62,7 +58,7 @@ class RoundRobinOrder:
         self.centre: Vector = np.empty_like(self._params)
         self._incoming: Vector = np.empty_like(self._params)
         self._head_in, self._head = (np.zeros(_HEAD + _WORDS * self._size) for _ in range(2))
-        self._told = self._head[_HEAD:].reshape(self._size, _WORDS)
+        self._lines = self._head[_HEAD:].reshape(self._size, _WORDS)
         self._receives = [comm.Recv_init(each, self._left, Tag.DATA) for each in (self._head_in, self._incoming)]
         self._sends = [comm.Send_init(each, self._right, Tag.DATA) for each in (self._head, self.centre)]
         self._both = [*self._receives, *self._sends]
@@ -72,11 +68,10 @@ class RoundRobinOrder:
         self._lr = 0.0
         self._began = time.perf_counter()
 
-    def begin(self) -> None:
-        """See `ExchangeOrder`."""
+    def begin(self, resumed: bool) -> None:
         none = self._params[:0]
         elastic.forward(none, none, none, none, 0.0)
-        if self._resumed:
+        if resumed:
             for array in (self.centre, self._head):
                 self._waiter.soon(self._comm.Ibcast(array, self._size - 1).Test)
             self._head_in[:] = self._head
@@ -92,14 +87,14 @@ class RoundRobinOrder:
         self._began = time.perf_counter()
 
     def note(self, samples: int, loss: float) -> None:
-        """See `ExchangeOrder`. Lets the next centre come."""
-        self._watch.check()
+        """Lets the next centre come."""
+        self._liveness.check()
         if not self._here:
-            self._watch.passed(self._receives)
+            self._liveness.passed(self._receives)
         self._tally.note(samples, loss)
 
     def pull(self, rate: float, lr: float) -> None:
-        """See `ExchangeOrder`. Waits for the centre and sends it on."""
+        """Waits for the centre and sends it on."""
         self._lr = lr
         self._take()
         elastic.forward(self.displacement, self._params, self._incoming, self.centre, rate)
@@ -109,7 +104,7 @@ class RoundRobinOrder:
         MPI.Prequest.Startall(self._both)
 
     def push(self) -> None:
-        """See `ExchangeOrder`. Waits until the next worker has the centre."""
+        """Waits until the next worker has the centre."""
         self._sent()
 
     def _take(self) -> None:
@@ -122,66 +117,78 @@ class RoundRobinOrder:
         self._head[:] = self._head_in
         if self._rank == 0:
             self._count()
-        self._cut()
+        self._decide()
         self.stop = bool(self._head[_STOP])
 
-    def _cut(self) -> None:
-        """Hears whether this round is a cut. Worker 0 says so; the last one, which only brings the centre, is none."""
-        head, cuts = self._head, self._cuts
-        wish = cuts.told()
-        if wish > head[_SAVE] or self._rank == 0:  # else this very cut fulfils it
-            head[_WISH] = max(head[_WISH], wish)
+    def _decide(self) -> None:
+        """Whether this round is a checkpoint. Worker 0 says so; the last one, which only brings the centre, is none."""
+        head, votes = self._head, self._votes
+        request = votes.take_request()
+        if request > head[_SAVE] or self._rank == 0:  # else this very checkpoint fulfils it
+            head[_REQUEST] = max(head[_REQUEST], request)
         if self._rank > 0:
-            cuts.hear(int(head[_SAVE]), int(head[_CUT]))
+            votes.follow(int(head[_SAVE]), int(head[_STEP]))
             return
         self._turns += 1
         head[_SAVE] = 0
         if head[_LAST] < 0:
-            cuts.agree(int(head[_WISH]), self._turns * self._period)
-            head[_WISH] = 0
-            head[_SAVE], head[_CUT] = cuts.saving * (1 + cuts.leaving), cuts.cut
+            votes.decide(int(head[_REQUEST]), self._turns * self._period)
+            head[_REQUEST] = 0
+            head[_SAVE], head[_STEP] = votes.reached * (1 + votes.stopping), votes.step
 
     def meet(self, steps: int) -> None:
-        """See `ExchangeOrder`."""
+        """Nothing: a checkpoint is made at the worker's turn."""
 
-    def state(self) -> State:
-        """See `ExchangeOrder`."""
-        facts = {"version": int(self._head[_VERSION]), "samples": int(self._head[_TOTAL]), "exchange": self.version}
-        facts |= {"known": self.samples}
-        if self._rank + 1 < self._size:
-            return State({}, facts)
-        return State({"centre": self.centre, "head": self._head}, {"weights": "centre"} | facts)
+    @property
+    def _exchanges(self) -> int:
+        """All exchanges, at this worker's turn."""
+        return int(self._head[_VERSION])
 
-    def restore(self, state: State | None, others: Sequence[State]) -> None:
-        """See `ExchangeOrder`. With another number of workers what worker 0 has still to hear is not told."""
-        saved, head = keeping.saved(state, others), self._head
-        version, samples = keeping.common(saved, "version"), keeping.common(saved, "samples")
-        self.version, self.samples = version, samples
-        if self._rank + 1 == self._size:
-            self.centre[:] = vectors.weights(saved)
-            if state is not None:
-                keeping.put_back({"head": head}, state)
-        head[[_VERSION, _TOTAL, _STOP, _LAST, _WISH, _SAVE]] = version, samples, 0, -1, 0, 0
-        self._told[:, _DONE:] = 0
-        if state is not None:
-            self.version, self.samples = (int(keeping.fact(state, name)) for name in ("exchange", "known"))
-        self._resumed = True
-        self._cuts.resume(saved)
-        self._turns = self._cuts.cut_at // self._period
+    @_exchanges.setter
+    def _exchanges(self, value: int) -> None:
+        self._head[_VERSION] = value
+
+    @property
+    def _total(self) -> int:
+        """Samples of all workers, at this worker's turn."""
+        return int(self._head[_TOTAL])
+
+    @_total.setter
+    def _total(self, value: int) -> None:
+        self._head[_TOTAL] = value
+
+    def kept(self) -> list[Item]:
+        """With another number of workers what worker 0 has still to receive is not counted."""
+        last = self._size - 1
+        return [
+            Arrays({"centre": self.centre}, Combine.ALIKE, owner=last, weights="centre"),
+            Arrays({"head": self._head}, Combine.FRESH, owner=last),
+            Fact("version", self, "_exchanges"),
+            Fact("samples", self, "_total"),
+            Fact("exchange", self, "version", Combine.FRESH),
+            Fact("known", self, "samples", Combine.FRESH),
+        ]
+
+    def after_restore(self, own: bool) -> None:
+        if not own:
+            self.version, self.samples = self._exchanges, self._total
+        self._head[[_STOP, _LAST, _REQUEST, _SAVE]] = 0, -1, 0, 0
+        self._lines[:, _DONE:] = 0
+        self._turns = self._votes.decided_at // self._period
 
     def _came(self) -> bool:
-        return self._watch.passed(self._receives)
+        return self._liveness.passed(self._receives)
 
     def _sent(self) -> None:
         self._waiter.soon(self._gone)
         self.bytes_sent += self.centre.nbytes + self._head.nbytes
 
     def _gone(self) -> bool:
-        return self._watch.passed(self._sends)
+        return self._liveness.passed(self._sends)
 
     def _tell(self) -> None:
         """Writes this worker's line."""
-        tally, told, version = self._tally, self._told[self._rank], int(self._head[_VERSION])
+        tally, told, version = self._tally, self._lines[self._rank], int(self._head[_VERSION])
         told[:_DONE] = tally.pushes, tally.samples, tally.loss, version - self.version
         self._head[_TOTAL] += tally.samples
         self.samples = int(self._head[_TOTAL])
@@ -191,32 +198,30 @@ class RoundRobinOrder:
             self._metrics.progress(self.samples, version, self._lr)
 
     def _count(self) -> None:
-        """Worker 0 counts what was told since its last turn, and says whether to stop."""
+        """Worker 0 counts what the others wrote since its last turn, and says whether to stop."""
         self._head[_STOP] = self._metrics.stop
         for worker in range(1, self._size):
             self._count_line(worker)
 
     def _count_line(self, worker: int) -> None:
-        pushes, samples, loss, staleness, *_ = self._told[worker].tolist()
-        self._told[worker, :_DONE] = 0
+        pushes, samples, loss, staleness, *_ = self._lines[worker].tolist()
+        self._lines[worker, :_DONE] = 0
         self._metrics.count(worker, int(pushes), int(samples), loss, int(staleness))
 
     def report(self, accuracy: float, loss: float) -> None:
-        """See `ExchangeOrder`."""
         self._metrics.report(accuracy, loss)
 
     def finish(self, waited_s: float) -> None:
-        """See `ExchangeOrder`."""
         computed = time.perf_counter() - self._began - waited_s
         while not self._hand_on(waited_s, computed):
             pass
         self.version, self.samples = int(self._head[_VERSION]), int(self._head[_TOTAL])
         if self._rank == 0:
             self._metrics.progress(self.samples, self.version, self._lr)
-            for worker, told in enumerate(self._told.tolist()):
+            for worker, told in enumerate(self._lines.tolist()):
                 self._metrics.ended(worker, told[_WAITED], told[_COMPUTED])
         self._close()
-        self._watch.close()
+        self._liveness.close()
         self._comm.Free()
 
     def _hand_on(self, waited_s: float, computed_s: float) -> bool:
@@ -226,14 +231,14 @@ class RoundRobinOrder:
         last = int(self._head[_LAST])
         if last < 0:
             self._tell()
-            self._told[self._rank, _DONE:] = 1, waited_s, computed_s
-            if self._told[:, _DONE].all():
+            self._lines[self._rank, _DONE:] = 1, waited_s, computed_s
+            if self._lines[:, _DONE].all():
                 self._head[_LAST] = self._rank
         if self._head[_LAST] < 0:
             MPI.Prequest.Startall(self._receives)
         if self._right != last:
             MPI.Prequest.Startall(self._sends)
             self._sent()
-        if self._cuts.saving:
-            self._cuts.on_cut()
+        if self._votes.reached:
+            self._votes.on_reached()
         return bool(self._head[_LAST] >= 0)

@@ -6,6 +6,8 @@ import types
 import numpy as np
 import pytest
 
+from psgd.worker.checkpoint_status import CheckpointStatus
+
 
 @pytest.fixture
 def device(monkeypatch):
@@ -33,7 +35,7 @@ class Host:
 
     def __init__(self):
         self.params, self.grads = np.arange(4.0), np.zeros(4)
-        self.told, self.on_cut, self.version = [], None, 0
+        self.told, self.checkpoint, self.version = [], CheckpointStatus(), 0
 
     def start(self):
         self.params += 10
@@ -53,8 +55,8 @@ def test_steps_are_the_hosts(device):
 
     host, far = Host(), np.full(4, np.nan)
     client = Staged(host, far)
-    client.on_cut = len
-    assert host.on_cut is len
+    client.checkpoint.on_reached = len
+    assert host.checkpoint.on_reached is len
     client.start()
     device.wait()
     assert far.tolist() == [10, 11, 12, 13]

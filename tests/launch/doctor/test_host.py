@@ -20,7 +20,7 @@ def program(path, text, code=0):
 
 def test_lines():
     found = [Check("a", "1"), Check("longer", "2", "wrong", "do it")]
-    assert lines(found) == ["ok       a       1", "wrong    longer  2", "                 mend: do it"]
+    assert lines(found) == ["ok       a       1", "wrong    longer  2", "                 fix: do it"]
 
 
 @pytest.mark.parametrize("vendor", ["Open MPI", "MPICH", "MVAPICH"])
@@ -98,7 +98,7 @@ def test_threads(monkeypatch):
     assert machine.blas({}).state == "ok"
     assert machine.blas({"OMP_NUM_THREADS": "2"}).state == "ok"
     found = machine.blas({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "16"})
-    assert (found.state, "at most 2" in found.mend) == ("warning", True)
+    assert (found.state, "at most 2" in found.fix) == ("warning", True)
 
 
 def test_bound_to_one_core(monkeypatch):
@@ -154,7 +154,7 @@ def test_whether_gpus_are_wanted(monkeypatch, cupy, cause, wanted, state):
     monkeypatch.setattr(gpus, "missing", lambda: cause)
     monkeypatch.setattr(child, "output", lambda code, timeout_s: None)
     (found,) = gpus.checks(wanted)
-    assert (found.state, bool(found.mend)) == (state, state == "wrong")
+    assert (found.state, bool(found.fix)) == (state, state == "wrong")
     assert cause in found.value
 
 

@@ -60,7 +60,7 @@ def test_reasons(monkeypatch, told, expected):
     shared, reads = sharing.checks()[:2]
     assert expected in reads.value
     assert {shared.state, reads.state} == {"warning"}
-    assert ("ptrace" in reads.mend) == ("process_vm_readv" in reads.value)
+    assert ("ptrace" in reads.fix) == ("process_vm_readv" in reads.value)
 
 
 def test_no_memory_files(monkeypatch):
@@ -88,5 +88,5 @@ def test_dev_shm(monkeypatch, tmp_path):
     monkeypatch.setattr(sharing, "SMALL_BYTES", 1)
     assert sharing.dev_shm(str(tmp_path)).state == "ok"
     monkeypatch.setattr(sharing, "SMALL_BYTES", 1 << 60)
-    assert "--shm-size" in sharing.dev_shm(str(tmp_path)).mend
+    assert "--shm-size" in sharing.dev_shm(str(tmp_path)).fix
     assert sharing.dev_shm(str(tmp_path / "none")).state == "warning"

@@ -138,7 +138,7 @@ def test_killed_signalled_and_resumed_is_uncut(tmp_path):
     newest, oldest = folders(checkpoints)
     assert [oldest] == first and str(newest) in run.out.read_text()
     step = int(newest.name[5:])
-    assert f"\nsaved at step {step:,} in {newest} and stopped; go on with --resume\n" in run.err.read_text()
+    assert f"\nsaved at step {step:,} in {newest} and stopped; continue with --resume\n" in run.err.read_text()
     assert "nothing left to do" not in run.err.read_text()
 
     run = Run(tmp_path, "--resume", "--log", log)

@@ -4,7 +4,7 @@ import pytest
 
 from psgd.config import TrainConfig
 from psgd.optim import schedules
-from psgd.training.setup import schedule
+from psgd.training.preparation import schedule
 
 
 def test_constant():

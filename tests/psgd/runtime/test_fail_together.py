@@ -7,9 +7,6 @@ import sys
 import pytest
 from harness import mpi
 
-from psgd.kernels.errors import PeerLostError
-from psgd.runtime import fail_together
-
 pytestmark = pytest.mark.job
 
 JOB = r"""
@@ -186,12 +183,3 @@ def test_library_form_without_mpi_is_the_usual_traceback():
     assert done.stderr.startswith("Traceback (most recent call last):")
     assert done.stderr.count("ValueError: boom") == 1
     assert "psgd: [" not in done.stderr
-
-
-def test_failures_that_follow_from_others_are_told_apart():
-    lost = PeerLostError("rank 2 closed its side")
-    following = RuntimeError("cleanup")
-    following.__context__ = lost
-    assert fail_together._secondary(lost) == "rank 2 closed its side"
-    assert fail_together._secondary(following) == "rank 2 closed its side"
-    assert fail_together._secondary(ValueError("mine")) is None

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from psgd.runtime.launcher_env import AloneError, node_name, place, told_ranks
+from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place
 
 TASK = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 
@@ -38,24 +38,24 @@ def test_the_shell_of_srun_pty_is_no_rank(monkeypatch):
     assert place({**step, "SLURM_PROCID": "2"}) == (2, 4)
 
 
-def test_told_ranks(monkeypatch):
+def test_expected_ranks(monkeypatch):
     for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("PMI_SIZE", "8")
-    assert told_ranks() == 8
+    assert expected_ranks() == 8
     monkeypatch.setenv("PSGD_ALONE", "1")
-    assert told_ranks() == 0
+    assert expected_ranks() == 0
     monkeypatch.delenv("PSGD_ALONE")
     monkeypatch.delenv("PMI_SIZE")
-    assert told_ranks() == 0
+    assert expected_ranks() == 0
 
 
-@pytest.mark.parametrize(("vendor", "mend"), [("Open MPI", "srun --mpi=pmix"), ("MPICH", "srun --mpi=pmi2")])
-def test_the_mend_is_named(vendor, mend):
+@pytest.mark.parametrize(("vendor", "fix"), [("Open MPI", "srun --mpi=pmix"), ("MPICH", "srun --mpi=pmi2")])
+def test_the_mend_is_named(vendor, fix):
     error = AloneError(4, (vendor, (5, 0, 1)))
-    assert mend in error.mend
-    assert error.mend in str(error)
+    assert fix in error.fix
+    assert error.fix in str(error)
     assert "says 4 ranks" in error.cause
     assert f"{vendor} 5.0.1" in error.cause
 

@@ -14,7 +14,7 @@ from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn import models
 from psgd.optim import rules
-from psgd.strategies import allreduce
+from psgd.strategies import buckets
 
 SIZES = [1, 7, 100_003]  # inline and in registered memory; fewer elements than ranks
 
@@ -22,13 +22,13 @@ SIZES = [1, 7, 100_003]  # inline and in registered memory; fewer elements than 
 @contextlib.contextmanager
 def overlapping(bucket_bytes=64 << 10, progress="1", shared="1"):
     """Connections made in here have a progress thread and small buckets."""
-    before = allreduce.BUCKET_BYTES
-    allreduce.BUCKET_BYTES = bucket_bytes
+    before = buckets.BUCKET_BYTES
+    buckets.BUCKET_BYTES = bucket_bytes
     os.environ.update(PSGD_PROGRESS=progress, PSGD_SHARED=shared)
     try:
         yield
     finally:
-        allreduce.BUCKET_BYTES = before
+        buckets.BUCKET_BYTES = before
         del os.environ["PSGD_PROGRESS"], os.environ["PSGD_SHARED"]
 
 
@@ -182,13 +182,13 @@ def test_buckets_are_reduced_while_backward_goes_on(comm):
         on_ready = ps.overlap(4)
         on_ready(range(n - 10_000, n))
         client = ps._client
-        assert not client._requests
+        assert not client._buckets._launched
         on_ready(range(n - 20_000, n - 10_000))
-        assert len(client._requests) == 1
-        client._requests[0].Wait()
+        assert client._buckets._launched == 1
+        client._buckets._calls[0].Wait()
         assert np.all(ps.grads[-13_000:] == 4 * 3) and np.all(ps.grads[: n - 20_000] == comm.rank + 1)
         on_ready(range(n - 20_000))
-        assert len(client._requests) == 3
+        assert client._buckets._launched == 3
         ps.step(4)
     np.testing.assert_array_equal(params, -1.5)
 
@@ -283,8 +283,8 @@ KILLED = """
 import os, signal
 import numpy as np, psgd
 from mpi4py import MPI
-from psgd.strategies import allreduce
-allreduce.BUCKET_BYTES = 1 << 16
+from psgd.strategies import buckets
+buckets.BUCKET_BYTES = 1 << 16
 params = np.zeros(50_000, np.float32)
 with psgd.connect(MPI.COMM_WORLD, params, strategy="allreduce") as ps:
     for step in range(10**9):

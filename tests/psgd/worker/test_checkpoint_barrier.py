@@ -94,7 +94,7 @@ def test_save_and_stop_ends_with_what_was_saved(comm, options):
     else:
         run = Run(comm, N, lambda worker: 10**9, options, ask=asks, pause=jitter(comm))
     ((_, clock, state),) = run.cuts
-    assert clock == run.clock and run.client.leaving and run.connection.leaving
+    assert clock == run.clock and run.client.checkpoint.stopping and run.connection.leaving
     states = comm.allgather(state)
     assert state.facts["samples"] == total_of(comm.allgather(clock))
     if not several:  # else a last averaging follows, weighed by samples

@@ -25,28 +25,30 @@ LOCKSTEP = [
 
 def test_wishes_and_intervals():
     cuts = CheckpointVotes()
-    cuts.agree(0, 10)
-    assert (cuts.saving, cuts.leaving, cuts.cut) == (False, False, 0)
-    cuts.save_every(8)
+    cuts.decide(0, 10)
+    assert (cuts.reached, cuts.stopping, cuts.step) == (False, False, 0)
+    cuts.every = 8
     found = []
     for steps in (12, 16, 16, 23, 25, 40):
-        cuts.agree(0, steps)
-        found.append(cuts.saving and cuts.cut)
+        cuts.decide(0, steps)
+        found.append(cuts.reached and cuts.step)
     assert found == [False, 16, False, False, 25, 40]
-    cuts.agree(1, 40)  # a wish at the same step: a name of its own
-    assert (cuts.saving, cuts.cut, cuts.leaving) == (True, 41, False)
-    cuts.ask_save(True)
-    cuts.ask_save(False)
-    assert (cuts.told(), cuts.told()) == (2, 0)
-    cuts.agree(2, 44)
-    assert (cuts.saving, cuts.cut, cuts.leaving) == (True, 44, True)
+    cuts.decide(1, 40)  # a wish at the same step: a name of its own
+    assert (cuts.reached, cuts.step, cuts.stopping) == (True, 41, False)
+    cuts.ask(True)
+    cuts.ask(False)
+    assert (cuts.take_request(), cuts.take_request()) == (2, 0)
+    cuts.decide(2, 44)
+    assert (cuts.reached, cuts.step, cuts.stopping) == (True, 44, True)
     again = CheckpointVotes()
-    again.resume([State(facts=cuts.facts())])
-    again.save_every(8)
-    again.agree(0, 47)
-    assert not again.saving
-    again.agree(0, 48)
-    assert (again.saving, again.cut) == (True, 48)
+    saved = State()
+    cuts.save(saved, 0)
+    again.restore(saved, [], 0)
+    again.every = 8
+    again.decide(0, 47)
+    assert not again.reached
+    again.decide(0, 48)
+    assert (again.reached, again.step) == (True, 48)
 
 
 def steps_of(worker):
@@ -96,7 +98,7 @@ def test_wishes_of_all_make_one_cut_after_which_all_stop(comm, options):
     """All end with what was saved, and a run that goes on from there with the bits of one that never stopped."""
     run = Run(comm, N, lambda worker: 40, options, ask={20: True})
     ((_, clock, state),) = run.cuts
-    assert run.client.leaving and run.clock == clock < 30
+    assert run.client.checkpoint.stopping and run.clock == clock < 30
     whole = "centre" if options["strategy"] == "easgd" else "params"
     owner = comm.size - 1 if "easgd_order" in options else 0
     weights = comm.bcast(state.tensors.get(whole), owner)

@@ -71,6 +71,17 @@ def verbs(comm):
     flags = cupy.asarray(np.array([rank == 0, True]))
     comm.Allreduce(MPI.IN_PLACE, flags, MPI.LAND)
     assert flags.tolist() == [size == 1, True]
+    for n in (1000, 300_000):  # by the host's memory, and by the ring
+        bound, out = cupy.zeros(n, np.float32), cupy.zeros(n, np.float32)
+        with comm.Allreduce_init(bound, out) as persistent:
+            for turn in range(4):
+                bound[:] = rank + turn
+                if turn % 2:
+                    persistent.run()
+                else:
+                    persistent.Start()
+                    persistent.Wait()
+                assert bool((out == size * turn + size * (size - 1) / 2).all())
     request = comm.Iallreduce(MPI.IN_PLACE, cupy.ones(500_000, np.float32) if rank < 0 else strided)
     request.Wait()
 

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,38 +83,38 @@ class Run:
         self.clock = 0 if saved is None else saved[0]
         self.metrics = RunMetrics(comm.size)
         connection = psgd.connect(comm, self.params, **{"lr": rate, "metrics": self.metrics} | dict(options))
-        create = connection._strategy
+        options = connection._options
 
         def prepared(peers: Any) -> Any:
-            self.client = client = create(peers)
+            self.client = client = options.strategy(peers)
             start = client.start
             self._note_updates(getattr(client, "updates", client))
 
             def starting() -> None:
-                client.on_cut = self._save
+                client.checkpoint.on_reached = self._save
                 if saved is not None:
                     self.lines = client.restore(saved[1], others)
                     if others and comm.rank == 0:
                         self.metrics.restore(others[0].facts["metrics"])
                 if every:
-                    client.save_every(every)
+                    client.checkpoint.every = every
                 start()
 
             client.start = starting
             return client
 
-        connection._strategy = prepared
+        connection._options = replace(options, strategy=prepared)
         with connection as ps:
             self.before = ps.params.copy()
             comm.Barrier()  # before others change what they share
             while self.clock < steps(ps.worker) and not ps.stop:
                 if ask and self.clock in ask:
-                    self.client.ask_save(ask[self.clock])
+                    self.client.checkpoint.ask(ask[self.clock])
                 pause(self.clock)
                 ps.grads[:] = gradient(ps.params, ps.worker, self.clock)
                 ps.step(samples_of(ps.worker, self.clock), 1.0)
                 self.clock += 1
-                if self.client.saving:
+                if self.client.checkpoint.reached:
                     self._save()
             self.end = (ps.params.copy(), time.perf_counter())
         self.connection = connection
@@ -132,7 +133,7 @@ class Run:
         owner._before = noting
 
     def _save(self) -> None:
-        assert self.client.saving
+        assert self.client.checkpoint.reached
         state = self.client.state()
         state.facts["metrics"] = self.metrics.facts()
-        self.cuts.append((self.client.cut, self.clock, kept(state)))
+        self.cuts.append((self.client.checkpoint.step, self.clock, kept(state)))

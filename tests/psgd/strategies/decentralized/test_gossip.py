@@ -26,7 +26,7 @@ def recorded(client):
     """Steps with their rates, what was sent to whom, and moves, in this worker's order; and where it was in the end."""
     log = []
     take, send, move, take_mean = (
-        client._stepper.take,
+        client._optimizer.take,
         client.exchanges._send,
         client.exchanges._move,
         client._take_mean,
@@ -34,7 +34,7 @@ def recorded(client):
 
     def noting_take(grad, scale, position):
         take(grad, scale, position)
-        log.append(("step", client._stepper.lr))
+        log.append(("step", client._optimizer.lr))
 
     def noting_send(partner, tag):
         log.append(("ask" if tag == Tag.PUSH else "answer", partner))
@@ -48,7 +48,7 @@ def recorded(client):
         log.append(("end", client.params.copy()))
         take_mean()
 
-    client._stepper.take, client._take_mean = noting_take, noting_take_mean
+    client._optimizer.take, client._take_mean = noting_take, noting_take_mean
     client.exchanges._send, client.exchanges._move = noting_send, noting_move
     return log
 

@@ -1,4 +1,4 @@
-from psgd.launch import summary
+from psgd.launch.output import summary
 
 RESULT = {
     "dataset": "digits",

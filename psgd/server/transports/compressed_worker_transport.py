@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from psgd.compression.options import Compression
 from psgd.server.context import PushPullContext
-from psgd.server.payloads import Payloads
+from psgd.server.transports.payloads import Payloads
+from psgd.server.transports.worker_transport import MpiWorkerTransport
 from psgd.server.wire import NOTHING, WHOLE, Header, MessageKind
-from psgd.server.worker_transport import MpiWorkerTransport
 
 Vector = NDArray[np.floating]
 

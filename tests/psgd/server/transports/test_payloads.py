@@ -1,7 +1,7 @@
 import pytest
 
 from psgd.collectives.mpi.wait import Waiter
-from psgd.server.payloads import Payloads
+from psgd.server.transports.payloads import Payloads
 
 
 @pytest.mark.ranks(2)

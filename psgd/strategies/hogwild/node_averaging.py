@@ -4,10 +4,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd import collectives
 from psgd.collectives.mpi import byte_counts
 from psgd.kernels import accumulate
 from psgd.metrics.totals import Sums
+from psgd.worker.collectives import Collectives
 
 _SAMPLES, _DONE, _STOP = 1, 3, 4
 
@@ -21,21 +21,21 @@ class NodeAveraging:
     leaves A itself, the same bits on all nodes. (McMahan et al. 2017, with nodes for clients.)
 
     Args:
-        comm: the leaders; it stays the caller's.
+        comm: the leaders; freed by `free`.
         params: the node's common parameters, 1-D.
 
     Attributes:
         far: sums of the other nodes, as of the last round.
         stop: the first leader asked to stop, as of the last round.
-        wish: the largest for a cut, told in the last round.
+        request: for a checkpoint: the largest in the last round.
         bytes_sent: as `psgd.collectives.mpi.byte_counts` counts; as many were received.
     """
 
-    def __init__(self, comm: MPI.Intracomm, params: NDArray[np.floating]) -> None:
+    def __init__(self, comm: Collectives, params: NDArray[np.floating]) -> None:
         self.far = Sums(0, 0, 0.0)
-        self.stop, self.wish = False, 0
+        self.stop, self.request = False, 0
         self.bytes_sent = 0
-        self._comm = collectives.Communicator(comm)
+        self._comm = comm
         self._params = params
         self._found = np.empty_like(params)
         self._average = self._comm.empty(params.size, params.dtype)
@@ -47,22 +47,22 @@ class NodeAveraging:
         accumulate.weigh(none, none, 1.0)
         accumulate.add_weighted(none, none, 1.0)
 
-    def round(self, sums: Sums, done: bool, stop: bool, wish: int = 0) -> bool:
+    def round(self, sums: Sums, done: bool, stop: bool, request: int = 0) -> bool:
         """Averages. Collective over the leaders, blocks.
 
         Args:
             sums: of this node; all that is counted there is in the parameters already.
             done: nobody on this node writes any more.
             stop: on the first leader, to be passed on.
-            wish: of this node's workers: see `psgd.worker.checkpoint_votes`.
+            request: for a checkpoint: the largest of this node's workers.
 
         Returns:
             Whether all nodes are done: this was the last round.
         """
-        self._mine[:] = *sums, done, stop + 2 * wish
+        self._mine[:] = *sums, done, stop + 2 * request
         self._comm.Allgather(self._mine, self._flat)
         all_done = bool(self._all[:, _DONE].all())
-        self.stop, self.wish = bool(int(self._all[0, _STOP]) % 2), int(self._all[:, _STOP].max()) // 2
+        self.stop, self.request = bool(int(self._all[0, _STOP]) % 2), int(self._all[:, _STOP].max()) // 2
         steps, samples, loss = np.delete(self._all, self._comm.rank, 0).sum(0)[:3].tolist()
         self.far = Sums(int(steps), int(samples), loss)
         np.copyto(self._found, self._params)
@@ -84,11 +84,11 @@ class NodeAveraging:
         return float(new[self._comm.rank]) / total if total else 1.0 / len(new)
 
     def known(self) -> list[list[float]]:
-        """What the next round goes by: sums of the other nodes, and each node's samples as of the last round."""
+        """What the next round depends on: sums of the other nodes, and each node's samples as of the last round."""
         return [list(self.far), self._before.tolist()]
 
     def resume(self, known: list[list[float]]) -> None:
-        """Goes on from that."""
+        """Continues from that."""
         (steps, samples, loss), self._before[:] = known
         self.far = Sums(int(steps), int(samples), loss)
 

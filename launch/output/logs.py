@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from psgd.kernels.errors import AgreedError
-from psgd.launch import terminal
-from psgd.launch.progress import Progress
-from psgd.launch.text_streams import Both, Lines
-from psgd.runtime import fail_together
+from psgd.launch.output import terminal
+from psgd.launch.output.progress import Progress
+from psgd.launch.output.text_streams import Both, Lines
+from psgd.runtime import job_end
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -40,7 +40,7 @@ class Output:
         self.progress = Progress(shown, bar, err)
 
     def result(self, text: str) -> None:
-        """Says what has come of the run, on stdout."""
+        """Prints the result of the run, on stdout."""
         if self._shown:
             self._out.write(f"{text}\n")
             self._out.flush()
@@ -116,7 +116,7 @@ def _filed(path: Path, rank: int, size: int) -> Iterator[Output]:
             stream.reconfigure(line_buffering=True)
     both = [Both(stream, copy) for stream in real]
     found = Output(rank == 0, both[0], both[1], real[1] if bar is sys.stderr else bar)  # type: ignore[arg-type]
-    fail_together.tell(kept[1])
+    job_end.tell(kept[1])
     try:
         with contextlib.closing(found.progress):
             yield found
@@ -127,9 +127,9 @@ def _filed(path: Path, rank: int, size: int) -> Iterator[Output]:
 
 
 def _back(kept: list[int]) -> None:
-    """Gives the descriptors back. After a failure they stay as they are: the job ends, which both are told."""
+    """Gives the descriptors back. After a failure they stay as they are: the job ends, and both report it."""
     sys.stdout.flush()
     sys.stderr.flush()
     for target, descriptor in zip((1, 2), kept, strict=True):
         os.dup2(descriptor, target)
-    fail_together.tell(None)
+    job_end.tell(None)

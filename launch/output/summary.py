@@ -32,8 +32,8 @@ def text(result: Mapping[str, Any]) -> str:
     add("accuracy", "test_accuracy", "{:.4f} on the test samples")
     if "train_loss" in result:
         lost = result["train_loss"]
-        told = "not finite: the run diverged; try a lower --lr" if lost is None else f"{lost:.4f} in training"
-        lines.append(("loss", told))
+        shown = "not finite: the run diverged; try a lower --lr" if lost is None else f"{lost:.4f} in training"
+        lines.append(("loss", shown))
     add("samples/s", "samples_per_second", "{:,.0f}")
     add("time", "seconds", "{:.2f} s")
     if result.get("bytes_sent") is not None and result.get("bytes_received") is not None:

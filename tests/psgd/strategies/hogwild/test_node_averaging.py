@@ -10,15 +10,16 @@ from harness.peers import SAMPLES, nodes_of_two, start_of
 from harness.simulation import Rule, curved, two_nodes
 
 import psgd
+from psgd.collectives import Communicator
 from psgd.metrics.totals import Sums
-from psgd.strategies.node_averaging import NodeAveraging
+from psgd.strategies.hogwild.node_averaging import NodeAveraging
 
 
 @pytest.mark.ranks(2)
 def test_what_is_written_meanwhile_stays(comm):
     """Numbers that add exactly: 3/4 of 8 and 1/4 of 16 is 10."""
     params = np.full(5, 8.0 * (comm.rank + 1))
-    averaging = NodeAveraging(comm, params)
+    averaging = NodeAveraging(Communicator(comm), params)
     real = averaging._comm.Allreduce
 
     def allreduce(*arguments):

@@ -1,6 +1,6 @@
 import io
 
-from psgd.launch.progress import Progress
+from psgd.launch.output.progress import Progress
 
 
 class Bar(io.StringIO):

@@ -1,6 +1,6 @@
 import io
 
-from psgd.launch.text_streams import Both, Lines
+from psgd.launch.output.text_streams import Both, Lines
 
 
 class Writes(io.StringIO):

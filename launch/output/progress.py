@@ -5,7 +5,7 @@ import sys
 import time
 from typing import TextIO
 
-from psgd.launch import terminal
+from psgd.launch.output import terminal
 
 _REDRAW_S = 0.1
 _PATIENCE_S = 1.0  # for an evaluation to join its epoch's line
@@ -47,7 +47,7 @@ class Progress:
         Args:
             total_samples: samples of all epochs together.
             epochs: how many epochs.
-            done: samples before this run, which goes on from a checkpoint.
+            done: samples before this run, which resumes from a checkpoint.
         """
         self._total, self._epochs = max(total_samples, 1), epochs
         self._done, self._epoch = done, done * epochs // self._total

@@ -1,4 +1,4 @@
-"""A server's side of encoded pushes and pulls; see `psgd.server.compressed_worker_transport`.
+"""A server's side of encoded pushes and pulls; see `psgd.server.transports.compressed_worker_transport`.
 
 For each worker the server keeps what that worker has of the shard, to the bit: an answer encodes the difference to
 the parameters as they are now, so what an answer leaves out is in the next one's difference. Memory for each worker:
@@ -16,8 +16,8 @@ from psgd.compression.options import Compression
 from psgd.kernels.errors import ContractError
 from psgd.server.context import PushPullContext
 from psgd.server.log import LogEntry
-from psgd.server.payloads import Payloads
-from psgd.server.server_transport import MpiServerTransport
+from psgd.server.transports.payloads import Payloads
+from psgd.server.transports.server_transport import MpiServerTransport
 from psgd.server.wire import HEADER_BYTES, NOTHING, WHOLE, Header, MessageKind
 
 Vector = NDArray[np.floating]

@@ -5,7 +5,7 @@ import pytest
 
 import psgd
 from psgd.runtime.mesh import Mesh
-from psgd.server.gradient_memory import allocate
+from psgd.server.transports.gradient_memory import allocate
 
 
 @pytest.mark.ranks(5)

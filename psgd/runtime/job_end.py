@@ -1,0 +1,144 @@
+"""How a rank ends the whole job: one message, flush, revoke, abort, exit."""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from psgd.kernels.errors import PeerLostError, UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+TERMINATED = 128 + signal.SIGTERM
+ALIKE_S = 0.5  # long enough for one rank, or Open MPI's 0.24 s from SIGTERM to SIGKILL, to end the others
+FORWARD_S = 0.1  # for the launcher to read the last message before MPI_Abort kills the pipes
+DEADLINE_S = 5.0  # for flush, Revoke and Abort; then the process exits all the same
+
+_OURS = frozenset(str(Path(__file__).with_name(f"{name}.py")) for name in ("job_end", "fail_together", "failure_watch"))
+"""Files whose frames are no news to a user."""
+_first = threading.Lock()
+_outputs = [2]
+
+
+def tell(descriptor: int | None) -> None:
+    """Writes the last message to a descriptor too, where stderr is a file; None takes that back."""
+    _outputs[1:] = [] if descriptor is None else [descriptor]
+
+
+class JobRank:
+    """This process as a member of a job that must end together."""
+
+    def __init__(self, comm: "MPI.Comm") -> None:
+        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
+        self.name = f"[{self.rank}/{self.size}] {socket.gethostname()}"
+        self.pid, self.ending = os.getpid(), False
+        self.turn_s = ALIKE_S if self.rank else 0.0
+        self.patience_s = 2.0 + 0.5 * min(self.rank, 6)  # one report is enough
+
+    def fail(self, error: BaseException, command: bool = True) -> NoReturn:
+        """Ends the job for `error`; from `command`, a UsageError needs no traceback."""
+        self.ending = True
+        if (cause := secondary(error)) is not None:
+            self.lost(cause)
+        if isinstance(error, UsageError) and command:
+            where = f" ({self.name})" if self.size > 1 else ""
+            self.end(f"psgd: error: {error}{where}", 2, wait_s=self.turn_s)
+        if isinstance(error, KeyboardInterrupt):
+            self.end(f"psgd: {self.name}: interrupted {_place(error)}", 130, wait_s=self.turn_s)
+        if isinstance(error, SystemExit):
+            if not isinstance(error.code, int):
+                self.end(f"psgd: {self.name}: {error.code}", 1)
+            if error.code == TERMINATED:
+                self.terminated(_place(error))
+            self.end(f"psgd: {self.name}: sys.exit({error.code}) {_place(error)}", error.code)
+        # The frame of the guard itself says nothing to a user.
+        trace = error.__traceback__
+        while trace and trace.tb_next and trace.tb_frame.f_code.co_filename in _OURS:
+            trace = trace.tb_next
+        text = "".join(traceback.format_exception(type(error), error, trace))
+        self.end(f"psgd: {self.name}: this rank failed and ends the job\n{text.rstrip()}", 1)
+
+    def terminated(self, place: str) -> NoReturn:
+        """Ends the job for SIGTERM, silently where it comes from a launcher that is ending the job itself."""
+        self.end(f"psgd: {self.name}: SIGTERM {place}", TERMINATED, wait_s=ALIKE_S + self.turn_s)
+
+    def lost(self, cause: str) -> NoReturn:
+        """Ends this rank because another failed: that one reports and aborts first if it still can."""
+        time.sleep(self.patience_s)
+        self.end_after(cause)
+
+    def end_after(self, cause: str) -> NoReturn:
+        """Ends this rank with a line on the failure of another."""
+        self.end(f"psgd: {self.name}: ended because of another rank: {cause}{self.dead()}", 1)
+
+    def dead(self) -> str:
+        """Names the ranks that ULFM knows to be dead, or says nothing."""
+        with contextlib.suppress(Exception):
+            group = self.comm.Get_failed()
+            ranks = group.Translate_ranks(None, self.comm.Get_group())
+            if ranks:
+                return f" (dead: rank {', '.join(map(str, ranks))})"
+        return ""
+
+    def end(self, text: str, code: int, wait_s: float = 0.0) -> NoReturn:
+        """Writes `text` once, in one write, and ends the job with `code` (1 where the system would read 0).
+
+        Where all ranks fail at once, the one that waits least reports it, and ends the others.
+        """
+        from mpi4py import MPI
+
+        time.sleep(wait_s)
+        code = code & 0xFF or 1
+        if not _first.acquire(blocking=False):  # another thread of this rank ends the job
+            threading.Event().wait()
+        # Runs without the GIL, so that neither a full pipe nor an Abort that hangs delays the exit.
+        with contextlib.suppress(OSError, ValueError):
+            faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        with contextlib.suppress(OSError):
+            first, *lines = text.split("\n")
+            mine = f"[{self.rank}/{self.size}] " if self.size > 1 else ""
+            words = "".join([first, *(f"\n{mine}{line}" for line in lines), "\n"]).encode(errors="backslashreplace")
+            for descriptor in _outputs:
+                rest = words
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+        time.sleep(FORWARD_S)
+        here = threading.current_thread() is threading.main_thread()
+        with contextlib.suppress(Exception):
+            if here or MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+                self.comm.Revoke()
+        with contextlib.suppress(Exception):
+            MPI.COMM_WORLD.Abort(code)
+        os._exit(code)
+
+
+def secondary(error: BaseException | None) -> str | None:
+    """What `error` says of another rank's failure, if it or what it came from says so."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    while error is not None:
+        if isinstance(error, PeerLostError):
+            return str(error)
+        if mpi is not None and isinstance(error, mpi.Exception):
+            # An MPI without ULFM gives all these names one meaningless value.
+            classes = {mpi.ERR_REVOKED, mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING} - {mpi.ERR_UNKNOWN}
+            if error.Get_error_class() in classes:
+                return str(error.Get_error_string())
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _place(error: BaseException) -> str:
+    """Names the innermost Python frame of `error` that is not ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in _OURS]
+    return f"in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -1,0 +1,103 @@
+"""What hogwild's workers have done: staleness, lost updates and evaluations, and how worker 0 learns of it.
+
+No message is sent before the end: worker 0 reads the counters in the node's memory now and then.
+"""
+
+import math
+from collections import Counter
+from typing import Any
+
+from mpi4py import MPI
+
+from psgd.kernels.memory import counters
+from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.totals import Shown, Sums, add
+from psgd.runtime.agreement import gather
+from psgd.strategies.hogwild.nodes import NodeCopies
+from psgd.worker.shared_parameters import SharedParameters
+
+_SHOW_S = 5e-3
+
+
+class HogwildCounts:
+    """One worker's.
+
+    Args:
+        metrics: filled on worker 0.
+        worker: this one's index.
+        memory: of its node.
+        nodes: what other nodes have done.
+
+    Attributes:
+        staleness: of this worker's updates.
+        lost: additions to the tally that did not reach it; known after `complete`.
+    """
+
+    def __init__(self, metrics: RunMetrics, worker: int, memory: SharedParameters, nodes: NodeCopies) -> None:
+        self._metrics, self._memory, self._nodes = metrics, memory, nodes
+        self._shown = Shown(metrics) if worker == 0 else None
+        self.staleness: Counter[int] = Counter()
+        self.lost = 0
+        self._reports: list[tuple[float, float]] = []
+        self._tallied = 0  # steps of this node that its tally has not seen
+        self._next_show = 0.0
+
+    def begin(self) -> None:
+        """Where a run resumes: what the node's memory counts by now was told before."""
+        near = self._memory.lines.sums()
+        self._tallied = near.steps
+        if self._shown is not None:
+            self._shown.begin(add(near, self._nodes.far()))
+
+    def show(self, now: float, lr: float) -> None:
+        """Worker 0 reads now and then what all have done; at once where `now` is infinite."""
+        if self._shown is None or now < self._next_show:
+            return
+        if now < math.inf:
+            self._next_show = now + _SHOW_S
+        lines = self._memory.lines
+        for worker, steps in zip(self._memory.ranks, lines.steps(), strict=True):
+            self._metrics.pushes[worker] = steps
+        self._shown.count(add(lines.sums(), self._nodes.far()), lr)
+        self._pass_stop_on()
+
+    def report(self, accuracy: float, loss: float) -> None:
+        """Counts an evaluation: worker 0's at once, others' at the end."""
+        if self._shown is None:
+            self._reports.append((accuracy, loss))
+        else:
+            self._metrics.evaluated(accuracy, loss, self._metrics.elapsed_s())
+            self._pass_stop_on()
+
+    def _pass_stop_on(self) -> None:
+        if self._metrics.stop:
+            self._memory.lines.put(counters.STOP, 1)
+
+    def complete(self, workers: MPI.Intracomm, waited_s: float, computed_s: float, lr: float) -> int:
+        """Puts together what all did. Collective, blocks; nobody takes steps any more.
+
+        Returns:
+            The steps of all workers.
+        """
+        lines, tally = self._memory.lines, self._memory.tally
+        mine: dict[str, Any] = {
+            "steps": lines.line(lines.place).steps,
+            "staleness": list(self.staleness.items()),
+            "waited": waited_s,
+            "computed": computed_s,
+            "reports": self._reports,
+            "node": [0, 0, 0.0],
+            "lost": 0,
+        }
+        if self._nodes.leads:
+            mine["node"] = near = lines.sums()
+            if tally is not None:
+                mine["lost"] = (near.steps - self._tallied) * tally.size - int(tally.sum(dtype="int64"))
+        everyone = gather(workers, mine)
+        self.lost = sum(each["lost"] for each in everyone)
+        if self._shown is not None:
+            self._shown.complete(everyone)
+            total = Sums(*(sum(part) for part in zip(*(each["node"] for each in everyone), strict=True)))
+            self._shown.count(add(total, self._nodes.before), lr)
+        steps: int = self._nodes.before.steps + sum(each["steps"] for each in everyone)
+        return steps

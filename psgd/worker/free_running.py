@@ -1,0 +1,62 @@
+"""Workers without servers that do not keep pace: they meet only for checkpoints and at the end."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.collectives.mpi.wait import Waiter
+from psgd.worker.base import WorkerBase
+from psgd.worker.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.context import RunContext
+from psgd.worker.interface import Vector
+from psgd.worker.liveness import Liveness
+
+
+class FreeRunningWorker(WorkerBase):
+    """The common part of such a worker. Creating is collective, blocks.
+
+    A strategy writes `_checkpoint`, calls `_meet` at a step's end, and `_meet_if_called` in every wait of its `finish`.
+
+    Args:
+        context: what to work with.
+        params: where this worker's parameters are.
+        strategy: its name, for messages.
+        words: numbers of a worker that all learn at a checkpoint.
+    """
+
+    def __init__(self, context: RunContext, params: Vector, strategy: str, words: int) -> None:
+        self._votes = CheckpointVotes()
+        self._workers: MPI.Intracomm = context.workers
+        super().__init__(params, np.zeros_like(params), self._workers.rank, self._votes)
+        self._metrics = context.metrics
+        self._comm = context.collectives(self._workers)
+        self._liveness = Liveness(self._workers, context.alarm, strategy)
+        self._waiter = Waiter.for_node(self._workers, self._liveness.check)
+        self._barrier = CheckpointBarrier(self._workers, self._votes, self._liveness, self._waiter, words)
+
+    def _meet(self, steps: int) -> None:
+        """Makes a checkpoint where this worker wants one, after so many steps of its own, or has been called to one."""
+        wanted = self._barrier.wanted(steps)
+        if wanted:
+            self._barrier.call(range(self._workers.size))
+        if wanted or self._barrier.called():
+            self._checkpoint()
+
+    def _meet_if_called(self) -> None:
+        """The same where this worker waits for the end."""
+        if self._barrier.called():
+            self._checkpoint()
+            self.checkpoint.on_reached()
+
+    def _checkpoint(self) -> None:
+        """Enters the barrier, brings to its end what is under way, and leaves. Blocks."""
+        raise NotImplementedError
+
+    def _close(self, private: Sequence[MPI.Comm] = ()) -> None:
+        """Frees what was made here, and communicators of the strategy's own. Collective."""
+        self._liveness.close()
+        for comm in private:
+            comm.Free()
+        self._comm.free()

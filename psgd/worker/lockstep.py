@@ -1,0 +1,64 @@
+"""Workers without servers that keep pace: all meet in rounds (`psgd.worker.status_rounds`)."""
+
+from psgd.checkpoint.declared import Arrays, Combine
+from psgd.worker.base import WorkerBase
+from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.collectives import Collectives
+from psgd.worker.context import RunContext
+from psgd.worker.interface import Vector
+from psgd.worker.status_rounds import StatusRounds
+
+
+class LockstepWorker(WorkerBase):
+    """The common part of such a worker. Creating is collective, blocks.
+
+    A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`.
+
+    Args:
+        context: what to work with.
+        comm: the workers; freed by `finish`.
+        grads: the gradient.
+    """
+
+    def __init__(self, context: RunContext, comm: Collectives, grads: Vector) -> None:
+        self._votes = CheckpointVotes()
+        super().__init__(context.params, grads, comm.rank, self._votes)
+        self._comm = comm
+        self._metrics = context.metrics
+        self._rounds = StatusRounds(comm, context.metrics, self._votes)
+
+    def start(self) -> None:
+        self._rounds.begin(self.params)
+        if self._resumed:
+            for item in self._kept():
+                if isinstance(item, Arrays) and item.combine is Combine.ALIKE:
+                    for name, array in item.arrays.items():
+                        if name != "params":  # all have them already
+                            self._comm.Bcast(array, item.owner or 0)
+
+    def step(self, samples: int, loss: float) -> None:
+        super().step(samples, loss)
+        self._rounds.waited_s = self.waited_s
+
+    def _round(self, done: bool) -> None:
+        """A round, with what follows from it; `done` says that this worker has no more steps. Collective, blocks."""
+        raise NotImplementedError
+
+    def report(self, accuracy: float, loss: float) -> None:
+        self._rounds.report(accuracy, loss)
+
+    def finish(self) -> None:
+        while not self._rounds.all_done:
+            self._round(done=True)
+            if self.checkpoint.reached:
+                self.checkpoint.on_reached()
+        self._count_bytes()
+        self._free()
+        self._rounds.free()
+        self._comm.free()
+
+    def _free(self) -> None:
+        """Frees what the strategy has made of the communicator."""
+
+    def _count_bytes(self) -> None:
+        self.bytes_sent = self.bytes_received = self._rounds.bytes_sent

@@ -1,0 +1,55 @@
+"""How a rank ends its job: the exit code, the message, and where it goes; whose failure it was."""
+
+import subprocess
+import sys
+
+import pytest
+from harness import mpi
+
+from psgd.kernels.errors import PeerLostError
+from psgd.runtime import job_end
+
+ALONE = """
+import os
+from mpi4py import MPI
+from psgd.runtime import job_end
+
+{before}
+job_end.JobRank(MPI.COMM_WORLD).end("what happened\\nand where", {code})
+"""
+
+
+def run(code: int, before: str = ""):
+    return subprocess.run(
+        [sys.executable, "-c", ALONE.format(code=code, before=before)],
+        env=mpi.environment("none", {"OMPI_MCA_btl": "^ofi"}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("code", "seen"), [(3, 3), (256, 1), (0, 1)])
+def test_the_exit_code_is_never_0(code, seen):
+    done = run(code)
+    assert done.returncode == seen
+    assert done.stderr.startswith("what happened\nand where\n")
+
+
+@pytest.mark.job
+def test_the_message_goes_to_another_descriptor_too(tmp_path):
+    file = tmp_path / "last"
+    done = run(1, f"job_end.tell(os.open({str(file)!r}, os.O_WRONLY | os.O_CREAT))")
+    assert file.read_text() == "what happened\nand where\n"
+    assert done.stderr.startswith("what happened\nand where\n")
+
+
+def test_failures_that_follow_from_others_are_told_apart():
+    lost = PeerLostError("rank 2 closed its side")
+    following = RuntimeError("cleanup")
+    following.__context__ = lost
+    assert job_end.secondary(lost) == "rank 2 closed its side"
+    assert job_end.secondary(following) == "rank 2 closed its side"
+    assert job_end.secondary(ValueError("mine")) is None

@@ -1,0 +1,88 @@
+"""How many Python functions a push passes through, from the worker's `step` until it returns.
+
+Counted are calls of functions in psgd's files, on both ranks, for one push of `sync` with one server and one worker
+whose gradient lies in shared memory. On the worker:
+
+    Connection.step
+    PushPullWorker.step
+    MpiWorkerTransport.exchange      writes the header, starts all requests
+    Waiter.until                     for the answer
+    Header.check
+    Waiter.flowing                   for the parameters
+
+and on the server:
+
+    MpiServerTransport.next
+    Waiter.until                     for a header
+    Header.check
+    Server._take
+    Synchronous.on_push, ._complete  the decision: one entry of the log
+    Server._execute
+    RunMetrics.applied
+    MpiServerTransport.reply         the answer's header
+    Shard.apply
+    Optimizer.begin, the schedule    rate and number of the step
+    MpiServerTransport.fetch, .settle
+    the rule's update, by_device     and then a compiled kernel
+    MpiServerTransport.emit          the parameters
+    RunMetrics.progress
+
+C functions and compiled kernels are no calls here, nor is what a wait looks at while it lasts: that depends on the
+machine.
+"""
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import ROOT
+
+import psgd
+
+MOST = 24
+PUSHES = 20
+
+
+class Calls:
+    """Notes the calls of this process."""
+
+    def __init__(self):
+        self.names = []
+
+    def __call__(self, frame, event, argument):
+        if event != "call":
+            return
+        file, caller = Path(frame.f_code.co_filename), frame.f_back
+        folder = file.relative_to(ROOT).parts[0] if file.is_relative_to(ROOT) else ""
+        compiled = folder == "kernels" and file.name != "by_device.py"
+        in_wait = caller is not None and caller.f_code.co_filename.endswith("collectives/mpi/wait.py")
+        if folder in ("kernels", "collectives", "psgd") and not compiled and not in_wait:
+            self.names.append(frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
+
+
+@pytest.mark.ranks(2)
+def test_a_push_takes_few_calls(comm):
+    calls, pushes = Calls(), []
+    params = np.zeros(50_000, np.float32)
+    try:
+        sys.setprofile(calls if comm.rank == 0 else None)  # the server serves as it enters the block
+        with psgd.connect(comm, params) as ps:
+            assert ps.worker == 0
+            assert not ps._client.transport._links[0].grads_out, "the gradient is not in shared memory"
+            for _ in range(PUSHES):
+                calls.names = []
+                sys.setprofile(calls)
+                ps.step(4, 0.5)
+                sys.setprofile(None)
+                pushes.append(calls.names)
+    finally:
+        sys.setprofile(None)
+    if comm.rank == 0:
+        starts = [at for at, name in enumerate(calls.names) if name.endswith("next")]
+        pushes = [calls.names[a:b] for a, b in pairwise(starts[1:])]
+        assert len(pushes) == PUSHES
+    server, worker = comm.allgather(min(pushes, key=len))
+    assert len(server) > 10 and len(worker) > 3, "the count sees nothing"
+    assert len(server) + len(worker) <= MOST, (server, worker)
