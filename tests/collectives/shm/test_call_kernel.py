@@ -6,7 +6,7 @@ import pytest
 from psgd.collectives.arguments import descriptor
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.collective import run
+from psgd.collectives.shm.call_kernel import run
 from psgd.collectives.shm.registered import Node
 
 
