@@ -5,13 +5,12 @@ is much less than 2 S; it grows with P, where the dense one does not.
 """
 
 import zlib
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.communicator import Communicator
 from psgd.collectives.mpi import byte_counts
 from psgd.kernels.codecs import sparse
 from psgd.kernels.codecs.codec import Codec
@@ -21,6 +20,18 @@ _LENGTH, _MARK, _WORDS = range(3)
 UNMARKED = -1
 MARK_EVERY = 256
 """Calls between two comparisons of what the ranks hold."""
+
+
+class Gathering(Protocol):
+    """What is used of a communicator; `psgd.collectives.Communicator` is one."""
+
+    size: int
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None: ...
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None: ...
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any) -> None: ...
 
 
 class CompressedAllreduce:
@@ -39,7 +50,7 @@ class CompressedAllreduce:
         bytes_sent, bytes_received: of this rank, as `psgd.collectives.mpi.byte_counts` counts.
     """
 
-    def __init__(self, comm: Communicator, codec: Codec) -> None:
+    def __init__(self, comm: Gathering, codec: Codec) -> None:
         self.codec = codec
         self.bytes_sent = self.bytes_received = 0
         self._comm, self._calls = comm, 0

@@ -27,7 +27,7 @@ from psgd.teardown import Teardown
 from psgd.worker import starter
 from psgd.worker.accumulation import AccumulatingWorker
 from psgd.worker.checkpoint_status import nobody_saves
-from psgd.worker.context import RunContext
+from psgd.worker.context import Alone, RunContext
 from psgd.worker.interface import Worker
 
 Vector = NDArray[np.floating]
@@ -194,7 +194,7 @@ class Connection:
             samples = whole_number("step: samples", samples)
         if self._saves or saver.request.level:
             saver.check()
-            if wanted := saver.request.fresh():
+            if wanted := saver.request.unsent():
                 client.checkpoint.ask(wanted == SAVE_AND_STOP)
         client.step(samples, loss)
         saver.clock += 1
@@ -243,7 +243,7 @@ class Connection:
         try:
             if mesh.servers:
                 self._enter_with_servers()
-            elif mesh.workers == 1:
+            elif mesh.workers == 1 and not isinstance(options.strategy, Alone):
                 params = self._params
                 self._begin(starter.create_local(params, options.optimizer, options.segment, self.metrics))
             else:

@@ -96,7 +96,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact
-from psgd.worker.lockstep import LockstepWorker
+from psgd.worker.serverless.lockstep import LockstepWorker
 
 
 class JoinedWorker(LockstepWorker):

@@ -1,6 +1,6 @@
 """What this process wants saved: asked for by a signal, by the clock, or by the program.
 
-Signals only make a request. It reaches the other ranks with the next step, and all save at the same point of the run.
+Signals only raise a request. The next step passes it on to the other ranks, and all save at the same point of the run.
 Ranks get a signal that is sent to all of them at slightly different moments: one that comes just after a checkpoint
 is answered by that one, so that there is exactly one.
 """
@@ -25,14 +25,14 @@ REQUEUE = 85
 
 
 class CheckpointRequest:
-    """A rank's request for a checkpoint.
+    """A rank's request for checkpoints.
 
     Args:
         minutes: one is wanted so long after the newest; 0 is never.
 
     Attributes:
         level: what was asked for and is not answered yet: 0, `SAVE` or `SAVE_AND_STOP`.
-        tell: told of the checkpoints that signals asked for, on rank 0; None where nobody is.
+        tell: on rank 0, called with a line for each checkpoint that a signal asked for; None calls nothing.
         leads: this is rank 0, which warns where signals can do nothing.
     """
 
@@ -41,7 +41,7 @@ class CheckpointRequest:
         self.leads = False
         self._owed = False
         self._every_s = 60.0 * minutes
-        self.level = self._told = 0
+        self.level = self._sent = 0
         self._newest = -math.inf
         self._due = time.monotonic() + self._every_s if minutes else math.inf
 
@@ -57,10 +57,10 @@ class CheckpointRequest:
 
     @property
     def owed(self) -> bool:
-        """Whether a signal's checkpoint was made, and has not been told of."""
+        """Whether a signal's checkpoint was made, and has not been announced."""
         return self._owed and self.level == 0
 
-    def told(self, path: Path | None) -> None:
+    def announce(self, path: Path | None) -> None:
         """The checkpoint is complete."""
         self._owed = False
         if self.tell is not None and path is not None:
@@ -72,12 +72,12 @@ class CheckpointRequest:
             self.level = SAVE
         return self.level
 
-    def fresh(self) -> int:
-        """What is wanted and was not told by this before."""
+    def unsent(self) -> int:
+        """What is wanted and was not returned by this before: the caller passes it on."""
         wanted = self.wanted()
-        if wanted <= self._told:
+        if wanted <= self._sent:
             return 0
-        self._told = wanted
+        self._sent = wanted
         return wanted
 
     def answered(self, leaving: bool) -> None:
@@ -85,7 +85,7 @@ class CheckpointRequest:
         self._newest = time.monotonic()
         self._due = self._newest + self._every_s if self._every_s else math.inf
         if leaving or self.level < SAVE_AND_STOP:
-            self.level = self._told = 0
+            self.level = self._sent = 0
 
 
 def known(name: str) -> signal.Signals | None:
@@ -103,7 +103,7 @@ def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:
     """
     chosen, said = known(stop), False
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal said
         if saves:
             request.signalled(number == chosen)
@@ -114,4 +114,4 @@ def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:
 
     if threading.current_thread() is threading.main_thread():
         for each in filter(None, (signal.SIGUSR1, chosen)):
-            signal.signal(each, hear)
+            signal.signal(each, on_signal)

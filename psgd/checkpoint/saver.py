@@ -54,6 +54,7 @@ class Saver:
         mesh: who is who.
         metrics: counters of the run, on rank 0.
         request: what this process wants.
+        accumulate: steps of a worker that make one push.
 
     Attributes:
         request: as given.
@@ -62,12 +63,19 @@ class Saver:
         found: the checkpoint that this run goes on from, or None.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, metrics: RunMetrics, request: CheckpointRequest | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        metrics: RunMetrics,
+        request: CheckpointRequest | None = None,
+        accumulate: int = 1,
+    ) -> None:
         self.request = request or CheckpointRequest(plan.minutes)
         self.clock = 0
         self.extra: dict[str, Any] = {}
         self.found = plan.found
-        self._plan, self._mesh, self._metrics = plan, mesh, metrics
+        self._plan, self._mesh, self._metrics, self._accumulate = plan, mesh, metrics, accumulate
         self._name = f"{mesh.role}-{mesh.index}"
         self._leads = mesh.world.Get_rank() == 0
         self._newest = -1 if plan.found is None else plan.found.manifest.step
@@ -141,7 +149,9 @@ class Saver:
             self.extra = loop["extra"] | arrays
             own.tensors = {key: array for key, array in own.tensors.items() if not key.startswith("extra.")}
         elif self.found.manifest.run["workers"] == self._mesh.workers:
-            self.clock = states[0].facts["log"]["clocks"][self._mesh.index]
+            # It was done and saved nothing. The servers know its pushes; the last may be of fewer steps, so that this
+            # is no less than its steps.
+            self.clock = self._accumulate * states[0].facts["log"]["clocks"][self._mesh.index]
         elif self._mesh.index == 0:
             say(f"warning: resume: {self.found.manifest.run['workers']} workers are now {self._mesh.workers}")
         return own, states
@@ -181,7 +191,7 @@ class Saver:
             complete = self.request.owed and not self._writer.busy
             self._writer.check()
             if complete:
-                self.request.told(self.path)
+                self.request.announce(self.path)
 
     def wanted(self) -> int:
         """What this process wants; see `CheckpointRequest.wanted`, and `check`."""

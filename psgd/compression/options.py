@@ -1,27 +1,16 @@
-"""Options of compressed updates, and what the optimizer does before they are encoded.
+"""Options of compressed updates. Loads no codec before one is made."""
 
-What a codec keeps for later is late, so an optimizer behind it would act on late gradients. It stands before the codec
-instead, on each worker: weight decay, clipping and momentum on the worker's own gradient (the momentum correction of
-Lin et al. 2018). Behind it there is plain SGD.
-"""
-
-import math
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psgd.collectives.mpi.env import switch
 from psgd.compression import catalog
-from psgd.kernels import accumulate, codecs, momentum_direction
-from psgd.kernels.codecs import sparse
+from psgd.kernels import codecs
 from psgd.kernels.codecs.catalog import CODECS
-from psgd.kernels.codecs.codec import Codec
 from psgd.kernels.errors import UsageError
-from psgd.optim.optimizer import OptimizerOptions, clipped
 from psgd.optim.rules import Rule
 
-Vector = NDArray[np.floating]
+if TYPE_CHECKING:
+    from psgd.kernels.codecs.codec import Codec
 
 
 class Compression(NamedTuple):
@@ -51,7 +40,7 @@ class Compression(NamedTuple):
         """Whether a step is sent whole, after so many samples; `step` counts from 1."""
         return samples < self.warmup or (self.sync_every > 0 and step % self.sync_every == 0)
 
-    def codec(self, n: int, dtype: Any, workers: int | None = None) -> Codec:
+    def codec(self, n: int, dtype: Any, workers: int | None = None) -> "Codec":
         """A codec for n elements, its invariant checked at each call with PSGD_CHECK=1.
 
         Args:
@@ -84,65 +73,3 @@ def create(compress: str | None, density: float, warmup: float, sync_every: int,
             f"rule: with compress={compress} expected sgd or momentum, which can come before encoding, got {rule.name}"
         )
     return Compression(str(compress), share, first, every, rule.factor, rule.weight_decay)
-
-
-class BeforeEncoding:
-    """A worker's part of the optimizer: rate, clipping, weight decay and momentum.
-
-    Args:
-        compression: says how much; a codec that has momentum itself is given it, not this.
-        params: whose size and dtype the vectors have.
-        optimizer: the run's. A worker clips its own gradient to `clip_norm` over the square root of `workers` (Lin et
-            al. 2018, section 3.3).
-        workers: how many there are.
-
-    Attributes:
-        velocity: kept from step to step; empty without momentum.
-        lr: rate of the newest step.
-    """
-
-    def __init__(self, compression: Compression, params: Vector, optimizer: OptimizerOptions, workers: int) -> None:
-        self.lr = optimizer.schedule(0)
-        self._optimizer = optimizer
-        self._factor = 0.0 if compression.codec_has_momentum else compression.factor
-        self._decay = compression.weight_decay
-        self._clip = optimizer.clip_norm / math.sqrt(workers)
-        self.velocity: Vector = np.zeros(params.size if self._factor else 0, params.dtype)
-        none = np.zeros(0, params.dtype)
-        momentum_direction.direction(none, none, none, none, 1.0, 0.0, 0.0, 1.0)
-        accumulate.sum_of_squares(none)
-        sparse.look(none)
-
-    def begin(self, position: float) -> float:
-        """A step begins.
-
-        Args:
-            position: samples applied before, for the rate.
-
-        Returns:
-            What the direction is multiplied by to be a change of the parameters.
-        """
-        self.lr = self._optimizer.schedule(position)
-        return -self.lr * self._optimizer.reduction_factor
-
-    def __call__(self, out: Vector, grads: Vector, params: Vector, rate: float) -> bool:
-        """`out = rate * (momentum of the clipped gradient with weight decay)`.
-
-        Where that is not finite, or 2^100 and more, though the gradient was, training has diverged: momentum starts
-        again at 0, and `out` is not to be used.
-
-        Args:
-            out: written; not `grads`.
-            grads: finite; not changed.
-            params: what they were computed on.
-            rate: that of `begin` or a part of it for a change of the parameters, 1 for a gradient.
-
-        Returns:
-            Whether `out` can be encoded.
-        """
-        scale = clipped(1.0, accumulate.sum_of_squares(grads), self._clip) if self._clip else 1.0
-        momentum_direction.direction(out, grads, params, self.velocity, scale, self._decay, self._factor, rate)
-        if sparse.look(out) >= 0:
-            return True
-        self.velocity.fill(0)
-        return False

@@ -1,7 +1,7 @@
 """What a worker keeps whose updates are compressed: what its codec has left to send, and the momentum before it."""
 
 from psgd.checkpoint.declared import Arrays, Combine, Item
-from psgd.compression.options import BeforeEncoding
+from psgd.compression.before_encoding import BeforeEncoding
 from psgd.kernels.codecs.codec import Codec
 
 

@@ -109,8 +109,8 @@ def connect(
             when asked.
         checkpoint_minutes: the same in time; 0 is off.
         checkpoint_keep: how many of the newest stay, and the one with the best accuracy.
-        resume: from the newest complete checkpoint; start anew where there is none.
-        run: what a run that resumes this one must have in common besides, as JSON can say it.
+        resume: continue from the newest complete one; start from the beginning where there is none.
+        run: what a run that resumes must have in common besides, as JSON values.
         layout: names and shapes in `params`, for who reads the checkpoints.
         checkpoint_request: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
         **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients
@@ -146,7 +146,8 @@ def connect(
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
-    return Connection(mesh, vector, chosen, metrics, Saver(plan, mesh, metrics, checkpoint_request))
+    saver = Saver(plan, mesh, metrics, checkpoint_request, chosen.accumulate)
+    return Connection(mesh, vector, chosen, metrics, saver)
 
 
 def _ordered(policy: Policy, given: ConnectOptions, signed: dict[str, Any], comm: MPI.Intracomm, plan: Plan) -> Policy:

@@ -12,7 +12,7 @@ from psgd.checkpoint.state import State
 from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
-from psgd.worker.lockstep import LockstepWorker
+from psgd.worker.serverless.lockstep import LockstepWorker
 
 
 def create(workers: int) -> Callable[[RunContext], Worker]:

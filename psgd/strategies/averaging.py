@@ -7,6 +7,7 @@ al. 2023: DiLoCo).
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -14,11 +15,10 @@ from mpi4py import MPI
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
 from psgd.kernels import accumulate
-from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import registered
-from psgd.worker.context import RunContext
+from psgd.worker.context import Alone, RunContext
 from psgd.worker.interface import Vector, Worker
-from psgd.worker.lockstep import LockstepWorker
+from psgd.worker.serverless.lockstep import LockstepWorker
 
 
 def create(
@@ -27,19 +27,18 @@ def create(
     """Parameter averaging.
 
     Args:
-        workers: how many there are.
+        workers: how many there are. One alone has something to do only where there is an outer step.
         period: steps of each worker between averagings.
         average_momentum: the rule's state (momentum, Adam's moments) is averaged too; else each worker keeps its own.
         local_from: samples of all workers before which parameters are averaged, plainly, after every step.
         outer_lr: rate of the outer step along what the workers moved together; 1 without momentum is the plain average.
         outer_momentum: factor of the outer step's Nesterov momentum.
-
-    Raises:
-        UsageError: an outer step of one worker alone.
     """
-    if workers == 1 and (outer_lr, outer_momentum) != (1.0, 0.0):
-        raise UsageError("outer_lr, outer_momentum: expected 2 workers or more, one alone has nobody to average with")
-    return lambda context: AveragingWorker(context, period, average_momentum, local_from, outer_lr, outer_momentum)
+    outer = (outer_lr, outer_momentum) if (outer_lr, outer_momentum) != (1.0, 0.0) else None
+    make = partial(
+        AveragingWorker, period=period, average_momentum=average_momentum, local_from=local_from, outer=outer
+    )
+    return Alone(make) if outer else make
 
 
 class AveragingWorker(LockstepWorker):
@@ -64,8 +63,7 @@ class AveragingWorker(LockstepWorker):
         period: int,
         average_momentum: bool,
         local_from: float,
-        outer_lr: float,
-        outer_momentum: float,
+        outer: tuple[float, float] | None,
     ) -> None:
         comm = context.collectives(context.workers)
         super().__init__(context, comm, np.zeros_like(context.params))
@@ -75,10 +73,10 @@ class AveragingWorker(LockstepWorker):
         self._period, self._local_from = period, local_from
         self._averaged = self._optimizer.state if average_momentum else ()
         self._counts_together = average_momentum
-        self._outer = (outer_lr, outer_momentum) if (outer_lr, outer_momentum) != (1.0, 0.0) else None
+        self._outer = outer  # rate and momentum of the outer step
         self._work = registered(self._comm, context.params)
-        self._old = np.empty_like(context.params) if self._outer else None
-        self._velocity = np.zeros_like(context.params) if outer_momentum else None
+        self._old = np.empty_like(context.params) if outer else None
+        self._velocity = np.zeros_like(context.params) if outer and outer[1] else None
         self._known = 0  # samples of all workers at the last averaging
         self._own = self._steps = 0  # samples and steps of this worker since
         self._base = 0  # steps of the busiest worker at the last averaging

@@ -6,7 +6,6 @@ say, in the same order: replicas keep the same bits. What was left out stays wit
 
 import time
 from collections.abc import Sequence
-from typing import Any, cast
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
 from psgd.collectives.compressed import CompressedAllreduce
 from psgd.compression import residuals
-from psgd.compression.options import BeforeEncoding, Compression
+from psgd.compression.before_encoding import BeforeEncoding
+from psgd.compression.options import Compression
 from psgd.worker.accumulation import GradientSum
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
-from psgd.worker.lockstep import LockstepWorker
+from psgd.worker.serverless.lockstep import LockstepWorker
 
 
 class CompressedAllreduceWorker(LockstepWorker):
@@ -38,7 +38,7 @@ class CompressedAllreduceWorker(LockstepWorker):
         comm = context.collectives(context.workers)
         super().__init__(context, comm, np.zeros(size, dtype))
         self._compression = compression
-        self.reduce = CompressedAllreduce(cast(Any, comm), compression.codec(size, dtype))
+        self.reduce = CompressedAllreduce(comm, compression.codec(size, dtype))
         self._before = BeforeEncoding(compression, context.params, context.optimizer, context.mesh.workers)
         into = np.zeros_like(self.grads) if context.accumulate > 1 else self.grads
         self._gradient = GradientSum(into, context.accumulate, divide=False)  # the bits of resumed runs stay

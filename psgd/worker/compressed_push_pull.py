@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
-from psgd.compression.options import BeforeEncoding, Compression
+from psgd.compression.before_encoding import BeforeEncoding
+from psgd.compression.options import Compression
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import CheckpointError
 from psgd.server.context import PushPullContext

@@ -13,6 +13,22 @@ from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
 from psgd.worker.collectives import Collectives
+from psgd.worker.interface import Worker
+
+Making = Callable[["RunContext"], Worker]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Makes the workers of a strategy of which one alone does something else than a single rank by itself would.
+
+    Others are replaced by `psgd.worker.local.LocalWorker` there.
+    """
+
+    make: Making
+
+    def __call__(self, context: "RunContext") -> Worker:
+        return self.make(context)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from psgd.checkpoint.declared import Item
 from psgd.compression import residuals
-from psgd.compression.options import BeforeEncoding, Compression
+from psgd.compression.before_encoding import BeforeEncoding
+from psgd.compression.options import Compression
 from psgd.kernels.codecs import sparse
 from psgd.kernels.errors import UsageError
 from psgd.worker.context import RunContext

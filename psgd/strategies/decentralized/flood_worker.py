@@ -23,7 +23,7 @@ from psgd.strategies.decentralized.flood import (
 )
 from psgd.strategies.decentralized.flood_update import Updates
 from psgd.worker.context import RunContext
-from psgd.worker.free_running import FreeRunningWorker
+from psgd.worker.serverless.free_running import FreeRunningWorker
 
 WHOLE_AHEAD = 4
 """The window where updates are sent whole, which take much memory."""

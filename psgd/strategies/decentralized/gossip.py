@@ -28,7 +28,7 @@ from psgd.runtime.rng import generator
 from psgd.strategies.decentralized import distance
 from psgd.strategies.decentralized.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, WORDS, Exchanges
 from psgd.worker.context import RunContext
-from psgd.worker.free_running import FreeRunningWorker
+from psgd.worker.serverless.free_running import FreeRunningWorker
 
 
 class GossipWorker(FreeRunningWorker):

@@ -26,9 +26,9 @@ from psgd.strategies.easgd.round_robin import RoundRobinOrder
 from psgd.strategies.easgd.shared import SharedOrder
 from psgd.strategies.easgd.synchronous import SynchronousOrder
 from psgd.worker.base import WorkerBase
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 
 Making = Callable[[RunContext, CheckpointVotes, int], ExchangeOrder]
 """Makes a worker's part of an order; the number is the period."""

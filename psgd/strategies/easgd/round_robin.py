@@ -22,9 +22,9 @@ from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels import elastic
 from psgd.strategies.easgd.tally import ExchangeCounts
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
-from psgd.worker.liveness import Liveness
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.liveness import Liveness
 
 Vector = NDArray[np.floating]
 

@@ -22,13 +22,13 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.totals import Sums
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import JSON
-from psgd.worker.checkpoint_barrier import CheckpointBarrier
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
-from psgd.worker.counter_lines import BYTES, CounterLines
 from psgd.worker.interface import Vector
-from psgd.worker.liveness import Liveness
-from psgd.worker.shared_parameters import share
+from psgd.worker.serverless.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.counter_lines import BYTES, CounterLines
+from psgd.worker.serverless.liveness import Liveness
+from psgd.worker.serverless.shared_parameters import share
 
 _SPINS = 1000
 _SHOW_S = 5e-3

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import elastic
 from psgd.runtime.device_vectors import registered
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
-from psgd.worker.status_rounds import StatusRounds
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.status_rounds import StatusRounds
 
 
 class SynchronousOrder:

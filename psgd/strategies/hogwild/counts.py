@@ -14,7 +14,7 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.totals import Shown, Sums, add
 from psgd.runtime.agreement import gather
 from psgd.strategies.hogwild.nodes import NodeCopies
-from psgd.worker.shared_parameters import SharedParameters
+from psgd.worker.serverless.shared_parameters import SharedParameters
 
 _SHOW_S = 5e-3
 

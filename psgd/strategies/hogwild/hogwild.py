@@ -8,8 +8,8 @@ it sees that worker's gradients only, and so does its step number.
 On several nodes each has a copy of its own, and the copies are averaged every `period` steps of a node's first worker
 and at the end (`nodes.py`).
 
-For a checkpoint all workers stop writing for a moment (`psgd.worker.checkpoint_barrier`). On several nodes it follows
-an averaging, which passes the request on; then each node's first worker calls its own.
+For a checkpoint all workers stop writing for a moment (`psgd.worker.serverless.checkpoint_barrier`). On several nodes
+it follows an averaging, which passes the request on; then each node's first worker calls its own.
 """
 
 import math
@@ -30,9 +30,9 @@ from psgd.runtime.jsonable import JSON
 from psgd.strategies.hogwild.counts import HogwildCounts
 from psgd.strategies.hogwild.nodes import NodeCopies
 from psgd.worker.context import RunContext
-from psgd.worker.free_running import FreeRunningWorker
 from psgd.worker.interface import Vector
-from psgd.worker.shared_parameters import SharedParameters
+from psgd.worker.serverless.free_running import FreeRunningWorker
+from psgd.worker.serverless.shared_parameters import SharedParameters
 
 _LOOK_S = 1e-3
 

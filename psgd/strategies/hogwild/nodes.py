@@ -10,7 +10,7 @@ from psgd.metrics.totals import Sums, add
 from psgd.runtime.agreement import gather
 from psgd.strategies.hogwild.node_averaging import NodeAveraging
 from psgd.worker.collectives import Collectives
-from psgd.worker.shared_parameters import SharedParameters
+from psgd.worker.serverless.shared_parameters import SharedParameters
 
 
 class NodeCopies:

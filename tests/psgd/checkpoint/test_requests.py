@@ -21,14 +21,14 @@ from psgd.launch.spawn import descendants
 
 def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
     request = CheckpointRequest()
-    assert (request.wanted(), request.fresh()) == (0, 0)
+    assert (request.wanted(), request.unsent()) == (0, 0)
     request.signalled(stop=False)
-    assert (request.wanted(), request.fresh(), request.fresh(), request.wanted()) == (SAVE, SAVE, 0, SAVE)
+    assert (request.wanted(), request.unsent(), request.unsent(), request.wanted()) == (SAVE, SAVE, 0, SAVE)
     request.answered(leaving=False)
     request.signalled(stop=False)  # the same one, which has come to this rank later
     assert request.wanted() == 0
     request.signalled(stop=True)
-    assert request.fresh() == SAVE_AND_STOP
+    assert request.unsent() == SAVE_AND_STOP
     request.answered(leaving=False)  # of a checkpoint that was under way
     assert request.wanted() == SAVE_AND_STOP
     request.answered(leaving=True)
@@ -42,7 +42,7 @@ def test_a_signals_checkpoint_is_told_once():
     assert not request.owed  # not made yet
     request.answered(leaving=False)
     assert request.owed
-    request.told(Path("a"))
+    request.announce(Path("a"))
     assert not request.owed and said == ["saved: a"]
     request.ask()
     request.answered(leaving=False)
@@ -69,7 +69,7 @@ def test_minutes(monkeypatch):
     now[0] += 29
     assert request.wanted() == 0
     now[0] += 2
-    assert request.fresh() == SAVE
+    assert request.unsent() == SAVE
     request.answered(leaving=False)
     now[0] += 29
     assert request.wanted() == 0

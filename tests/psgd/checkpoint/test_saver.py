@@ -137,7 +137,7 @@ def test_refusals(comm, tmp_path):
         ({}, "another run: resume that one"),
         ({"resume": True, "run": {"seed": 2}}, "with seed 1, this one has 2"),
         ({"resume": True, "run": {"seed": 1}, "rule": "sgd"}, "with rule 'adam', this one has 'sgd'"),
-        ({"checkpoint_keep": 0}, "checkpoint_keep: expected 1 or more"),
+        ({"checkpoint_keep": 0}, "checkpoint_keep: expected a whole number, at least 1"),
         ({"resume": True, "checkpoint_dir": None}, "resume: expected checkpoint_dir"),
         ({"checkpoint_dir": 3}, "checkpoint_dir: expected a folder's path, got 3"),
         ({"checkpoint_evry": 3}, "did you mean checkpoint_every"),

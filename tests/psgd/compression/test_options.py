@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from psgd.compression import options
+from psgd.compression.before_encoding import BeforeEncoding
 from psgd.kernels.errors import UsageError
 from psgd.optim import rules, schedules
 from psgd.optim.optimizer import OptimizerOptions
@@ -55,7 +56,7 @@ def test_topk_has_the_momentum_itself_but_not_on_a_server():
         codec.encode(update, payload)
     assert worker.residual[0] == 1 + 1.75
     assert server.residual[0] == 2
-    assert options.BeforeEncoding(made, update, optimizer(), 3).velocity.size == 0
+    assert BeforeEncoding(made, update, optimizer(), 3).velocity.size == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -64,7 +65,7 @@ def test_topk_has_the_momentum_itself_but_not_on_a_server():
 def test_before_encoding(dtype, factor, decay):
     """v = m v + (clipped g + decay w), rate v, clipped to clip / sqrt(workers)."""
     made = options.create("threshold", 1e-2, 0, 0, rules.momentum(factor, decay))
-    before = options.BeforeEncoding(made, np.zeros(1003, dtype), optimizer(clip_norm=6.0), workers=4)
+    before = BeforeEncoding(made, np.zeros(1003, dtype), optimizer(clip_norm=6.0), workers=4)
     rng, out, kind = np.random.default_rng(3), np.empty(1003, dtype), dtype
     velocity = np.zeros(1003, dtype)
     for step in range(4):
@@ -82,7 +83,7 @@ def test_before_encoding(dtype, factor, decay):
 def test_the_rate_goes_by_progress_and_is_multiplied_for_sums():
     made = options.create("threshold", 1e-2, 0, 0, rules.sgd())
     run = OptimizerOptions(rules.sgd(), schedules.step(0.5, every=10, factor=0.5), reduction_factor=3.0)
-    before = options.BeforeEncoding(made, np.zeros(4), run, workers=3)
+    before = BeforeEncoding(made, np.zeros(4), run, workers=3)
     assert before.lr == 0.5
     assert (before.begin(9), before.lr) == (-1.5, 0.5)
     assert (before.begin(10), before.lr) == (-0.75, 0.25)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from harness.oracle import two_nodes
-from psgd.worker import shared_parameters
+from psgd.worker.serverless import shared_parameters
 
 SAMPLES = [3, 5, 2, 7, 4]
 

@@ -17,7 +17,7 @@ from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.rules import Rule
-from psgd.worker import shared_parameters
+from psgd.worker.serverless import shared_parameters
 
 RULES = ["sgd", "momentum", "nesterov", "adam"]
 

@@ -1,12 +1,12 @@
-"""Workers without servers that keep pace: all meet in rounds (`psgd.worker.status_rounds`)."""
+"""Workers without servers that keep pace: all meet in rounds (`psgd.worker.serverless.status_rounds`)."""
 
 from psgd.checkpoint.declared import Arrays, Combine
 from psgd.worker.base import WorkerBase
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.collectives import Collectives
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
-from psgd.worker.status_rounds import StatusRounds
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.status_rounds import StatusRounds
 
 
 class LockstepWorker(WorkerBase):

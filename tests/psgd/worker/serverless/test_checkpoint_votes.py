@@ -5,7 +5,7 @@ import pytest
 from harness.resuming import Run, kept
 
 from psgd.checkpoint.state import State
-from psgd.worker.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 
 N = 1031
 
@@ -33,7 +33,7 @@ def test_wishes_and_intervals():
         cuts.decide(0, steps)
         found.append(cuts.reached and cuts.step)
     assert found == [False, 16, False, False, 25, 40]
-    cuts.decide(1, 40)  # a wish at the same step: a name of its own
+    cuts.decide(1, 40)  # a request at the same step: a name of its own
     assert (cuts.reached, cuts.step, cuts.stopping) == (True, 41, False)
     cuts.ask(True)
     cuts.ask(False)

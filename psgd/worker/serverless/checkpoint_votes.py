@@ -1,7 +1,7 @@
 """When a run without servers makes a checkpoint: what all of its strategies have in common.
 
 Workers that keep pace agree on it in what they exchange anyway. The others meet for it
-(`psgd.worker.checkpoint_barrier`).
+(`psgd.worker.serverless.checkpoint_barrier`).
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from psgd.checkpoint.requests import SAVE
 from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.collectives import Collectives
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 
 _SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _HELD, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(12)
 

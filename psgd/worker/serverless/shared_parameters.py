@@ -11,7 +11,7 @@ from psgd.collectives.mpi import shared_memory
 from psgd.collectives.mpi.node import address_of, ranks_of_node
 from psgd.kernels.memory.counters import add_one
 from psgd.runtime.agreement import agree, gather
-from psgd.worker.counter_lines import BYTES, CounterLines
+from psgd.worker.serverless.counter_lines import BYTES, CounterLines
 
 
 class SharedParameters:

@@ -9,7 +9,7 @@ import pytest
 from psgd.collectives import Communicator
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.wait_log import WaitLog
-from psgd.worker.status_rounds import StatusRounds
+from psgd.worker.serverless.status_rounds import StatusRounds
 
 
 @pytest.mark.ranks(1, 3, 5)

@@ -7,11 +7,11 @@ from mpi4py import MPI
 
 from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.base import WorkerBase
-from psgd.worker.checkpoint_barrier import CheckpointBarrier
-from psgd.worker.checkpoint_votes import CheckpointVotes
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
-from psgd.worker.liveness import Liveness
+from psgd.worker.serverless.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.liveness import Liveness
 
 
 class FreeRunningWorker(WorkerBase):
