@@ -1,0 +1,29 @@
+"""Clipping, weight decay and momentum before encoding, against the same in NumPy."""
+
+import numpy as np
+import pytest
+
+from psgd.compression import options
+from psgd.compression.before_encoding import BeforeEncoding
+from psgd.optim import rules
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("factor", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_before_encoding(dtype, factor, decay):
+    """v = m v + (clipped g + decay w), rate v, clipped to clip / sqrt(workers)."""
+    made = options.create("threshold", 1e-2, 0, 0, rules.momentum(factor, decay))
+    before = BeforeEncoding(made, 1003, dtype, clip_norm=6.0, workers=4)
+    rng, out, kind = np.random.default_rng(3), np.empty(1003, dtype), dtype
+    velocity = np.zeros(1003, dtype)
+    for step in range(4):
+        grads, params = rng.normal(size=(2, 1003)).astype(dtype) * kind(0.02 if step == 1 else 1.0)
+        kept = grads.copy()
+        before(out, grads, params, -0.25)
+        norm = np.sqrt(np.sum(grads.astype(np.float64) ** 2))
+        scaled = kind(3.0 / norm if norm > 3.0 else 1.0) * grads
+        velocity = kind(factor) * velocity + (scaled + kind(decay) * params)
+        np.testing.assert_allclose(out, kind(-0.25) * velocity, rtol=1e-6)
+        assert np.array_equal(grads, kept)
+    assert (norm > 3.0) and before.velocity.size == (1003 if factor else 0)
