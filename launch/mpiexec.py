@@ -23,7 +23,7 @@ class Library:
     """The MPI that mpi4py loads.
 
     Attributes:
-        vendor: `Open MPI`, `MPICH`, `Intel MPI`, ... as `mpi4py.MPI.get_vendor` says it.
+        vendor: `Open MPI`, `MPICH`, `Intel MPI`, ... as `mpi4py.MPI.get_vendor` names it.
         version: its numbers, joined by dots.
         path: the file of libmpi, or None where the system does not tell.
     """
@@ -34,7 +34,7 @@ class Library:
 
 
 def library() -> Library:
-    """Loads mpi4py's MPI without starting it, and tells which it is.
+    """Loads mpi4py's MPI without starting it, and says which it is.
 
     Raises:
         UsageError: mpi4py is not installed or finds no MPI library.
@@ -77,7 +77,7 @@ def candidates(libmpi: Path | None) -> list[str]:
 
 
 def vendor_of(text: str) -> str | None:
-    """Tells from the output of `mpiexec --version` whose it is, in `get_vendor`'s words; None if unknown."""
+    """The vendor of an mpiexec from the output of its `--version`, in `get_vendor`'s words; None if unknown."""
     for sign, vendor in (
         ("Open MPI", OPEN_MPI),
         ("OpenRTE", OPEN_MPI),
@@ -90,7 +90,7 @@ def vendor_of(text: str) -> str | None:
 
 
 def asked(program: str) -> str | None:
-    """Asks a program for its version, and tells whose mpiexec it is; None if nobody's. Runs it."""
+    """The vendor of an mpiexec, from its version; None where it is none that is known. Runs it."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -126,7 +126,7 @@ def find(library: Library) -> str:
 
 
 def usable_cores() -> tuple[int, bool]:
-    """Counts the physical cores this process may run on, and tells whether those are all of the machine's."""
+    """Counts the physical cores this process may run on, and whether those are all of the machine's."""
     cpus = os.sched_getaffinity(0)
     cores = set()
     for cpu in cpus:

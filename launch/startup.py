@@ -54,7 +54,7 @@ def _other_launcher(vendor: str, described: str) -> bool:
 
 
 def facts() -> dict[str, Any]:
-    """What a rank tells of itself: host, node, CPUs that it may run on, threads, GPUs that it may use."""
+    """What a rank reports of itself: host, node, CPUs that it may run on, threads, GPUs that it may use."""
     given = [os.environ.get(name, "") for name in threads.VARIABLES]
     return {
         "host": socket.gethostname(),

@@ -156,13 +156,13 @@ class Connection:
 
     @property
     def clock(self) -> int:
-        """This worker's calls of `step`, those before the checkpoint that the run goes on from included."""
+        """This worker's calls of `step`, those before the checkpoint that the run resumes from included."""
         self._only_on_workers()
         return self._saver.clock
 
     @property
     def resumed_from(self) -> Checkpoint | None:
-        """The checkpoint that the run goes on from, or None. `resumed_from.manifest` has its samples and steps."""
+        """The checkpoint that the run resumes from, or None. `resumed_from.manifest` has its samples and steps."""
         return self._saver.found
 
     @property
@@ -177,7 +177,7 @@ class Connection:
         return self._saver.extra
 
     def step(self, samples: int = 1, loss: float = float("nan")) -> None:
-        """Pushes `grads`, the mean gradient over `samples`, and pulls `params`. Blocks until this worker may go on.
+        """Pushes `grads`, the mean gradient over `samples`, and pulls `params`. Blocks until this worker may continue.
 
         Args:
             samples: weight of this gradient in its group's mean; 0 sends none and only keeps pace.
@@ -211,7 +211,7 @@ class Connection:
         self._saver.request.ask(stop)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
-        """Where pushing can begin while the backward pass still runs: a function to be told of each final range.
+        """Where pushing can begin while the backward pass still runs: a function to call with each final range.
 
         Call it before each gradient, hand what it returns to the backward pass (`model.gradient(..., on_ready=...)`),
         then call `step` with the same samples. The ranges are those of `grads` and come from its end to its start.

@@ -1,4 +1,4 @@
-"""What a rank of a run has to give back at its end, and how it tells the others when it fails."""
+"""What a rank of a run has to give back at its end, and how it signals a failure to the others."""
 
 from mpi4py import MPI
 
@@ -31,7 +31,7 @@ class Teardown:
         self._mesh, self._saver = mesh, saver
 
     def listen(self) -> Alarm:
-        """From now on, this rank hears of the others' failures, and `end` tells them of its own."""
+        """From now on, this rank notices the others' failures, and `end` signals its own."""
         mesh = self._mesh
         cause = -1 - mesh.index if mesh.role == "server" else mesh.index
         if mesh.role == "server":
@@ -52,7 +52,7 @@ class Teardown:
     def end(self, failed: bool) -> None:
         """Ends this rank's part: rings the alarm if it failed, and takes back every request.
 
-        After a failure the communicators are not freed: a late message would meet whoever gets their number next.
+        After a failure the communicators are not freed: a late message could reach the next one of that number.
         """
         transport, self.transport = self.transport, None
         try:

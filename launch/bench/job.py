@@ -33,7 +33,8 @@ def run(
         The exit code: the one of rank 0 where that reports to a launcher of psgd.
 
     Raises:
-        UsageError: this job has another number of ranks. MPI is not started for it where the launcher tells.
+        UsageError: this job has another number of ranks. Raised before MPI starts where the launcher
+            gives that number.
     """
     place = ranks.place()
     if place is None:

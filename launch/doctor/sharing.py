@@ -57,7 +57,7 @@ def _fix(reason: str) -> str:
 
 
 def _meet() -> tuple[str, str]:
-    """Tells whether processes of this user share memory and read each other's, by having another one do it.
+    """Whether processes of this user share memory and read each other's, found by having another one do it.
 
     It is a child of this process: ptrace_scope 1 keeps a child from its parent's memory, as a rank from another's, but
     not a parent from its child's.

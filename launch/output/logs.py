@@ -1,6 +1,6 @@
 """Where a rank's lines go: `[rank/size]` in front of them, or a file of the rank's own.
 
-Rank 0 tells the user of the run, without a prefix. All else, of every rank, is warnings and what the user's code
+Rank 0 reports the run to the user, without a prefix. All else, of every rank, is warnings and what the user's code
 prints: there a line is one write, so that ranks do not cut into each other's, and says whose it is.
 """
 

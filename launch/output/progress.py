@@ -54,7 +54,7 @@ class Progress:
         self._began = self._next = 0.0
 
     def update(self, samples: int, epoch: int, loss: float, accuracy: float | None = None) -> None:
-        """Tells the state of the run.
+        """Shows the state of the run.
 
         Args:
             samples: samples done so far, of all epochs.

@@ -13,7 +13,7 @@ MOST_WORKERS = 100_000
 
 @dataclass
 class Run:
-    """What a log tells.
+    """What a log contains.
 
     Attributes:
         name: of the log's file.

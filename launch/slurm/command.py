@@ -1,8 +1,8 @@
 """`psgd slurm`: writes batch scripts and submits them."""
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from psgd.config import TrainConfig
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
+from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.render import render
 from psgd.launch.slurm.templates import KINDS
@@ -19,46 +20,20 @@ from psgd.launch.slurm.training import names, training
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-HELP = {
-    "servers": "Ranks that hold the parameters.  [default: 1, or 0 where the strategy has none]",
-    "workers": "Ranks that compute gradients.  [default: the kind's, or what fills --nodes]",
-    "nodes": "[default: as many as the workers need]",
-    "gpus_per_node": "One worker a GPU; 0: none.  [default: the kind's]",
-    "cpus_per_task": "Cores and threads of a rank.  [default: the kind's]",
-    "mem_per_cpu_mb": "Memory a core.  [default: the cluster's]",
-    "time_min": "Time limit.  [default: the kind's]",
-    "job_name": "Name of the job and of its log.",
-    "account": "Who pays.",
-    "partition": "Where to run.",
-    "sbatch": "A further option for sbatch, like --sbatch=--qos=long; may be repeated.",
-    "module": "A module to load; may be repeated.",
-    "venv": "Folder of the virtual environment.  [default: .venv; submit: this one]",
-    "container": "Image to run in with Apptainer, instead of a virtual environment.",
-    "launcher": "srun, or mpirun inside the allocation.",
-    "mpi": "srun's plugin: pmix for Open MPI, pmi2 for MPICH.  [default: pmix; submit: that of mpi4py's MPI]",
-    "trial": "array: train's options of one job, as one text; may be repeated.",
-    "signal_delay_s": "long_job: saves so long before the time limit.  [default: 120]",
-    "max_restarts": "long_job: times that it goes back into the queue.  [default: 20]",
-}
-"""A help for each keyword of `render`; a test holds the two together."""
-
 
 def render_options(function: F) -> F:
-    """Decorates a click command with KIND, an option for each keyword of `render`, and train's options after --."""
+    """Decorates a click command with KIND, an option for each field of `BatchOptions`, and train's options after --."""
     function = click.argument("train", nargs=-1, metavar="[-- TRAIN OPTIONS]")(function)
-    for name, parameter in reversed(list(inspect.signature(render).parameters.items())):
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            continue
-        several = parameter.default == ()
-        number = parameter.annotation in (int, int | None)
-        shown = isinstance(parameter.default, str | int) and "default" not in HELP[name]
+    for option in reversed(fields(BatchOptions)):
+        several, number, text = option.default == (), option.type == (int | None), option.metadata["help"]
+        shown = isinstance(option.default, str) and "default" not in text
         function = click.option(
-            options.flag(name),
+            options.flag(option.name),
             type=int if number else str,
             multiple=several,
             default=None,
             metavar="N" if number else "TEXT",
-            help=HELP[name] + (f"  [default: {parameter.default}]" if shown else ""),
+            help=text + (f"  [default: {option.default}]" if shown else ""),
         )(function)
     return click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")(function)
 

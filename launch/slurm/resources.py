@@ -29,7 +29,7 @@ def resources(
     """Fills in what is None: workers fill the nodes, one a GPU where there are any, and nodes hold the workers.
 
     Args:
-        kind: for what nothing else tells.
+        kind: for what nothing else gives.
         servers: None: 1, or 0 with `serverless`.
         workers: None: what fills `nodes`, else the kind's.
         nodes: None: as many as the workers need.

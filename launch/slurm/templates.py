@@ -8,7 +8,7 @@ class Template:
     """A batch script.
 
     Attributes:
-        what: says it, in lines of comment.
+        what: it does, in lines of comment.
         workers: ranks that compute gradients.
         per_node: ranks of a node; None: all on one node.
         always: options of `psgd train` that make it this kind.

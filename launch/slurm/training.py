@@ -41,7 +41,7 @@ def names(words: Sequence[str]) -> set[str]:
 def value(words: Sequence[str], flag: str) -> str | None:
     """Returns the last value of a flag, given as `--flag value` or `--flag=value`; None where it is not there."""
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if word == flag:
             found = following
         elif word.startswith(flag + "="):
@@ -50,7 +50,7 @@ def value(words: Sequence[str], flag: str) -> str | None:
 
 
 def number(words: Sequence[str], flag: str, given: int | None) -> int | None:
-    """Returns a number of ranks: from the words, or `given`; None where neither tells.
+    """Returns a number of ranks: from the words, or `given`; None where neither has it.
 
     Raises:
         UsageError: no number, or two different ones.

@@ -1,4 +1,4 @@
-"""Losses that a GPU computes and nobody waits for: numbers that are read when somebody asks for their value."""
+"""Losses that a GPU computes without a wait: numbers that are read when their value is needed."""
 
 from collections.abc import Sequence
 from typing import Any

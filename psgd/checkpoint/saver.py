@@ -149,8 +149,8 @@ class Saver:
             self.extra = loop["extra"] | arrays
             own.tensors = {key: array for key, array in own.tensors.items() if not key.startswith("extra.")}
         elif self.found.manifest.run["workers"] == self._mesh.workers:
-            # It was done and saved nothing. The servers know its pushes; the last may be of fewer steps, so that this is
-            # no less than its steps.
+            # It was done and saved nothing. The servers know its pushes; the last may be of fewer steps, so that this
+            # is no less than its steps.
             self.clock = self._accumulate * states[0].facts["log"]["clocks"][self._mesh.index]
         elif self._mesh.index == 0:
             say(f"warning: resume: {self.found.manifest.run['workers']} workers are now {self._mesh.workers}")

@@ -6,7 +6,6 @@ Lin et al. 2018). Behind it there is plain SGD.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,35 +13,49 @@ from numpy.typing import NDArray
 from psgd.compression.options import Compression
 from psgd.kernels import accumulate, momentum_direction
 from psgd.kernels.codecs import sparse
-from psgd.optim.optimizer import clipped
+from psgd.optim.optimizer import OptimizerOptions, clipped
 
 Vector = NDArray[np.floating]
 
 
 class BeforeEncoding:
-    """A worker's clipping, weight decay and momentum.
+    """A worker's part of the optimizer: rate, clipping, weight decay and momentum.
 
     Args:
         compression: says how much; a codec that has momentum itself is given it, not this.
-        size: elements.
-        dtype: of the vectors.
-        clip_norm: the largest norm of a step's mean gradient; a worker clips its own to this over the square root of
-            `workers` (Lin et al. 2018, section 3.3). 0 is off.
+        params: whose size and dtype the vectors have.
+        optimizer: the run's. A worker clips its own gradient to `clip_norm` over the square root of `workers` (Lin et
+            al. 2018, section 3.3).
         workers: how many there are.
 
     Attributes:
         velocity: kept from step to step; empty without momentum.
+        lr: rate of the newest step.
     """
 
-    def __init__(self, compression: Compression, size: int, dtype: Any, clip_norm: float, workers: int) -> None:
+    def __init__(self, compression: Compression, params: Vector, optimizer: OptimizerOptions, workers: int) -> None:
+        self.lr = optimizer.schedule(0)
+        self._optimizer = optimizer
         self._factor = 0.0 if compression.codec_has_momentum else compression.factor
         self._decay = compression.weight_decay
-        self._clip = clip_norm / math.sqrt(workers)
-        self.velocity: Vector = np.zeros(size if self._factor else 0, dtype)
-        none = np.zeros(0, dtype)
+        self._clip = optimizer.clip_norm / math.sqrt(workers)
+        self.velocity: Vector = np.zeros(params.size if self._factor else 0, params.dtype)
+        none = np.zeros(0, params.dtype)
         momentum_direction.direction(none, none, none, none, 1.0, 0.0, 0.0, 1.0)
         accumulate.sum_of_squares(none)
         sparse.look(none)
+
+    def begin(self, position: float) -> float:
+        """A step begins.
+
+        Args:
+            position: samples applied before, for the rate.
+
+        Returns:
+            What the direction is multiplied by to be a change of the parameters.
+        """
+        self.lr = self._optimizer.schedule(position)
+        return -self.lr * self._optimizer.reduction_factor
 
     def __call__(self, out: Vector, grads: Vector, params: Vector, rate: float) -> bool:
         """`out = rate * (momentum of the clipped gradient with weight decay)`.
@@ -54,7 +67,7 @@ class BeforeEncoding:
             out: written; not `grads`.
             grads: finite; not changed.
             params: what they were computed on.
-            rate: -lr for a change of the parameters, 1 for a gradient.
+            rate: that of `begin` or a part of it for a change of the parameters, 1 for a gradient.
 
         Returns:
             Whether `out` can be encoded.

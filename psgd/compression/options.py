@@ -36,6 +36,10 @@ class Compression(NamedTuple):
         """Whether the codec applies momentum itself."""
         return self.name in CODECS and CODECS[self.name].has_momentum
 
+    def sends_whole(self, samples: float, step: int) -> bool:
+        """Whether a step is sent whole, after so many samples; `step` counts from 1."""
+        return samples < self.warmup or (self.sync_every > 0 and step % self.sync_every == 0)
+
     def codec(self, n: int, dtype: Any, workers: int | None = None) -> "Codec":
         """A codec for n elements, its invariant checked at each call with PSGD_CHECK=1.
 

@@ -99,7 +99,7 @@ def connect(
             rank.
         density: share of the elements that an update sends; None is 0.001.
         compress_warmup: samples of all workers before which updates are sent whole.
-        compress_sync: steps from one to the next at which all that was left over is sent; 0 is never.
+        compress_sync: steps from one to the next at which all residuals are sent; 0 is never.
         record: a file for the order in which pushes are applied and workers released; written on server 0.
         replay: such a file, whose order is enforced: the same program on the same data ends with the same bits.
         metrics: filled on server 0 (where there is none, on worker 0).
@@ -109,8 +109,8 @@ def connect(
             when asked.
         checkpoint_minutes: the same in time; 0 is off.
         checkpoint_keep: how many of the newest stay, and the one with the best accuracy.
-        resume: go on from the newest complete one; start anew where there is none.
-        run: what a run that goes on must have in common besides, as JSON can say it.
+        resume: continue from the newest complete one; start from the beginning where there is none.
+        run: what a run that resumes must have in common besides, as JSON values.
         layout: names and shapes in `params`, for who reads the checkpoints.
         checkpoint_request: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
         **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients

@@ -1,4 +1,4 @@
-"""What a caller asks of `psgd.connect`, and the checks of one rank's arguments: they communicate with nobody."""
+"""What a caller asks of `psgd.connect`, and the checks of one rank's arguments: they do not communicate."""
 
 import os
 from collections.abc import Mapping, Sequence

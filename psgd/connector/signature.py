@@ -1,4 +1,4 @@
-"""What all ranks must pass to `psgd.connect` alike, and what a run has in common with one that goes on from it."""
+"""What all ranks must pass to `psgd.connect` alike, and what a run has in common with one that resumes from it."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from psgd.runtime import placement
 
 
 def signature(given: ConnectOptions, checked: CheckedOptions, vector: Vector) -> dict[str, Any]:
-    """What is compared between ranks, under the arguments' names, as JSON can say it.
+    """What is compared between ranks, under the arguments' names, as JSON values.
 
     Raises:
         UsageError: a placement that cannot be.
@@ -41,6 +41,6 @@ def signature(given: ConnectOptions, checked: CheckedOptions, vector: Vector) ->
 
 
 def common(signed: dict[str, Any], *more: str) -> dict[str, Any]:
-    """The part of a signature that a run must have in common with one that goes on from it."""
+    """The part of a signature that a run must have in common with one that resumes from it."""
     names = ("size", "dtype", "strategy", "strategy's options", "workers", "rule", "compress", *more)
     return {name: signed[name] for name in names}

@@ -15,7 +15,7 @@ class EventLog:
 
     Args:
         path: the file; None is off.
-        append: what is in it stays, for a run that goes on; else it is overwritten.
+        append: what is in it stays, for a run that is resumed; else it is overwritten.
     """
 
     def __init__(self, path: Path | None, append: bool = False) -> None:

@@ -32,13 +32,13 @@ class RunMetrics:
         pushes: pushes applied, by worker. Those of 0 samples do not count.
         waited: pushes, by worker, after which it had to wait for another's push or end, those of 0 samples too. Without
             servers: rounds in which another worker came later.
-        dropped: pushes that came and were never applied, by worker: those that waited for others when the run broke.
+        dropped: pushes that arrived and were never applied, by worker: those that waited for others when the run broke.
         samples: samples applied.
         steps: groups applied.
         lr: rate of the newest step.
         loss: mean training loss of the newest whole epoch, or of all samples before the first ends.
-        waited_s: seconds by worker in `step`, told by itself once it is done; before that, those for which it is known
-            to have waited for another worker.
+        waited_s: seconds by worker in `step`, by its own report once it is done; before that, those for which it is
+            known to have waited for another worker.
         computed_s: all its other seconds, known once it is done.
         accuracy, test_loss: newest evaluation (None before the first).
         stop: workers should stop at their next step.
@@ -131,7 +131,7 @@ class RunMetrics:
         self._loss_samples += samples
 
     def held(self, worker: int, other: int, start: float, stop: float) -> None:
-        """A worker could not go on before another came.
+        """A worker had to wait until another arrived.
 
         Args:
             worker: who waited.

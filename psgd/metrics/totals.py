@@ -20,14 +20,14 @@ def add(one: Sums, other: Sums) -> Sums:
 
 
 class Shown:
-    """What worker 0's metrics have been told so far."""
+    """What worker 0's metrics have counted so far."""
 
     def __init__(self, metrics: RunMetrics) -> None:
         self._metrics = metrics
         self._samples, self._loss = 0, 0.0
 
     def begin(self, sums: Sums) -> None:
-        """So much has been told before this run went on from there."""
+        """So much was counted before this run resumed."""
         self._samples, self._loss = sums.samples, sums.loss
 
     def count(self, sums: Sums, lr: float) -> None:
@@ -40,17 +40,17 @@ class Shown:
         metrics.count(0, 0, new, loss)
         metrics.progress(sums.samples, sums.steps, lr)
 
-    def complete(self, told: list[dict[str, Any]]) -> None:
+    def complete(self, reported: list[dict[str, Any]]) -> None:
         """Sets what each worker alone knows.
 
         Args:
-            told: for each worker `steps`, `staleness` (pairs of staleness and pushes), `waited` and `computed`
+            reported: for each worker `steps`, `staleness` (pairs of staleness and pushes), `waited` and `computed`
                 in seconds, `reports` (pairs of accuracy and loss that the metrics do not know yet).
         """
         metrics = self._metrics
-        metrics.pushes[:] = [each["steps"] for each in told]
+        metrics.pushes[:] = [each["steps"] for each in reported]
         metrics.staleness = Counter()
-        for worker, each in enumerate(told):
+        for worker, each in enumerate(reported):
             metrics.staleness.update(dict(each["staleness"]))
             metrics.ended(worker, each["waited"], each["computed"])
             for accuracy, loss in each["reports"]:

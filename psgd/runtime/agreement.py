@@ -21,7 +21,7 @@ def agree(
     Args:
         comm: the ranks that must agree.
         call: the call's name, for messages; empty where the ranks' complaints need no more words.
-        signature: what must be the same on all ranks, as JSON can say it.
+        signature: what must be the same on all ranks, as JSON values.
         complaint: what is wrong with this rank's arguments, or None.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The alarm: how a rank that gives up tells the others, whatever they and it were doing.
+"""The alarm: how a rank that fails reaches the others, whatever they and it were doing.
 
 It has a tag, buffers and receives of its own, so that it can be rung in the middle of an exchange, and every wait
 looks for it. A worker rings at all servers, a server at all workers. A rank that hears it leaves and rings in turn, so
@@ -66,7 +66,7 @@ class Alarm:
     advance = check  # so that the waits of collectives look too, as one of their BACKGROUND
 
     def ring(self) -> None:
-        """Tells all peers, once. Does not block."""
+        """Sends the alarm to all peers, once. Does not block."""
         if not self._rung and self._out:
             self._rung = True
             MPI.Prequest.Startall(self._out)

@@ -26,7 +26,7 @@ class Option:
         expected: the same in words, for messages; empty is one of `names`.
         names: the choices, where it is one of a few.
         metavar: stands for the value in the help; None chooses by type.
-        shown: the default as the help says it, where `default` does not say it.
+        shown: the default in words for the help, where `default` itself is not that.
         hidden: of `psgd.connect` only, not of the command.
     """
 

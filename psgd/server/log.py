@@ -1,8 +1,8 @@
-"""The order: the log of what is applied and who may go on, written by server 0 and followed by all servers.
+"""The log of what is applied and which workers continue, written by server 0 and followed by all servers.
 
 Version = groups applied. Clock = a worker's logged pushes. A `LogEntry` is what a strategy decides at once: the
-contributions of a group, then the workers that may go on. A group may stay open over several entries: it takes its step
-with the first entry that does not leave it open. Without contributions and without an open group an entry only
+contributions of a group, then the workers that are released. A group may stay open over several entries: it takes
+its step with the first entry that does not leave it open. Without contributions and without an open group an entry only
 releases. At an entry with a checkpoint every server, and every worker that waits, has its state saved.
 """
 

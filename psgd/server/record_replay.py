@@ -46,11 +46,9 @@ class Recorder:
             self._write({"format": FORMAT, "run": dict(run)})
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.server.policy.Policy`."""
         return self._written(self._strategy.on_push(push, now))
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.server.policy.Policy`."""
         return self._written(self._strategy.on_done(worker, now))
 
     def restore(self, point: CheckpointPoint) -> None:
@@ -104,7 +102,7 @@ class Replay:
         self._request = SAVE
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.server.policy.Policy`.
+        """Decides what is due.
 
         Raises:
             ContractError: this run has a push that the recorded one did not have.
@@ -117,7 +115,7 @@ class Replay:
         return entries
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.server.policy.Policy`.
+        """Decides what is due.
 
         Raises:
             ContractError: the recorded run had a push that this one does not have.

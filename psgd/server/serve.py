@@ -15,26 +15,6 @@ from psgd.server.transports.gradient_memory import Vector
 from psgd.server.transports.server_transport import MpiServerTransport
 
 
-def create_transport(
-    context: PushPullContext, shard: Shard, gradients: list[Vector | None], follows: bool
-) -> MpiServerTransport:
-    """This server's side of the wire.
-
-    Args:
-        context: of the run.
-        shard: that it serves.
-        gradients: each worker's whole gradient where it can be read from here, else None.
-        follows: whether this server receives server 0's log.
-    """
-    if context.compression is not None:
-        from psgd.server.transports.compressed_server_transport import CompressedServerTransport
-
-        return CompressedServerTransport(context, context.compression, shard.params, shard.ranges, follows)
-    part = context.shards[context.mesh.index]
-    views = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
-    return MpiServerTransport(context.mesh, shard.params, shard.ranges, context.waiter, grads=views, follows=follows)
-
-
 class Serving:
     """One server's run.
 
@@ -66,8 +46,16 @@ class Serving:
             segment=context.segment,
             sum_over_shards=self._sum_over_servers,
         )
+        params, ranges = self._shard.params, self._shard.ranges
         follows = mesh.index > 0 and not policy.fixed_order
-        self.transport = create_transport(context, self._shard, gradients, follows)
+        self.transport: MpiServerTransport
+        if context.compression is None:
+            grads = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
+            self.transport = MpiServerTransport(mesh, params, ranges, context.waiter, grads=grads, follows=follows)
+        else:
+            from psgd.server.transports.compressed_server_transport import CompressedServerTransport
+
+            self.transport = CompressedServerTransport(context, context.compression, params, ranges, follows)
 
     def run(self) -> bool:
         """Serves until all workers are done. Blocks.

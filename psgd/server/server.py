@@ -35,8 +35,8 @@ class ServerOptions:
         index: this server's index.
         servers: number of servers.
         scale: what a contribution of that staleness is multiplied by; None is 1.
-        on_checkpoint: called at each checkpoint before the workers go on, to save this server's `state()`; None saves
-            nothing.
+        on_checkpoint: called at each checkpoint before workers are released, to save this server's `state()`; None
+            saves nothing.
         requested: what this server's own process wants saved (`psgd.checkpoint.requests.SAVE`), 0 for nothing.
         on_start: called when all are released for the first time; None starts the metrics' clock.
     """

@@ -47,50 +47,28 @@ class Header(LittleEndianStructure):
     """Fields of the wire header: those that its kind needs have a meaning, others may hold older values.
 
     `Header.inside(message)` is the header of a message, where it lies; `Header(kind=..., ...)` is one of its own.
-
-    Attributes:
-        format: layout version, `FORMAT`.
-        view: number of the membership view.
-        kind: a `MessageKind`.
-        worker: the worker's index, not its rank.
-        shard: the server's index.
-        push: number of this worker's newest push, from 1.
-        version: groups applied when the parameters were sent; in a push, the version pulled.
-        samples: samples behind the gradient.
-        position: samples this worker has drawn so far (sampler position).
-        checkpoints: in a reply, how many checkpoints there were (`psgd.server.checkpoint_points`).
-        checkpoint_version: in a reply, the version at the newest of them.
-        payload_bytes: in a push, bytes of the encoded gradient that follows, or `WHOLE` or `NOTHING`.
-        checkpoint_request: what the sender wants saved (`psgd.checkpoint.requests.SAVE`), or 0. A worker asks all
-            servers for what one of them wants.
-        stop: in a reply, asks to stop.
-        leaving: in a reply, the newest checkpoint was made to stop.
-        dropped: in a push, the worker left its gradient out.
-        loss: mean training loss (push), or that of the evaluation (report).
-        accuracy: of the evaluation.
-        waited_s, computed_s: a worker's seconds, at its end.
     """
 
-    format: int
-    view: int
-    kind: int
-    worker: int
-    shard: int
-    push: int
-    version: int
-    samples: int
-    position: int
-    checkpoints: int
-    checkpoint_version: int
-    payload_bytes: int
-    checkpoint_request: int
-    stop: bool
-    leaving: bool
-    dropped: bool
-    loss: float
-    accuracy: float
-    waited_s: float
-    computed_s: float
+    format: int  # layout version, `FORMAT`
+    view: int  # number of the membership view
+    kind: int  # a `MessageKind`
+    worker: int  # the worker's index, not its rank
+    shard: int  # the server's index
+    checkpoint_request: int  # what the sender wants saved (`psgd.checkpoint.requests.SAVE`); a worker asks all servers
+    stop: bool  # in a reply: asks to stop
+    leaving: bool  # in a reply: the newest checkpoint was made to stop
+    dropped: bool  # in a push: the worker left its gradient out
+    push: int  # number of this worker's newest push, from 1
+    version: int  # groups applied when the parameters were sent; in a push, the version pulled
+    samples: int  # samples behind the gradient
+    position: int  # samples that this worker has drawn so far
+    checkpoints: int  # in a reply: how many there were (`psgd.server.checkpoint_points`)
+    checkpoint_version: int  # in a reply: the version at the newest of them
+    payload_bytes: int  # in a push: of the encoded gradient that follows, or `WHOLE` or `NOTHING`
+    loss: float  # mean training loss (push), or that of the evaluation (report)
+    accuracy: float  # of the evaluation
+    waited_s: float  # a worker's seconds in `step`, at its end
+    computed_s: float  # and its others
 
     _fields_: ClassVar[Sequence[Any]] = [
         *((name, c_uint32) for name in ("format", "view", "kind", "worker", "shard")),

@@ -37,11 +37,9 @@ class CompressedAllreduceWorker(LockstepWorker):
         size, dtype = context.params.size, context.params.dtype
         comm = context.collectives(context.workers)
         super().__init__(context, comm, np.zeros(size, dtype))
-        optimizer = context.optimizer
-        self._schedule, self._factor = optimizer.schedule, optimizer.reduction_factor
         self._compression = compression
         self.reduce = CompressedAllreduce(comm, compression.codec(size, dtype))
-        self._before = BeforeEncoding(compression, size, dtype, optimizer.clip_norm, context.mesh.workers)
+        self._before = BeforeEncoding(compression, context.params, context.optimizer, context.mesh.workers)
         into = np.zeros_like(self.grads) if context.accumulate > 1 else self.grads
         self._gradient = GradientSum(into, context.accumulate, divide=False)  # the bits of resumed runs stay
         self._update: Vector = np.zeros(size, dtype)
@@ -73,19 +71,17 @@ class CompressedAllreduceWorker(LockstepWorker):
 
     def _apply(self, gradient: Vector, samples: int, total: int) -> None:
         """Sends this worker's part of a step, of `samples` of `total`, and adds everyone's."""
-        lr = self._schedule(self._applied)
-        rate = -lr * self._factor * samples / total
+        rate = self._before.begin(self._applied) * samples / total
         if not samples or not self._before(self._update, gradient, self.params, rate):
             self._update.fill(0)  # what is left to send may be sent all the same
-        every = self._compression.sync_every
-        if self._applied < self._compression.warmup or (every and (self.version + 1) % every == 0):
+        if self._compression.sends_whole(self._applied, self.version + 1):
             self.reduce.dense(self._update, self.params)
         else:
             self.reduce(self._update, self.params)
         self._applied += total
         self.version += 1
         if self._comm.rank == 0:
-            self._metrics.progress(self._applied, self.version, lr)
+            self._metrics.progress(self._applied, self.version, self._before.lr)
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
         self._shares = len(others) / self._comm.size

@@ -31,11 +31,11 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
     """
 
     def __init__(self, context: PushPullContext, compression: Compression, wire: Vector) -> None:
-        workers, params = context.mesh.workers, context.params
+        workers = context.mesh.workers
         super().__init__(context, CompressedWorkerTransport(context, compression, wire), wire)
         self._wire = wire
-        self._before = BeforeEncoding(compression, params.size, params.dtype, context.optimizer.clip_norm, workers)
-        self._whole_until, self._sync_every = compression.warmup / workers, compression.sync_every
+        self._before = BeforeEncoding(compression, context.params, context.optimizer, workers)
+        self._compression = compression._replace(warmup=compression.warmup / workers)  # by its own samples
 
     def start(self) -> None:
         self.transport.compile()
@@ -44,9 +44,8 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
 
     def step(self, samples: int, loss: float) -> None:
         start = time.perf_counter()
-        transport, push = self.transport, self._pushes + 1
-        sync = self._sync_every > 0 and push % self._sync_every == 0
-        transport.whole = sync or self._drawn < self._whole_until
+        transport = self.transport
+        transport.whole = self._compression.sends_whole(self._drawn, self._pushes + 1)
         finite = not samples or sparse.look(self.grads) >= 0
         sendable = finite and (not samples or self._before(self._wire, self.grads, self.params, 1.0))
         transport.header.dropped = not sendable

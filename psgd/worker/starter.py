@@ -1,4 +1,4 @@
-"""Makes and starts the worker of a run: the one with servers, or a single rank's; each may go on from a checkpoint."""
+"""Makes and starts the worker of a run: the one with servers, or a single rank's; each may resume from a checkpoint."""
 
 from typing import Any
 

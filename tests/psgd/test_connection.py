@@ -9,8 +9,7 @@ from harness.simulation import Rule, curved, synchronous
 
 import psgd
 from psgd.collectives.mpi.split import split
-from psgd.kernels.errors import ContractError, PeerLostError, UsageError
-from psgd.metrics.run_metrics import RunMetrics
+from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.optim import rules
 
 SIZES = [1, 7, 64, 1023, 8193, 100_003]  # below and above what travels inline; fewer elements than servers
@@ -155,93 +154,6 @@ def test_schedules_run_in_global_progress(comm):
     turns.Free()
     if comm.rank > 0:
         assert params[0] == 4 * 1.0 + 4 * 0.5
-
-
-@pytest.mark.ranks(3)
-def test_different_sizes_are_one_error_on_all_ranks(comm):
-    params = np.zeros(10 + (comm.rank == 1), np.float32)
-    with pytest.raises(ContractError) as caught:
-        psgd.connect(comm, params)
-    message = str(caught.value)
-    assert message == "psgd.connect: all ranks must pass the same size, got 10 on rank(s) 0, 2; 11 on rank(s) 1"
-    assert len(set(comm.allgather(message))) == 1
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize(
-    ("key", "mine", "theirs"),
-    [
-        ("strategy", "sync", "async"),
-        ("clip_norm", 1.0, 2.0),
-        ("servers", 1, 2),
-        ("rule", "sgd", "adam"),
-        ("momentum", 0.9, 0.5),
-        ("weight_decay", 0.0, 0.1),
-    ],
-)
-def test_different_options_are_one_error_on_all_ranks(comm, key, mine, theirs):
-    options = {key: mine if comm.rank < 2 else theirs}
-    with pytest.raises(ContractError, match=f'the same {key}, got "?{mine}"? on rank'):
-        psgd.connect(comm, np.zeros(4, np.float32), **options)
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("what", ["list", "int64", "2-D", "strided", "read-only", "big-endian"])
-def test_wrong_arrays_on_one_rank_are_named_on_all(comm, what):
-    wrong = {
-        "list": [0.0] * 4,
-        "int64": np.zeros(4, np.int64),
-        "2-D": np.zeros((2, 2), np.float32),
-        "strided": np.zeros(8, np.float32)[::2],
-        "read-only": np.zeros(4, np.float32),
-        "big-endian": np.zeros(4, ">f4"),
-    }[what]
-    if what == "read-only":
-        wrong.flags.writeable = False
-    with pytest.raises(UsageError, match=r"psgd.connect on rank 1: params: expected"):
-        psgd.connect(comm, wrong if comm.rank == 1 else np.zeros(4, np.float32))
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"servers": 2}, "servers: expected 1 to 1 of 2 ranks"),
-        ({"servers": 0}, "servers: expected 1 to 1 of 2 ranks"),
-        ({"strategy": "psync"}, "strategy: expected one of"),
-        ({"rule": "lamb"}, "optimizer: expected one of"),
-        ({"reduction": "max"}, "reduction: expected one of mean, sum, got 'max'"),
-        ({"staleness": 3}, "strategy sync: expected"),
-        ({"lr": -1.0}, "lr: expected a finite number above 0, got -1.0"),
-        ({"lr": True}, "lr: expected a finite number above 0"),
-        ({"lr": float("nan")}, "lr: expected a finite number above 0"),
-        ({"clip_norm": -1.0}, "clip_norm: expected a finite number, at least 0"),
-        ({"clip_norm": float("nan")}, "clip_norm: expected a finite number, at least 0"),
-        ({"weight_decay": "x"}, "weight_decay: expected a finite number, at least 0"),
-        ({"rule": "momentum", "momentum": float("nan")}, r"momentum: expected a number in \[0, 1\)"),
-        ({"servers": 1.5}, "servers: expected a whole number, got 1.5"),
-        ({"strategy": ["sync"]}, "strategy: expected one of sync, async, softsync"),
-        ({"segment_bytes": -5}, "segment_bytes: expected"),
-        ({"segment_bytes": 1.5}, "segment_bytes: expected"),
-    ],
-)
-def test_wrong_options(comm, options, message):
-    with pytest.raises(UsageError, match=message):
-        psgd.connect(comm, np.zeros(4, np.float32), **options)
-
-
-@pytest.mark.ranks(3)
-def test_metrics_for_other_workers_are_refused_on_all_ranks(comm):
-    with pytest.raises(UsageError, match="on rank 0: metrics: expected RunMetrics for 2 workers, got 7"):
-        psgd.connect(comm, np.zeros(4, np.float32), metrics=RunMetrics(7) if comm.rank == 0 else None)
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_different_rates_are_one_error_on_all_ranks(comm, scheduled):
-    lr = 0.1 * (1 + comm.rank // 2)
-    with pytest.raises(ContractError, match=r"the same lr, got .* on rank\(s\) 0, 1; .* on rank\(s\) 2"):
-        psgd.connect(comm, np.zeros(4, np.float32), lr=psgd.optim.schedules.cosine(lr, 1e4) if scheduled else lr)
 
 
 @pytest.mark.ranks(1, 2)

@@ -62,7 +62,7 @@ class Contender:
             np.copyto(self.takes, source)
 
     def free(self) -> None:
-        """Lets go of what it holds beside its memory."""
+        """Frees what it holds beside its memory."""
         if self.request is not None:
             self.request.Free()
 

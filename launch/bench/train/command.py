@@ -1,7 +1,6 @@
 """`psgd bench train`: every strategy's speed, accuracy and time to an accuracy, beside PyTorch on the same task."""
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,23 +8,25 @@ from typing import Any
 
 import click
 
+from psgd import config
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.peers.torch_rpc import installed
 from psgd.launch.bench.train.settings import ON, STRATEGIES
-from psgd.nn.catalog import MODELS
 from psgd.runtime import faults
+
+TRAIN = config.options()
 
 
 @click.command()
 @click.option("--dataset", default="fashion-mnist", show_default=True, help="As psgd train's.")
-@click.option("--model", default="mlp", show_default=True, metavar="|".join(MODELS), help="Network.")
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the training set.")
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Samples per worker and step."
+    "--model", default="mlp", show_default=True, metavar="|".join(TRAIN["model"].names), help=TRAIN["model"].help
 )
-@click.option("--lr", type=float, default=0.1, show_default=True, help="Learning rate.")
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help=TRAIN["epochs"].help)
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
+@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help=TRAIN["batch_size"].help)
+@click.option("--lr", type=float, default=0.1, show_default=True, help=TRAIN["lr"].help)
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute.")
 @click.option("--strategies", default=",".join(STRATEGIES), show_default=True, help="psgd's, comma-separated.")
 @click.option("--peers", default=None, help="PyTorch's, comma-separated, or none.  [default: all of the device]")
@@ -76,10 +77,8 @@ def train(
         raise UsageError("bench train: starts the processes of each run itself; run it without mpirun or srun")
     names = _chosen("--strategies", strategies, STRATEGIES)
     theirs = [] if peers == "none" else _chosen("--peers", peers or ",".join(ON[device]), ON[device])
-    if not (math.isfinite(lr) and lr > 0):
-        raise UsageError(f"--lr: expected a finite number above 0, got {lr}")
-    if not 0 <= target_accuracy <= 1:
-        raise UsageError(f"--target-accuracy: expected a number in [0, 1], got {target_accuracy}")
+    TRAIN["lr"].check("--lr", lr)
+    TRAIN["target_accuracy"].check("--target-accuracy", target_accuracy)
     faults.check(inject, workers, only_slow=True)
     _check(dataset, model, plot)
     if bandwidth is not None:

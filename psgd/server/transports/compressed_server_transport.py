@@ -126,8 +126,8 @@ class CompressedServerTransport(MpiServerTransport):
             raise ContractError(f"the parameters for worker {worker} are not finite: lower the rate, or use clip_norm")
         codec.decode_add(copy.payloads.out[:nbytes], copy.params)
         self._waiter.until(link.header_out.Test)
-        link.answer_bytes[:] = self._header
-        link.answer.worker = worker
+        link.outgoing_bytes[:] = self._header
+        link.outgoing.worker = worker
         MPI.Prequest.Startall(link.turn)
         copy.payloads.send(nbytes)
         self.bytes_sent += HEADER_BYTES + nbytes

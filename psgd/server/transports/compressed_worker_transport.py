@@ -42,7 +42,7 @@ class CompressedWorkerTransport(MpiWorkerTransport):
     Attributes:
         coded: the shards that have elements.
         whole: the next exchange is of whole vectors. A worker's last one is in any case.
-        pulled: the parameters before the answer that told of the newest checkpoint, where that was a payload.
+        pulled: the parameters before the answer with the newest checkpoint, where that was a payload.
     """
 
     def __init__(self, context: PushPullContext, compression: Compression, grads: Vector) -> None:

@@ -35,7 +35,7 @@ class Payloads:
 
     @property
     def payload(self) -> NDArray[np.uint8]:
-        """What has come: a view, valid until the receive is started again."""
+        """What has arrived: a view, valid until the receive is started again."""
         return self._into[: self._status.Get_count(MPI.BYTE)]
 
     def send(self, nbytes: int) -> None:

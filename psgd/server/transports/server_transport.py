@@ -7,7 +7,6 @@ data flows while the server does other work. Replies are sent from the parameter
 segment from changing under a reply. A shard of at most `INLINE_BYTES` travels in the header's own message.
 """
 
-import ctypes
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
 from psgd.runtime.mesh import Mesh
 from psgd.server.log import LogEntry, decode, encode, entry_words
+from psgd.server.transports.mailbox import Mailbox
 from psgd.server.wire import HEADER_BYTES, Header, MessageKind, travels_inline
 
 Vector = NDArray[np.floating]
@@ -30,12 +30,10 @@ WINDOW_BYTES = 4 << 20  # most memory for one worker's gradient in flight
 _REPORT = int(MessageKind.REPORT)
 
 
-class _WorkerLink:
+class _WorkerLink(Mailbox):
     """Buffers and requests of one worker.
 
     Attributes:
-        header: its newest, where it was received.
-        answer: the newest one to it, where it is sent from.
         turn: sends the answer, and takes the next header after it: a worker that waits for an answer sends none.
         shared: its gradient by segment where it can be read; else it comes into `slots`, one after the other.
     """
@@ -49,22 +47,14 @@ class _WorkerLink:
         grads: Vector | None,
         inline: bool,
     ) -> None:
-        payload = params.nbytes if inline else 0
-        self.inbox = np.zeros(HEADER_BYTES + payload, np.uint8)
-        self.outbox = np.zeros(HEADER_BYTES + payload, np.uint8)
-        self.header, self.answer = Header.inside(self.inbox), Header.inside(self.outbox)
-        self.answer_bytes = self.outbox.data[: ctypes.sizeof(Header)]
-        self.header_in = comm.Recv_init([self.inbox, MPI.BYTE], rank, Tag.PUSH)
-        self.header_out = comm.Send_init([self.outbox, MPI.BYTE], rank, Tag.REPLY)
+        super().__init__(comm, rank, params, incoming=Tag.PUSH, outgoing=Tag.REPLY, inline=inline)
         self.turn = [self.header_in, self.header_out]
-        self.inline_in = self.inbox[HEADER_BYTES:].view(params.dtype)
-        self.inline_out = self.outbox[HEADER_BYTES:].view(params.dtype)
         self.slots: list[Vector] = []
         self.slots_in: list[MPI.Prequest] = []
         self.params_out: list[MPI.Prequest] = []
         self.fetched = 0  # segments fetched in all: the slot is this modulo the slots
         self.shared: list[Vector] = []
-        if inline or not ranges:
+        if self.inline or not ranges:
             return
         for part in ranges:
             self.params_out.append(comm.Send_init([params[part.start : part.stop], MPI.BYTE], rank, Tag.PARAMETERS))
@@ -135,8 +125,8 @@ class MpiServerTransport:
                     self._receives[index].Start()
                     continue
                 link = links[index]
-                header = link.header
-                self.bytes_received += link.inbox.nbytes
+                header = link.incoming
+                self.bytes_received += link.nbytes
                 header.check(index, self._mesh.index)
                 if header.kind == _REPORT:  # nobody answers it, so the next header may come at any time
                     header = Header.from_buffer_copy(header)
@@ -147,7 +137,7 @@ class MpiServerTransport:
     def fetch(self, worker: int, segment: int) -> Vector:
         link = self._links[worker]
         if self._inline:
-            return link.inline_in
+            return link.payload_in
         if link.shared:
             view = link.shared[segment]
             self.bytes_received += view.nbytes
@@ -177,8 +167,8 @@ class MpiServerTransport:
             link = self._links[index]
             if not link.header_out.Test():
                 self._waiter.until(link.header_out.Test)
-            link.answer_bytes[:] = raw
-            link.answer.worker = index
+            link.outgoing_bytes[:] = raw
+            link.outgoing.worker = index
             if not self._inline:  # else it goes with the parameters
                 self.bytes_sent += HEADER_BYTES
                 MPI.Prequest.Startall(link.turn)
@@ -187,8 +177,8 @@ class MpiServerTransport:
         if self._inline:
             for index in workers:
                 link = self._links[index]
-                link.inline_out[:] = self._params
-                self.bytes_sent += link.outbox.nbytes
+                link.payload_out[:] = self._params
+                self.bytes_sent += link.nbytes
                 MPI.Prequest.Startall(link.turn)
             return
         reading = self._reading[segment]

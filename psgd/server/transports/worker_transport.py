@@ -5,7 +5,6 @@ except where a shard is so small that it travels inside the header's message. Of
 with the server only the header is sent.
 """
 
-import ctypes
 from collections.abc import Sequence
 from functools import partial
 
@@ -18,34 +17,25 @@ from psgd.collectives.mpi.split import segments
 from psgd.collectives.mpi.tags import Tag
 from psgd.kernels.errors import ContractError
 from psgd.server.context import PushPullContext
-from psgd.server.wire import HEADER_BYTES, WHOLE, Header, travels_inline
+from psgd.server.transports.mailbox import Mailbox
+from psgd.server.wire import WHOLE, Header
 
 Vector = NDArray[np.floating]
 
 
-class _ServerLink:
+class _ServerLink(Mailbox):
     """Buffers and requests for one server's shard.
 
     Attributes:
-        header, answer: the newest, where they are sent from and received.
         payload_bytes: what the next header is to say of what follows it.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool, inline: bool
     ) -> None:
-        self.inline = inline and travels_inline(params.nbytes)
+        super().__init__(comm, rank, params, incoming=Tag.REPLY, outgoing=Tag.PUSH, inline=inline)
         self.params, self.grads = params, grads
         self.payload_bytes = WHOLE
-        payload = params.nbytes if self.inline else 0
-        self.outbox = np.zeros(HEADER_BYTES + payload, np.uint8)
-        self.inbox = np.zeros(HEADER_BYTES + payload, np.uint8)
-        self.header, self.answer = Header.inside(self.outbox), Header.inside(self.inbox)
-        self.header_bytes = self.outbox.data[: ctypes.sizeof(Header)]
-        self.inline_out = self.outbox[HEADER_BYTES:].view(params.dtype)
-        self.inline_in = self.inbox[HEADER_BYTES:].view(params.dtype)
-        self.header_out = comm.Send_init([self.outbox, MPI.BYTE], rank, Tag.PUSH)
-        self.header_in = comm.Recv_init([self.inbox, MPI.BYTE], rank, Tag.REPLY)
         self.grads_out: list[MPI.Prequest] = []
         self.params_in: list[MPI.Prequest] = []
         for part in segments(params.size, segment) if not self.inline else ():
@@ -87,7 +77,7 @@ class MpiWorkerTransport:
             )
             links.append(_ServerLink(mesh.world, rank, params[mine], grads[mine], segment, shared, inline))
         self._links = links
-        self.header = links[0].header
+        self.header = links[0].outgoing
         self.header.worker = mesh.index
         self._headers_out = [link.header_out for link in links]
         self._headers_in = [link.header_in for link in links]
@@ -97,7 +87,7 @@ class MpiWorkerTransport:
         self._headers_sent = partial(MPI.Request.Testall, self._headers_out)
         self._all_sent = partial(MPI.Request.Testall, self._sends)
         self._arrived = partial(MPI.Request.Testall, self._params_in)
-        self._message_bytes = sum(link.outbox.nbytes for link in links)
+        self._message_bytes = sum(link.nbytes for link in links)
         self._payload = sum(link.params.nbytes for link in links if not link.inline)
 
     def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:
@@ -122,11 +112,11 @@ class MpiWorkerTransport:
             if index == 0:
                 raw = bytes(self.header) if len(links) > 1 else raw
             else:
-                link.header_bytes[:] = raw
-                link.header.shard = index
-            link.header.payload_bytes = link.payload_bytes
+                link.outgoing_bytes[:] = raw
+                link.outgoing.shard = index
+            link.outgoing.payload_bytes = link.payload_bytes
             if link.inline and with_grads:
-                link.inline_out[:] = link.grads
+                link.payload_out[:] = link.grads
         sent = self._all_sent if with_grads else self._headers_sent
         self.bytes_sent += self._message_bytes + with_grads * self._payload
         MPI.Prequest.Startall(self._receives if with_params else self._headers_in)
@@ -135,14 +125,14 @@ class MpiWorkerTransport:
         # out. After that it may take long until others have pushed, and sleeping is right.
         if with_grads and len(self._sends) > len(links) and not sent():
             waiter.flowing(sent)
-        first: Header = links[0].answer
+        first: Header = links[0].incoming
         for index, link in enumerate(links):
             waiter.until(link.header_in.Test)
-            answer = link.answer
+            answer = link.incoming
             answer.check(self.worker, index)
-            self.bytes_received += link.inbox.nbytes
+            self.bytes_received += link.nbytes
             if link.inline:
-                link.params[:] = link.inline_in
+                link.params[:] = link.payload_in
             if index:
                 self._add_answer(first, answer)
         if with_params and self._payload:
@@ -168,7 +158,7 @@ class MpiWorkerTransport:
         """Sends `header` to server 0, which does not answer. Returns once it is out."""
         self.header.kind = kind
         self._headers_out[0].Start()
-        self.bytes_sent += self._links[0].outbox.nbytes
+        self.bytes_sent += self._links[0].nbytes
         self._waiter.until(self._headers_out[0].Test)
 
     def close(self) -> None:

@@ -27,7 +27,6 @@ class Updates:
     Attributes:
         codec: whose residual is what this worker has left to send; None where all updates are sent whole.
         room: bytes of the longest one.
-        lr: rate of the newest.
         samples: behind all that have been added here.
         made: how many this worker has made.
     """
@@ -38,20 +37,18 @@ class Updates:
                 f"rule: strategy decentralized applies momentum before an update is sent, expected sgd or momentum, "
                 f"got {context.optimizer.rule.name}"
             )
-        optimizer = context.optimizer
-        self.params, self._schedule, self._factor = context.params, optimizer.schedule, optimizer.reduction_factor
+        self.params = context.params
         size, dtype, given = self.params.size, self.params.dtype, context.compression
         self.codec = None if given is None else given.codec(size, dtype)
         chosen = given or Compression(
             "none", 1.0, 0.0, 0, context.optimizer.rule.factor, context.optimizer.rule.weight_decay
         )
-        self._warmup, self._sync_every = chosen.warmup, chosen.sync_every
-        self._before = BeforeEncoding(chosen, size, dtype, context.optimizer.clip_norm, workers=1)
+        self._compression = chosen
+        self._before = BeforeEncoding(chosen, self.params, context.optimizer, workers=1)
         self._update: Vector = np.zeros(size, dtype)
         self.room = 0 if self.codec is None else self.codec.max_nbytes()
-        if self.codec is None or self._warmup or self._sync_every:
+        if self.codec is None or chosen.warmup or chosen.sync_every:
             self.room = max(self.room, self._update.nbytes)
-        self.lr = context.optimizer.schedule(0)
         self.samples = self.made = 0
         if self.codec is not None:
             self.codec.warm_up()
@@ -61,10 +58,14 @@ class Updates:
         return residuals.kept(self.codec, self._before)
 
     @property
+    def lr(self) -> float:
+        """Rate of the newest."""
+        return self._before.lr
+
+    @property
     def whole(self) -> bool:
         """Whether the next one is to be sent whole."""
-        every = self._sync_every
-        return self.codec is None or self.samples < self._warmup or bool(every and (self.made + 1) % every == 0)
+        return self.codec is None or self._compression.sends_whole(self.samples, self.made + 1)
 
     def make(self, grads: Vector, payload: Bytes, whole: bool) -> int:
         """Writes one.
@@ -80,8 +81,7 @@ class Updates:
         """
         if sparse.look(grads) < 0:
             return 0
-        self.lr = self._schedule(self.samples)
-        if not self._before(self._update, grads, self.params, -self.lr * self._factor):
+        if not self._before(self._update, grads, self.params, self._before.begin(self.samples)):
             return 0
         self.made += 1
         if self.codec is not None and not whole:

@@ -93,10 +93,10 @@ def test_other_numbers_of_workers_and_servers_are_no_other_run(comm, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": -1}, "checkpoint_every: expected a whole number of 0 or more, got -1"),
+        ({"every": -1}, "checkpoint_every: expected a whole number, at least 0, got -1"),
         ({"every": 1.5}, "checkpoint_every: expected a whole number"),
         ({"minutes": -0.5}, "checkpoint_minutes: expected"),
-        ({"keep": 0}, "checkpoint_keep: expected 1 or more, got 0"),
+        ({"keep": 0}, "checkpoint_keep: expected a whole number, at least 1, got 0"),
     ],
 )
 def test_options_are_checked(options, message):

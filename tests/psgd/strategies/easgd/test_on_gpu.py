@@ -24,7 +24,7 @@ class Order:
         self.displacement, self.centre = np.zeros(3), np.array([4.0, 5.0, 6.0])
         self.calls = []
 
-    def begin(self):
+    def begin(self, resumed):
         self.calls.append(("begin", self.context.params.tolist()))
         self.context.params[:] = 9.0
 
@@ -66,7 +66,7 @@ def test_the_order_works_on_a_copy_and_its_pull_comes_back(on_gpu):
     made = on_gpu.OnHost(Context(there), "cuts", 4, order=Order)
     order = made._order
     assert order.more == ("cuts", 4) and order.context.params is not there
-    made.begin()
+    made.begin(False)
     assert there.tolist() == [9.0] * 3, "worker 0's parameters came to the GPU"
     there[:] = [7.0, 8.0, 9.0]
     made.note(5, np.float32(0.5))

@@ -1,67 +1,79 @@
-"""What worker 0 shows of hogwild's workers while they train, and what is put together at the end."""
+"""What worker 0 learns of all workers, while they train and at the end, without a message in between."""
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
 
-from psgd.collectives import Communicator
-from psgd.kernels.memory import counters
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.totals import Sums
 from psgd.strategies.hogwild.counts import HogwildCounts
-from psgd.strategies.hogwild.nodes import NodeCopies
-from psgd.worker.serverless.shared_parameters import SharedParameters
+from psgd.worker.shared_parameters import SharedParameters
 
 
-@pytest.mark.ranks(1, 3)
-def test_worker_0_reads_what_all_have_done(comm):
-    metrics = RunMetrics(comm.size, target_accuracy=0.75)
-    memory = SharedParameters(comm, np.zeros(4), tallies=True)
-    nodes = NodeCopies(comm, memory, 2, Communicator)
-    counts = HogwildCounts(metrics, comm.rank, memory, nodes)
+class Alone:
+    """One node, no others."""
+
+    before = Sums(0, 0, 0.0)
+
+    def __init__(self, leads):
+        self.leads = leads
+
+    def far(self):
+        return self.before
+
+
+def made(comm, tallies=False, **options):
+    metrics = RunMetrics(comm.size, **options)
+    memory = SharedParameters(comm, np.zeros(10), tallies)
+    counts = HogwildCounts(metrics, comm.rank, memory, Alone(comm.rank == 0))
+    counts.begin()
     comm.Barrier()
-    memory.lines.count(2 + comm.rank, 0.5)
-    counts.staleness[comm.rank] += 1
+    return counts, memory, metrics
+
+
+@pytest.mark.ranks(3)
+def test_steps_samples_and_losses_are_read_from_memory(comm):
+    counts, memory, metrics = made(comm)
+    for _ in range(comm.rank + 1):
+        memory.lines.count(4, 0.5)
     comm.Barrier()
     counts.show(math.inf, 0.25)
     if comm.rank == 0:
-        total = sum(2 + k for k in range(comm.size))
-        assert metrics.pushes == [1] * comm.size and metrics.loss == 0.5
-        assert (metrics.samples, metrics.steps, metrics.lr) == (total, comm.size, 0.25)
-    counts.report(0.25 + 0.5 * (comm.rank == 0), 1.0)
-    comm.Barrier()
-    assert memory.lines.totals()[3] == 1, "worker 0's target stops all"
-    if comm.rank == 0:
-        memory.tally += comm.size - 1  # one addition did not reach the four elements
-    comm.Barrier()
-    assert counts.complete(comm, 0.5, 1.5, 0.25) == comm.size and counts.lost == 4
-    if comm.rank == 0:
-        assert metrics.staleness == Counter(dict.fromkeys(range(comm.size), 1))
-        assert metrics.waited_s == [0.5] * comm.size and metrics.computed_s == [1.5] * comm.size
+        assert metrics.pushes == [1, 2, 3]
+        assert (metrics.samples, metrics.steps, metrics.loss, metrics.lr) == (24, 6, 0.5, 0.25)
     comm.Barrier()
 
 
 @pytest.mark.ranks(2)
-def test_a_run_that_resumes_counts_what_is_new(comm):
-    metrics = RunMetrics(comm.size)
-    memory = SharedParameters(comm, np.zeros(4), tallies=True)
-    nodes = NodeCopies(comm, memory, 2, Communicator)
-    counts = HogwildCounts(metrics, comm.rank, memory, nodes)
-    memory.lines.set_line(Sums(10, 30, 15.0))
-    comm.Barrier()
-    counts.begin()
-    comm.Barrier()
-    counts.show(math.inf, 1.0)
-    assert metrics.samples == 0
-    comm.Barrier()
-    if comm.rank == 1:
-        memory.lines.count(5, 2.0)
-        memory.tally += 1
-    memory.lines.put(counters.DONE, 1)
-    comm.Barrier()
-    counts.complete(comm, 0.0, 0.0, 1.0)
-    assert counts.lost == 0
+def test_a_target_that_worker_0_reports_stops_all(comm):
+    counts, memory, _ = made(comm, target_accuracy=0.5)
     if comm.rank == 0:
-        assert metrics.pushes == [10, 11] and metrics.samples == 65 and metrics.loss == 2.0
+        counts.report(0.25, 1.0)
+        assert memory.lines.totals()[3] == 0
+        counts.report(0.75, 0.5)
+    comm.Barrier()
+    assert memory.lines.totals()[3] == 1
+    comm.Barrier()
+
+
+@pytest.mark.ranks(3)
+def test_at_the_end_all_is_put_together(comm):
+    counts, memory, metrics = made(comm, tallies=True)
+    for step in range(comm.rank + 1):
+        memory.lines.count(2, 1.0)
+        counts.staleness[step] += 1
+    comm.Barrier()
+    if comm.rank == 0:
+        memory.tally[:] = 6  # as many as steps were made,
+        memory.tally[3] = 4  # but for two that were lost
+    if comm.rank == 2:
+        counts.report(0.5, 0.25)
+    comm.Barrier()
+    assert counts.complete(comm, 0.5 + comm.rank, 2.0, 0.125) == 6
+    assert counts.lost == 2
+    if comm.rank == 0:
+        assert metrics.pushes == [1, 2, 3] and dict(metrics.staleness) == {0: 3, 1: 2, 2: 1}
+        assert metrics.waited_s == [0.5, 1.5, 2.5] and metrics.computed_s == [2.0] * 3
+        assert (metrics.accuracy, metrics.test_loss, metrics.samples) == (0.5, 0.25, 12)
+    comm.Barrier()

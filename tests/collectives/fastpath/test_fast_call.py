@@ -1,0 +1,52 @@
+"""What the fast path of each verb shares: methods by size, and chunks as tables."""
+
+import numpy as np
+import pytest
+from harness.oracle import communicator
+
+from psgd.collectives.fastpath import fast_call
+from psgd.collectives.fastpath.fast_call import FastCall
+from psgd.collectives.shm import layout
+
+
+@pytest.mark.ranks(2)
+def test_methods_go_by_the_limits(comm):
+    with communicator(comm) as c:
+        if not c._engine.local:
+            pytest.skip("no shared memory here")
+        call = FastCall(c._engine, [(1000, "inline"), (5000, "slots"), (np.inf, "direct")])
+        assert [call.method(n) for n in (0, 1000, 1001, 5000, 5001)] == [
+            layout.INLINE,
+            layout.INLINE,
+            layout.SLOTS,
+            layout.SLOTS,
+            layout.DIRECT,
+        ]
+        assert call.smallest == 1000
+        late = FastCall(c._engine, [(200_000, "inline"), (np.inf, "direct")])  # more than travels behind descriptors
+        assert [late.method(n) for n in (layout.INLINE_BYTES, layout.INLINE_BYTES + 1, 200_001)] == [
+            layout.INLINE,
+            layout.SLOTS,
+            layout.DIRECT,
+        ]
+        assert FastCall(c._engine, [(np.inf, "slots")]).smallest == -1
+
+
+def test_tables_of_chunks():
+    address, table = fast_call.equal_chunks(3, 40)
+    assert np.asarray(table).reshape(3, 2).tolist() == [[0, 40], [40, 40], [80, 40]] and address
+    address, table = fast_call.one_chunk(3, 1, 40)
+    assert np.asarray(table).reshape(3, 2)[1].tolist() == [0, 40]
+    assert np.asarray(table).reshape(3, 2)[[0, 2], 1].tolist() == [0, 0] and address
+
+
+def test_what_lies_apart():
+    assert fast_call.apart(0, 8, 8, 8) and fast_call.apart(8, 8, 0, 8)
+    assert not fast_call.apart(0, 9, 8, 8) and not fast_call.apart(12, 1, 8, 8)
+
+
+def test_what_is_plain():
+    x = np.zeros(6)
+    assert fast_call.plain(x, x.dtype, 6)
+    for other in (x[::2], x[:5], x.astype("f4"), x.astype(">f8"), [0.0] * 6):
+        assert not fast_call.plain(other, x.dtype, 6)

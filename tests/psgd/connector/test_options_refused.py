@@ -1,0 +1,91 @@
+"""The checks of one rank's arguments; they need no other rank."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import psgd
+from psgd.connector.options import ConnectOptions, check, checked_vector, segment_bytes_for
+from psgd.kernels.errors import UsageError
+from psgd.server.wire import INLINE_BYTES
+
+
+def options(**given):
+    parameters = list(inspect.signature(psgd.connect).parameters.values())
+    usual = {each.name: each.default for each in parameters if each.default is not each.empty}
+    own = {name: given.pop(name) for name in list(given) if name not in usual}
+    return ConnectOptions(**(usual | given), options=own)
+
+
+VECTOR = np.zeros(1000, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "servers"),
+    [({}, 1, 0), ({}, 3, 1), ({"servers": 2}, 3, 2), ({"strategy": "allreduce"}, 3, 0), ({"servers": 0}, 1, 0)],
+)
+def test_servers(given, size, servers):
+    checked = check(options(**given), VECTOR, size)
+    assert (checked.servers, checked.workers) == (servers, size - servers)
+
+
+@pytest.mark.parametrize(
+    ("given", "codec"),
+    [
+        ({}, None),
+        ({"compress": "topk"}, "topk"),
+        ({"strategy": "decentralized"}, "threshold"),
+        ({"strategy": "decentralized", "compress": "none"}, None),
+        ({"strategy": "decentralized", "peers": "pairs"}, None),
+    ],
+)
+def test_compression(given, codec):
+    found = check(options(**given), VECTOR, 2).run.compression
+    assert (found and found.name) == codec
+
+
+def test_accumulate_is_everyones():
+    for strategy in ("sync", "averaging"):
+        assert check(options(strategy=strategy, accumulate=3), VECTOR, 2).run.accumulate == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strategy": "hogwild", "servers": 1}, "servers: strategy hogwild has none, omit it"),
+        ({"strategy": "allreduce", "replay": "x"}, "staleness_lr, record, replay: strategy allreduce has no servers"),
+        ({"density": 0.1}, "density: expected compress=threshold, onebit or topk with it"),
+        ({"accumulate": 0}, "accumulate: expected a whole number, at least 1, got 0"),
+        ({"checkpoint_every": 3, "resume": True}, "checkpoint_every, resume: expected checkpoint_dir with them"),
+        ({"checkpoint_dir": 3}, "checkpoint_dir: expected a folder's path, got 3"),
+        ({"strategy": "ssp", "stalenes": 3}, "did you mean staleness"),
+    ],
+)
+def test_refusals(given, message):
+    with pytest.raises(UsageError, match=message):
+        check(options(**given), VECTOR, 3)
+
+
+@pytest.mark.parametrize(
+    ("vector", "complaint"),
+    [
+        (np.zeros(3), None),
+        ([1.0], "params: "),
+        (np.zeros(3, int), "expected float32 or float64, got int64"),
+        (np.zeros((2, 2)), "pass params.reshape"),
+        (np.zeros(8)[::2], "expected a contiguous 1-D array"),
+        (np.broadcast_to(1.0, 1), "expected a writable array"),
+    ],
+)
+def test_vectors(vector, complaint):
+    found, said = checked_vector(vector)
+    assert (said is None and found is vector) if complaint is None else complaint in said
+
+
+def test_segments():
+    assert segment_bytes_for(1 << 20, None) == 512 << 10
+    assert segment_bytes_for(8 << 20, None) == 1 << 20
+    assert segment_bytes_for(1, 1) == INLINE_BYTES
+    with pytest.raises(UsageError, match="segment_bytes: expected 1 or more, got 0"):
+        segment_bytes_for(1, 0)

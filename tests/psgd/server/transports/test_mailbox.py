@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+
+from psgd.collectives.mpi.request_cleanup import close
+from psgd.collectives.mpi.tags import Tag
+from psgd.server.transports.mailbox import Mailbox
+from psgd.server.wire import HEADER_BYTES, INLINE_BYTES, Header
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("n", [0, 3, INLINE_BYTES // 8, INLINE_BYTES // 8 + 1])
+def test_headers_and_small_shards_both_ways(comm, inline, n):
+    tags = (Tag.PUSH, Tag.REPLY) if comm.rank == 0 else (Tag.REPLY, Tag.PUSH)
+    box = Mailbox(comm, 1 - comm.rank, np.zeros(n), *tags, inline=inline)
+    assert box.inline == (inline and 0 < 8 * n <= INLINE_BYTES)
+    assert box.nbytes == HEADER_BYTES + (8 * n if box.inline else 0)
+    for turn in range(3):
+        box.header_in.Start()
+        box.outgoing_bytes[:] = bytes(Header(kind=comm.rank, push=turn, loss=0.5))
+        box.outgoing.worker = 7
+        box.payload_out[:] = 10 * turn + comm.rank
+        box.header_out.Start()
+        box.header_in.Wait()
+        box.header_out.Wait()
+        got = box.incoming
+        got.check(7, 0)
+        assert (got.kind, got.push, got.loss) == (1 - comm.rank, turn, 0.5)
+        assert box.payload_in.size == (n if box.inline else 0)
+        assert np.all(box.payload_in == 10 * turn + 1 - comm.rank)
+    close([box.header_in], [box.header_out])
