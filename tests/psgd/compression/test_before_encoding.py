@@ -1,11 +1,16 @@
-"""Clipping, weight decay and momentum before encoding, against the same in NumPy."""
+"""Clipping, weight decay and momentum come before encoding, on each worker."""
 
 import numpy as np
 import pytest
 
 from psgd.compression import options
 from psgd.compression.before_encoding import BeforeEncoding
-from psgd.optim import rules
+from psgd.optim import rules, schedules
+from psgd.optim.optimizer import OptimizerOptions
+
+
+def optimizer(**options):
+    return OptimizerOptions(rules.sgd(), schedules.constant(0.5), **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -14,7 +19,7 @@ from psgd.optim import rules
 def test_before_encoding(dtype, factor, decay):
     """v = m v + (clipped g + decay w), rate v, clipped to clip / sqrt(workers)."""
     made = options.create("threshold", 1e-2, 0, 0, rules.momentum(factor, decay))
-    before = BeforeEncoding(made, 1003, dtype, clip_norm=6.0, workers=4)
+    before = BeforeEncoding(made, np.zeros(1003, dtype), optimizer(clip_norm=6.0), workers=4)
     rng, out, kind = np.random.default_rng(3), np.empty(1003, dtype), dtype
     velocity = np.zeros(1003, dtype)
     for step in range(4):
@@ -27,3 +32,12 @@ def test_before_encoding(dtype, factor, decay):
         np.testing.assert_allclose(out, kind(-0.25) * velocity, rtol=1e-6)
         assert np.array_equal(grads, kept)
     assert (norm > 3.0) and before.velocity.size == (1003 if factor else 0)
+
+
+def test_the_rate_goes_by_progress_and_is_multiplied_for_sums():
+    made = options.create("threshold", 1e-2, 0, 0, rules.sgd())
+    run = OptimizerOptions(rules.sgd(), schedules.step(0.5, every=10, factor=0.5), reduction_factor=3.0)
+    before = BeforeEncoding(made, np.zeros(4), run, workers=3)
+    assert before.lr == 0.5
+    assert (before.begin(9), before.lr) == (-1.5, 0.5)
+    assert (before.begin(10), before.lr) == (-0.75, 0.25)

@@ -1,48 +1,44 @@
-"""Counters of workers in one memory, each with a cache line of its own."""
-
 import numpy as np
 
+from psgd.collectives.mpi.node import address_of
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums
 from psgd.worker.serverless.counter_lines import BYTES, CounterLines
 
 
-def views(workers):
-    whole = np.zeros(BYTES * (workers + 1), np.uint8)
-    start = -whole.ctypes.data % BYTES
-    memory = whole[start : start + BYTES * workers]
-    return memory, [CounterLines(memory, place) for place in range(workers)]
+def made(workers):
+    raw = np.zeros((workers + 1) * BYTES, np.uint8)
+    start = -address_of(raw) % BYTES
+    memory = raw[start : start + workers * BYTES]
+    return [CounterLines(memory, place) for place in range(workers)]
 
 
-def test_all_read_what_each_counts():
-    _, (one, two, three) = views(3)
-    one.compile()
-    assert one.totals() == (0, 0, 0, 0), "compiling counts nothing"
-    one.count(4, 0.5)
-    one.count(2, 1.0)
-    three.count(8, 0.25)
-    assert two.steps() == [2, 0, 1] and two.sums() == Sums(3, 14, 6.0)
-    assert two.line(0) == Sums(2, 6, 4.0) and two.line(1) == Sums(0, 0, 0.0)
-    one.put(counters.FAR_STEPS, 10)
-    one.put(counters.FAR_SAMPLES, 20)
-    one.put(counters.STOP, 1)
-    assert three.totals() == (13, 34, 0, 1)
+def test_each_counts_in_its_own_line_and_all_read_all():
+    lines = made(3)
+    lines[0].compile()
+    lines[0].count(4, 0.5)
+    lines[2].count(2, 2.0)
+    lines[2].count(3, 1.0)
+    for each in lines:
+        assert each.sums() == Sums(3, 9, 4 * 0.5 + 2 * 2.0 + 3 * 1.0)
+        assert each.steps() == [1, 0, 2]
+        assert [each.line(place) for place in range(3)] == [Sums(1, 4, 2.0), Sums(0, 0, 0.0), Sums(2, 5, 7.0)]
+        assert each.totals()[:2] == (3, 9)
 
 
-def test_who_is_done_and_what_is_requested():
-    _, (one, two) = views(2)
-    assert one.active() == [0, 1] and not one.all_done() and one.request() == 0
-    two.put(counters.WISH, 2)
-    one.put(counters.WISH, 1)
-    one.put(counters.DONE, 1)
-    assert one.active() == [1] and one.request() == 2 and not two.all_done()
-    two.put(counters.DONE, 1)
-    assert one.all_done() and one.active() == []
+def test_who_is_done_and_who_asks():
+    lines = made(3)
+    assert lines[0].active() == [0, 1, 2] and not lines[0].all_done() and lines[0].request() == 0
+    lines[1].put(counters.DONE, 1)
+    lines[2].put(counters.WISH, 2)
+    assert lines[0].active() == [0, 2] and lines[0].request() == 2
+    lines[0].put(counters.DONE, 1)
+    lines[2].put(counters.DONE, 1)
+    assert lines[1].all_done()
 
 
-def test_a_line_is_restored_and_lies_in_its_own_bytes():
-    memory, (one, two) = views(2)
-    two.set_line(Sums(5, 40, 2.5))
-    assert one.line(1) == Sums(5, 40, 2.5) and not memory[:BYTES].any()
-    two.count(2, 1.0)
-    assert one.line(1) == Sums(6, 42, 4.5)
+def test_a_line_is_set_before_anybody_counts():
+    lines = made(2)
+    lines[1].set_line(Sums(5, 40, 12.5))
+    lines[1].count(2, 0.25)
+    assert lines[0].line(1) == Sums(6, 42, 13.0)
