@@ -37,6 +37,19 @@ def kept(state: State) -> State:
     return State({name: np.array(array) for name, array in state.tensors.items()}, json.loads(json.dumps(state.facts)))
 
 
+class Watched:
+    """An object whose calls go to a function instead; all else is its own."""
+
+    def __init__(self, what: Any, call: Callable[..., Any]) -> None:
+        self._what, self._call = what, call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._what, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+
 class Run:
     """One worker's part in a run. Collective over `comm`.
 
@@ -129,8 +142,7 @@ class Run:
             self.put = self.put + out
             return fine
 
-        noting.velocity = before.velocity  # type: ignore[attr-defined]
-        owner._before = noting
+        owner._before = Watched(before, noting)
 
     def _save(self) -> None:
         assert self.client.checkpoint.reached

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from harness import compressed_simulation
+from harness.resuming import Watched
 
 import psgd
 from psgd.metrics.run_metrics import RunMetrics
@@ -55,7 +56,8 @@ def recorded(client):
         log.own = client.params.copy()
         take_one()
 
-    client._apply, client.updates._before, client._take_one = noting_apply, noting_before, noting_take_one
+    client._apply, client._take_one = noting_apply, noting_take_one
+    client.updates._before = Watched(before, noting_before)
     return log
 
 
