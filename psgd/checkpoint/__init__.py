@@ -15,9 +15,9 @@ A failure to write is raised as a CheckpointError at the next `save`, `check` or
 
 To start, rank 0 takes the directory, `folder.claim(directory)`, before anyone writes: that removes what dead runs left.
 
-To resume, rank 0 takes the first of `folder.complete(directory, warn)` and tells its path, and each rank reads:
+To resume, rank 0 takes the first of `folder.complete(directory, warn)` and broadcasts its path, and each rank reads:
 `folder.open_checkpoint(path)` gives the manifest, `Checkpoint.state(name)` one State. `vectors.assemble` joins the
-servers' parts of vectors, `vectors.cut` cuts them again.
+servers' parts of vectors, `vectors.elements` gives any part of them.
 
 Nothing here imports MPI; nothing is unpickled; sizes and names from files are checked before they are used.
 Begin with `state.py`, then `folder.py`.

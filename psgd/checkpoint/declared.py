@@ -65,7 +65,7 @@ class Arrays:
         combine: what becomes of them with another number of workers.
         owner: the only worker that saves and restores them; None: all do. Of ALIKE arrays None means worker 0.
         weights: name of the one that the run would end with, where that is not `params`.
-        found: with another number of workers, the line that tells what became of them.
+        found: with another number of workers, a line on what became of them.
         missing: the same where nobody has saved them; then they begin anew.
         factor: what a MEAN is multiplied by.
     """
@@ -133,9 +133,9 @@ class Fact:
         name: in the checkpoint.
         owner: the object.
         attribute: of the object; None: it has the fact's name.
-        combine: FRESH is each worker's own, and has to be there. ALIKE is the largest that the states tell.
-        also: a name under which other strategies tell the same, for ALIKE.
-        default: the value where nobody tells it, for ALIKE; None makes that an error.
+        combine: FRESH is each worker's own, and has to be there. ALIKE is the largest in any state.
+        also: a name under which other strategies save the same, for ALIKE.
+        default: the value where no state has it, for ALIKE; None makes that an error.
     """
 
     name: str

@@ -134,8 +134,8 @@ def prune(directory: Path, keep: int) -> None:
             found.append(open_checkpoint(path))
         except CheckpointError:
             continue
-    told = [checkpoint for checkpoint in found if checkpoint.manifest.accuracy is not None]
-    best = max(told, key=lambda checkpoint: checkpoint.manifest.accuracy or 0.0, default=None)
+    evaluated = [checkpoint for checkpoint in found if checkpoint.manifest.accuracy is not None]
+    best = max(evaluated, key=lambda checkpoint: checkpoint.manifest.accuracy or 0.0, default=None)
     for checkpoint in found[max(1, keep) :]:
         if checkpoint is not best:
             _remove(checkpoint.path)

@@ -42,7 +42,7 @@ class Manifest:
         run: what the run was started with: the options, workers, servers.
         algorithms: collective algorithms in use.
         software: versions.
-        layout: names and shapes in the flat vector; None where nobody told.
+        layout: names and shapes in the flat vector; None where they are not known.
         shards: every rank's file.
         facts: whatever else is the whole run's: counters of the metrics, say.
     """

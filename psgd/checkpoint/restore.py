@@ -86,12 +86,12 @@ def fact(state: State, name: str) -> Any:
 
 
 def common(states: Sequence[State], name: str) -> int:
-    """A number that all who tell it have alike, as `version` and `samples`.
+    """A number that all states that have it have alike, as `version` and `samples`.
 
     Raises:
-        CheckpointError: nobody tells it.
+        CheckpointError: none has it.
     """
-    told = [int(state.facts[name]) for state in states if name in state.facts]
-    if not told:
+    found = [int(state.facts[name]) for state in states if name in state.facts]
+    if not found:
         raise CheckpointError(f"this checkpoint does not say {name}")
-    return max(told)
+    return max(found)

@@ -1,4 +1,4 @@
-"""What a run asked for of checkpoints, and the one it goes on from: found by rank 0, agreed by all."""
+"""What a run asked for of checkpoints, and the one it resumes from: found by rank 0, agreed by all."""
 
 import secrets
 import sys
@@ -31,11 +31,11 @@ class Plan:
         every: versions from one to the next; 0 is only when asked.
         minutes: the same in time.
         keep: how many of the newest stay, and the best.
-        resume: go on from the newest.
+        resume: from the newest.
         layout: of the parameters, where it is known.
-        run: what a run that goes on must have in common, as JSON can say it.
+        run: what a resumed run must have in common, as JSON can say it.
         key: of this run.
-        found: the checkpoint to go on from, or None.
+        found: the checkpoint to resume from, or None.
         claim: rank 0's hold on the directory.
     """
 
@@ -69,7 +69,7 @@ class Plan:
 
 
 def prepare(comm: MPI.Intracomm, plan: Plan) -> None:
-    """Takes the directory and finds what to go on from. Collective, blocks; only rank 0 looks for itself.
+    """Takes the directory and finds what to resume from. Collective, blocks; only rank 0 looks for itself.
 
     Raises:
         AgreedUsageError: on all ranks: a directory that cannot be written, that another run has, or that not all see;
@@ -85,21 +85,21 @@ def prepare(comm: MPI.Intracomm, plan: Plan) -> None:
 
 
 def _prepare(comm: MPI.Intracomm, plan: Plan, directory: Path) -> None:
-    told: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     complaint = None
     if comm.Get_rank() == 0:
         try:
-            told = _find(plan, directory)
+            answer = _find(plan, directory)
         except (UsageError, OSError) as error:
             complaint = str(error)
     agree(comm, "", {}, complaint)
-    told = broadcast(comm, told)
-    plan.key = told["key"]
+    answer = broadcast(comm, answer)
+    plan.key = answer["key"]
     proof = directory / f".{plan.key}"
     try:
         _await(proof, comm.Get_rank())
-        if told["path"] is not None:
-            plan.found = folder.open_checkpoint(Path(told["path"]))
+        if answer["path"] is not None:
+            plan.found = folder.open_checkpoint(Path(answer["path"]))
     except (UsageError, OSError) as error:
         complaint = str(error)
     try:

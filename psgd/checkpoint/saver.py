@@ -1,4 +1,4 @@
-"""One rank's checkpoints of a run: when they are due, what goes into them, and what a run that goes on takes out."""
+"""One rank's checkpoints of a run: when they are due, what goes into them, and what a resumed run takes out."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ class Saver:
         request: as given.
         clock: this rank's steps as a worker.
         extra: what the program wants to have saved with it: numbers, texts, arrays.
-        found: the checkpoint that this run goes on from, or None.
+        found: the checkpoint that this run resumes from, or None.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Saver:
 
     @property
     def path(self) -> Path | None:
-        """On rank 0 the newest complete checkpoint that this run has made, or goes on from."""
+        """On rank 0 the newest complete checkpoint that this run has made, or resumes from."""
         made = None if self._writer is None else self._writer.published
         return made or (None if self.found is None else self.found.path)
 
-    def save(self, step: int, leaving: bool, told: Callable[[], State]) -> None:
-        """This rank stands at the cut `step`, with the state that it tells. Returns when that is copied.
+    def save(self, step: int, leaving: bool, state_of: Callable[[], State]) -> None:
+        """This rank stands at the checkpoint `step`. Returns when its state is copied.
 
         Raises:
             CheckpointError: the one before could not be written.
@@ -115,7 +115,7 @@ class Saver:
         if self._writer is None or step == self._newest:
             return
         self._newest = step
-        state = told()
+        state = state_of()
         state.tensors = {name: on_host(tensor) for name, tensor in state.tensors.items()}
         arrays, others = split_extra(self.extra)
         state.facts["loop"] = {"clock": self.clock, "extra": others}
@@ -164,8 +164,8 @@ class Saver:
         if self.found.manifest.run["servers"] == self._mesh.servers:
             own = first if self._leads else self.found.state(self._name)
             return own.tensors, first.facts, own
-        cuts = [state for state in states if vectors.is_cut(state)]
-        return vectors.cut(vectors.assemble(cuts), part), first.facts, None
+        shards = [state for state in states if vectors.is_sharded(state)]
+        return vectors.elements(vectors.assemble(shards), part), first.facts, None
 
     def pulled(self, part: range) -> dict[int, Any]:
         """By worker, a server's range of what compressed answers have brought it to; of those that have saved it."""
@@ -180,7 +180,7 @@ class Saver:
         return found
 
     def recount(self) -> None:
-        """Rank 0's counters go on from where they were."""
+        """Rank 0's counters continue from where they were."""
         if self._leads and self.found is not None:
             with self.found.explained():
                 self._metrics.restore(States(self.found)[0].facts["metrics"])

@@ -15,7 +15,7 @@ def sharded(part: range, n: int, tensors: dict[str, NDArray[Any]]) -> State:
     return State(dict(tensors), {"range": [part.start, part.stop, n], "cut": sorted(tensors)})
 
 
-def is_cut(state: State) -> bool:
+def is_sharded(state: State) -> bool:
     """Whether other states have the other parts of this one's vectors."""
     return "range" in state.facts
 
@@ -47,7 +47,7 @@ def assemble(states: Iterable[State]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([state.tensors[name] for state in parts]) for name in names}
 
 
-def cut(vectors: dict[str, NDArray[Any]], part: range) -> dict[str, NDArray[Any]]:
+def elements(vectors: dict[str, NDArray[Any]], part: range) -> dict[str, NDArray[Any]]:
     """Views of elements `part` of each vector."""
     return {name: vector[part.start : part.stop] for name, vector in vectors.items()}
 
@@ -58,14 +58,14 @@ def weights(states: Sequence[State]) -> NDArray[Any]:
     Raises:
         CheckpointError: there is none, or the parts do not fit.
     """
-    cuts = [state for state in states if is_cut(state)]
-    if cuts:
-        whole = assemble(cuts)
-        named = cuts[0].facts.get("weights", "params")
+    shards = [state for state in states if is_sharded(state)]
+    if shards:
+        whole = assemble(shards)
+        named = shards[0].facts.get("weights", "params")
         if isinstance(named, str) and named in whole:
             return whole[named]
-    told = [state for state in states if "weights" in state.facts] or list(states)
-    found = [state.tensors.get(str(state.facts.get("weights", "params"))) for state in told]
+    named_in = [state for state in states if "weights" in state.facts] or list(states)
+    found = [state.tensors.get(str(state.facts.get("weights", "params"))) for state in named_in]
     vectors = [vector for vector in found if vector is not None]
     if not vectors or vectors[0].ndim != 1 or any(vector.shape != vectors[0].shape for vector in vectors):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Writes one rank's states in the background: training goes on as soon as they are copied."""
+"""Writes one rank's states in the background: training continues as soon as they are copied."""
 
 import contextlib
 import json
@@ -57,7 +57,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
         self._abandoned = threading.Event()
-        self._told = False
+        self._warned = False
 
     def save(
         self, step: int, state: State, manifest: Manifest | None = None, everyone: Sequence[str] | None = None
@@ -65,7 +65,7 @@ class Writer:
         """Copies the state and begins to write it; waits where the last one is not written yet.
 
         Args:
-            step: of the cut, the same on all ranks.
+            step: of the checkpoint, the same on all ranks.
             state: the caller's again when this returns.
             manifest: on rank 0, without shards; None elsewhere.
             everyone: on rank 0 the names of those who save this time, where they are not all.
@@ -94,7 +94,7 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether a write goes on."""
+        """Whether a write is under way."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
@@ -147,8 +147,8 @@ class Writer:
     def _leave_out(self, part: Path, step: int) -> None:
         """A run that has diverged must not push out the checkpoints from before."""
         shutil.rmtree(part, ignore_errors=True)
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             newest = "none yet" if self.published is None else self.published.name
             print(
                 f"psgd: warning: step {step}: NaN or infinity in the parameters: such steps are not saved; the newest "

@@ -52,7 +52,7 @@ class AveragingWorker(LockstepWorker):
     that still train: exact wherever they average, an estimate between.
 
     `version` is the steps of the busiest worker up to the last averaging, plus this worker's since then; with
-    `average_momentum` it is also the step that the rule is told, so that averaged moments go with one count (Adam's).
+    `average_momentum` it is also the step that the rule counts, so that averaged moments go with one count (Adam's).
 
     A checkpoint lies where workers have just averaged; worker 0 saves what all have alike then.
     """

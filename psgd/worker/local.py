@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.checkpoint import restore as keeping
-from psgd.checkpoint import vectors
+from psgd.checkpoint import restore, vectors
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.metrics.run_metrics import RunMetrics
@@ -18,7 +17,7 @@ Vector = NDArray[np.floating]
 
 
 class LocalWorker(WorkerBase):
-    """A single rank: the same step, taken here. Implements `Worker`."""
+    """A single rank: the same step, taken here."""
 
     def __init__(self, shard: Shard, grads: Vector, metrics: RunMetrics) -> None:
         super().__init__(shard.params, grads, 0, CheckpointStatus())
@@ -60,8 +59,8 @@ class LocalWorker(WorkerBase):
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
         # A single worker of a server has a state of its own, which has no parameters: those are the server's then.
-        own = [state] if state is not None and vectors.is_cut(state) else []
-        parts = own or [other for other in others if vectors.is_cut(other)]
+        own = [state] if state is not None and vectors.is_sharded(state) else []
+        parts = own or [other for other in others if vectors.is_sharded(other)]
         if not parts:
             return self._take_from_peers(list(others))
         self._shard.restore(vectors.assemble(parts), parts[0].facts)
@@ -71,8 +70,8 @@ class LocalWorker(WorkerBase):
     def _take_from_peers(self, others: Sequence[State]) -> list[str]:
         """What several workers without a server have saved."""
         arrays = self._shard.optimizer.arrays
-        kept = keeping.mean(arrays, others)
-        facts = {name: keeping.common(others, name) for name in ("version", "samples")}
+        kept = restore.mean(arrays, others)
+        facts = {name: restore.common(others, name) for name in ("version", "samples")}
         self._shard.restore({"params": vectors.weights(others), **arrays}, {**facts, "open": 0})
         self.version = self._shard.version
         return ["the workers' optimizer's state: its mean" if kept else "the optimizer's state: begins anew"]

@@ -33,7 +33,9 @@ def directory(tmp_path):
         )
         writers = [Writer(runs, "k", name, NAMES if name == NAMES[0] else None) for name in NAMES]
         weights = {"params": VECTOR + step - 200}
-        states = [vectors.sharded(part, VECTOR.size, vectors.cut(weights, part)) for part in (range(20), range(20, 64))]
+        states = [
+            vectors.sharded(part, VECTOR.size, vectors.elements(weights, part)) for part in (range(20), range(20, 64))
+        ]
         states.append(State({"residual": VECTOR}, {"step": step}))
         for writer, state in reversed(list(zip(writers, states, strict=True))):
             writer.save(step, state, told if writer is writers[0] else None)

@@ -23,7 +23,7 @@ def create(workers: int, peers: str, window: int) -> Callable[[RunContext], Work
         peers: who sends to whom: "all" to all; "ring", each to the next and the one before; "random:D", a connected
             graph in which each has about D others, the same on all workers and in all runs. Messages between workers
             without a link are passed on. Or "pairs": parameters are averaged by two.
-        window: updates of its own with which a worker goes on before all others are known to have applied them, 1 or
+        window: updates of its own that a worker makes before all others are known to have applied them, 1 or
             more; of those sent whole no more than `flood_worker.WHOLE_AHEAD`. Without effect with pairs.
     """
     if peers == "pairs":

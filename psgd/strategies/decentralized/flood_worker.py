@@ -153,7 +153,7 @@ class FloodWorker(FreeRunningWorker):
         self._flood.send(message, kind, length)
 
     def _take(self) -> None:
-        """Applies what has come, and says so where its origins may wait to hear it."""
+        """Applies what has arrived, and says so where its origins may wait for that."""
         self._flood.poll()
         np.subtract(self.applied, self._published, out=self._lag)
         self._lag[self._rank] = 0

@@ -1,4 +1,4 @@
-"""GossipWorker averaging: workers train on parameters of their own, and average them two by two while they go on.
+"""Averaging in pairs: workers train on parameters of their own, and average two by two while they train.
 
 AD-PSGD (Lian, Zhang, Zhang and Liu, ICML 2018). Workers of even rank are active, those of odd rank passive. An active
 one i sends its x_i to a passive one j; j, in its next step, answers with its own x_j and moves to the mean; when the

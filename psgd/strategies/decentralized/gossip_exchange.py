@@ -1,4 +1,4 @@
-"""Exchanges of two workers' parameters, after which both have moved to where the mean was, while both go on."""
+"""Exchanges of two workers' parameters, after which both have moved to where the mean was. Neither waits."""
 
 import weakref
 
@@ -64,7 +64,7 @@ class Exchanges:
         self._send(partner, Tag.PUSH)
 
     def look(self) -> None:
-        """Takes what has come: the answer, or where this worker is passive, whoever asks. Does not block."""
+        """Takes what has arrived: the answer, or where this worker is passive, a request. Does not block."""
         if not self.active:
             for _ in range(0, self._comm.size, 2):  # no more than may wait
                 if not self._answer():

@@ -69,7 +69,7 @@ def create(workers: int, period: int, easgd_order: str, rho: float | None) -> Ca
 class EasgdWorker(WorkerBase):
     """A worker. It ends with the centre as everyone's parameters.
 
-    The schedule goes by the samples of all workers that this one has heard of: with sync and round-robin at its last
+    The schedule goes by the samples of all workers that this one knows of: with sync and round-robin at its last
     exchange, so the rate changes at exchanges only; with async and hogwild at its last step.
 
     Attributes:

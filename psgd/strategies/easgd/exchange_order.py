@@ -7,7 +7,7 @@ from psgd.worker.interface import Vector
 
 
 class ExchangeOrder(Protocol):
-    """How a worker meets the centre, and what it tells the others.
+    """How a worker meets the centre, and what the others learn of it.
 
     Attributes:
         centre: as this worker knows it.

@@ -57,7 +57,7 @@ class OnHost:
         self._order.note(samples, float(loss))
 
     def pull(self, rate: float, lr: float) -> None:
-        """The displacement goes to the GPU while this process sends or tells."""
+        """The displacement goes to the GPU while this process sends."""
         pinned.download(self._host, self._params)
         pinned.wait()
         self._order.pull(rate, lr)

@@ -108,7 +108,7 @@ class RoundRobinOrder:
         self._sent()
 
     def _take(self) -> None:
-        """Waits for the centre and what is told with it."""
+        """Waits for the centre and for what comes with it."""
         if self._here:
             self._here = False
         else:
@@ -188,8 +188,8 @@ class RoundRobinOrder:
 
     def _tell(self) -> None:
         """Writes this worker's line."""
-        tally, told, version = self._tally, self._lines[self._rank], int(self._head[_VERSION])
-        told[:_DONE] = tally.pushes, tally.samples, tally.loss, version - self.version
+        tally, line, version = self._tally, self._lines[self._rank], int(self._head[_VERSION])
+        line[:_DONE] = tally.pushes, tally.samples, tally.loss, version - self.version
         self._head[_TOTAL] += tally.samples
         self.samples = int(self._head[_TOTAL])
         tally.clear()
@@ -218,8 +218,8 @@ class RoundRobinOrder:
         self.version, self.samples = int(self._head[_VERSION]), int(self._head[_TOTAL])
         if self._rank == 0:
             self._metrics.progress(self.samples, self.version, self._lr)
-            for worker, told in enumerate(self._lines.tolist()):
-                self._metrics.ended(worker, told[_WAITED], told[_COMPUTED])
+            for worker, line in enumerate(self._lines.tolist()):
+                self._metrics.ended(worker, line[_WAITED], line[_COMPUTED])
         self._close()
         self._liveness.close()
         self._comm.Free()

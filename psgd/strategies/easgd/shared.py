@@ -139,10 +139,7 @@ class SharedOrder:
         """Nothing: the centre has been written to already."""
 
     def meet(self, steps: int) -> None:
-        wanted = self._barrier.wanted(steps)
-        if wanted:
-            self._barrier.call(range(self._size))
-        if wanted or self._barrier.called():
+        if self._barrier.due(steps):
             self._checkpoint(steps)
 
     def _checkpoint(self, steps: int) -> None:
@@ -236,14 +233,14 @@ class SharedOrder:
 
 
 class _Progress:
-    """What worker 0's metrics have been told of the workers' counters."""
+    """What worker 0's metrics know of the workers' counters."""
 
     def __init__(self, metrics: RunMetrics, lines: CounterLines, workers: int) -> None:
         self._metrics, self._lines = metrics, lines
         self._counted = [Sums(0, 0, 0.0)] * workers
 
     def skip(self) -> None:
-        """All that has been counted until now was told before this run resumed."""
+        """All that has been counted until now they knew before this run resumed."""
         self._counted = [self._lines.line(worker) for worker in range(len(self._counted))]
 
     def count(self, exchanges: int, lr: float) -> None:

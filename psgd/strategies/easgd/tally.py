@@ -1,4 +1,4 @@
-"""Counting local steps that are told at exchanges only."""
+"""Counting local steps, which others learn at exchanges only."""
 
 
 class ExchangeCounts:
@@ -14,7 +14,7 @@ class ExchangeCounts:
         self.clear()
 
     def clear(self) -> None:
-        """It has been told."""
+        """It has been sent."""
         self.pushes = self.samples = 0
         self.loss = 0.0
 

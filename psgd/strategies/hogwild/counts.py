@@ -43,7 +43,7 @@ class HogwildCounts:
         self._next_show = 0.0
 
     def begin(self) -> None:
-        """Where a run resumes: what the node's memory counts by now was told before."""
+        """Where a run resumes: what the node's memory counts by now, the metrics know already."""
         near = self._memory.lines.sums()
         self._tallied = near.steps
         if self._shown is not None:

@@ -148,10 +148,9 @@ class HogwildWorker(FreeRunningWorker):
         enters, self._enters = self._enters, False
         if enters:
             return True
+        if not self._nodes.several:
+            return self._barrier.due(self._calls)
         if self._barrier.wanted(self._calls):
-            if not self._nodes.several:
-                self._barrier.call(range(self._workers.size))
-                return True
             # Other nodes must be averaged with before: the node's first worker reads this and passes it on.
             self._passed_on = max(self._passed_on, self._votes.take_request(), SAVE)
             self._lines.put(counters.WISH, self._passed_on)

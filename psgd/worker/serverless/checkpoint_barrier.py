@@ -56,6 +56,13 @@ class CheckpointBarrier:
         with self._liveness.guard():
             return bool(self._workers.Iprobe(MPI.ANY_SOURCE, Tag.CONTROL))
 
+    def due(self, steps: int) -> bool:
+        """Whether this worker is to enter here: it wants a checkpoint, and calls all others, or one has called it."""
+        wanted = self.wanted(steps)
+        if wanted:
+            self.call(range(self._workers.size))
+        return wanted or self.called()
+
     def call(self, others: Sequence[int]) -> None:
         """Calls others, before `enter`: they enter too."""
         self._calls = True

@@ -38,10 +38,7 @@ class FreeRunningWorker(WorkerBase):
 
     def _meet(self, steps: int) -> None:
         """Makes a checkpoint where this worker wants one, after so many steps of its own, or has been called to one."""
-        wanted = self._barrier.wanted(steps)
-        if wanted:
-            self._barrier.call(range(self._workers.size))
-        if wanted or self._barrier.called():
+        if self._barrier.due(steps):
             self._checkpoint()
 
     def _meet_if_called(self) -> None:

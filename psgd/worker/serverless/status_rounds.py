@@ -1,4 +1,4 @@
-"""StatusRounds: what workers without a server tell each other, and how they end together.
+"""StatusRounds: what workers without a server learn of each other, and how they end together.
 
 A round is a small all-gather of what each worker did since the round before: samples, loss, pushes, requests. All know
 the sums from it, worker 0 counts, and a worker whose data is at its end continues with empty rounds until all are.

@@ -102,7 +102,7 @@ def test_other_ranks(comm, tmp_path):
             ps.grads[:] = 1.0
             ps.step()
             assert ps.version == 21
-        velocity = vectors.assemble(state for state in states if vectors.is_cut(state))["state0"]
+        velocity = vectors.assemble(state for state in states if vectors.is_sharded(state))["state0"]
         if servers or comm.rank == 0:
             assert (servers == 1 and comm.rank == 0) or np.array_equal(start, expected - 0.05 * (0.9 * velocity + 1.0))
     part.Free()

@@ -24,7 +24,7 @@ def test_any_number_becomes_any_other(servers, later):
     states = shards(servers)[::-1]
     whole = vectors.assemble(states)
     assert whole.keys() == {"params", "rule.0"}
-    pieces = [vectors.cut(whole, part) for part in split(N, later)]
+    pieces = [vectors.elements(whole, part) for part in split(N, later)]
     assert np.concatenate([piece["params"] for piece in pieces]).tobytes() == PARAMS.tobytes()
     assert np.concatenate([piece["rule.0"] for piece in pieces]).tobytes() == VELOCITY.tobytes()
 
