@@ -5,18 +5,20 @@ import pytest
 
 from psgd.checkpoint.declared import restore_all, save
 from psgd.compression import options
-from psgd.compression.options import BeforeEncoding
+from psgd.compression.before_encoding import BeforeEncoding
 from psgd.compression.residuals import kept
 from psgd.kernels import codecs
-from psgd.optim import rules
+from psgd.optim import rules, schedules
+from psgd.optim.optimizer import OptimizerOptions
 
 N = 500
+RUN = OptimizerOptions(rules.sgd(), schedules.constant(0.5))
 
 
 def made(name, seed=None):
     compression = options.create(name, 0.05, 0.0, 0, rules.momentum(0.9))
     codec = compression.codec(N, "float64")
-    before = BeforeEncoding(compression, N, "float64", 0.0, 2)
+    before = BeforeEncoding(compression, np.zeros(N), RUN, 2)
     if seed is not None:
         rng = np.random.default_rng(seed)
         payload = np.empty(codec.max_nbytes(), np.uint8)
@@ -55,7 +57,7 @@ def test_of_others_the_first_has_the_sum_of_all_residuals(name):
 def test_what_nobody_saved_begins_anew():
     codec, before = made("threshold")
     whole = save(
-        kept(None, BeforeEncoding(options.create("threshold", 0.05, 0.0, 0, rules.sgd()), N, "float64", 0, 2)), 0
+        kept(None, BeforeEncoding(options.create("threshold", 0.05, 0.0, 0, rules.sgd()), np.zeros(N), RUN, 2)), 0
     )
     assert whole.tensors == {}
     assert "momentum: begins anew" in restore_all(kept(codec, before)[:3], None, [whole], 0)

@@ -1,6 +1,8 @@
-"""Sums of weighed gradients over workers, at once and in buckets, against NumPy in worker order."""
+"""Buckets of a gradient: sums over workers and steps, weighed by samples, and what may be started when."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,90 +10,101 @@ import pytest
 from psgd.collectives import Communicator
 from psgd.kernels.errors import UsageError
 from psgd.strategies import buckets
+from psgd.strategies.buckets import Buckets
+
+N = 40_000
+MOST_MODULES = 60
 
 
-def gradient(rank, step, n):
-    return np.sin(np.arange(n) * (rank + 1.0) + step)
+def sum_of(made, samples):
+    """Ends a step, and what it gives."""
+    made.launch(samples)
+    if made.overlaps:
+        made.wait()
+    else:
+        made.reduce()
+    made.clear()
+    return made.sum.copy()
 
 
-def summed(size, steps, n, counts):
-    """Samples * gradient of each worker's steps, added in worker order."""
-    total = None
-    for rank in range(size):
-        own = np.zeros(n)
-        for step in range(steps):
-            own = own + counts[rank][step] * gradient(rank, step, n)
-        total = own if total is None else total + own
-    return total
+def with_threads(body):
+    """Runs it with a progress thread and buckets of 16384 elements."""
+    before = buckets.BUCKET_BYTES
+    buckets.BUCKET_BYTES, os.environ["PSGD_PROGRESS"] = 64 << 10, "1"
+    try:
+        body()
+    finally:
+        buckets.BUCKET_BYTES = before
+        del os.environ["PSGD_PROGRESS"]
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_the_sum_is_that_of_all_workers_steps(comm, steps):
-    n, counts = 1003, [[3, 0, 5], [2, 4, 1], [0, 7, 2]]
-    with Communicator(comm) as c:
-        made = buckets.Buckets(c, np.zeros(n), steps)
+def test_the_sum_is_weighed_by_samples(comm, steps):
+    """Also over several steps, of which some have no samples and are not read."""
+    with Communicator(comm) as workers:
+        made = Buckets(workers, np.zeros(7), steps)
+        assert not made.overlaps and (made.grads is made.sum) == (steps == 1)
         made.compile()
-        for _ in range(2):
+        for unit in (1, 2):
+            made.unit, expected = unit, 0.0
             for step in range(steps):
-                samples = counts[comm.rank][step]
-                made.grads[:] = gradient(comm.rank, step, n)
-                assert made.add(samples) == (step + 1 == steps)
-            made.launch(samples)
-            made.reduce()
-            np.testing.assert_array_equal(made.sum, summed(comm.size, steps, n, counts))
-            made.clear()
+                samples = 2 * (step % 2 + comm.rank) if steps > 1 else 2 * comm.rank
+                made.grads[:] = comm.rank + step + 1 if samples else np.nan
+                assert made.overlap(samples) is None
+                assert made.add(samples) == (step == steps - 1)
+                for rank in range(comm.size):
+                    each = 2 * (step % 2 + rank) if steps > 1 else 2 * rank
+                    expected += each / unit * (rank + step + 1)
+            assert sum_of(made, samples).tolist() == [expected] * 7
         made.free()
 
 
 @pytest.mark.ranks(2)
-def test_buckets_go_as_their_ranges_become_final(comm):
-    n, before = 5000, buckets.BUCKET_BYTES
-    os.environ["PSGD_PROGRESS"] = "1"
-    buckets.BUCKET_BYTES = 8 << 10
-    try:
-        with Communicator(comm) as c:
-            made = buckets.Buckets(c, np.zeros(n), 1)
-            if not made.overlaps:
-                pytest.skip("this MPI grants no MPI_THREAD_MULTIPLE")
-            made.compile()
+def test_a_bucket_starts_when_its_part_is_final(comm):
+    def body():
+        with Communicator(comm) as workers:
+            made = Buckets(workers, np.zeros(N, np.float32), 1)
+            assert made.overlaps and len(made._buckets) == 3
             ready = made.overlap(4)
-            made.grads[:] = gradient(comm.rank, 0, n)
-            for stop in range(n, 0, -700):
-                ready(range(max(0, stop - 700), stop))
+            made.grads[:] = 1 + comm.rank
+            ready(range(30_000, N))
+            assert made._launched == 0
+            ready(range(5000, 30_000))
+            assert made._launched == 2
             assert made.add(4)
-            made.launch(4)
-            made.wait()
-            np.testing.assert_array_equal(made.sum, summed(2, 1, n, [[4], [4]]))
-            made.clear()
+            assert np.all(sum_of(made, 4) == 4 * 3)
             made.free()
-    finally:
-        buckets.BUCKET_BYTES = before
-        del os.environ["PSGD_PROGRESS"]
+
+    with_threads(body)
 
 
 @pytest.mark.ranks(2)
-def test_ranges_and_samples_that_do_not_fit_are_refused(comm):
-    n, before = 5000, buckets.BUCKET_BYTES
-    os.environ["PSGD_PROGRESS"] = "1"
-    buckets.BUCKET_BYTES = 8 << 10
-    try:
-        with Communicator(comm) as c:
-            made = buckets.Buckets(c, np.zeros(n), 1)
-            if not made.overlaps:
-                pytest.skip("this MPI grants no MPI_THREAD_MULTIPLE")
-            assert made.overlap(0) is None
+def test_misuse_is_named(comm):
+    def body():
+        with Communicator(comm) as workers:
+            made = Buckets(workers, np.zeros(N, np.float32), 1)
             ready = made.overlap(4)
-            with pytest.raises(UsageError, match="expected a range that ends at 5000"):
-                ready(range(0, 100))
-            ready(range(2000, n))
-            with pytest.raises(UsageError, match="a gradient is on its way already"):
+            with pytest.raises(UsageError, match="a range that ends at 40000"):
+                ready(range(100))
+            ready(range(N))
+            with pytest.raises(UsageError, match="on its way already"):
                 made.overlap(4)
-            with pytest.raises(UsageError, match="expected the 4 samples that overlap"):
+            with pytest.raises(UsageError, match=r"expected the 4 samples .*, got 5"):
                 made.add(5)
-            made.launch(4)
-            made.wait()
+            made.add(4)
+            sum_of(made, 4)
+            with pytest.raises(UsageError, match="before each gradient"):
+                ready(range(N))
             made.free()
-    finally:
-        buckets.BUCKET_BYTES = before
-        del os.environ["PSGD_PROGRESS"]
+
+    with_threads(body)
+
+
+def test_allreduce_loads_few_modules():
+    """A reader of the strategy meets no engine of collectives and no codec."""
+    code = "import psgd.strategies.allreduce, sys; print(*(m for m in sys.modules if m.partition('.')[0] == 'psgd'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = done.stdout.split()
+    assert "psgd.strategies.buckets" in loaded and len(loaded) <= MOST_MODULES, loaded
+    assert not [name for name in loaded if name.startswith(("psgd.collectives.dispatch", "psgd.kernels.codecs.t"))]

@@ -1,3 +1,5 @@
+"""The common part of a worker: time, the checkpoint's flag, and state that is only declared."""
+
 import time
 
 import numpy as np
@@ -8,54 +10,53 @@ from psgd.worker.base import WorkerBase
 from psgd.worker.checkpoint_status import CheckpointStatus
 
 
-class Walking(WorkerBase):
-    """Moves by one a step, and keeps what it has."""
+class Toy(WorkerBase):
+    """Adds its gradient; all workers have the same parameters."""
 
-    def __init__(self, index=0):
+    def __init__(self, index):
         super().__init__(np.zeros(3), np.zeros(3), index, CheckpointStatus())
-        self.own = np.zeros(2)
 
     def _take_step(self, samples, loss):
+        assert not self.checkpoint.reached
         time.sleep(0.01)
-        self.params += samples
+        self.params += samples * self.grads
         self.version += 1
 
     def _kept(self):
-        return [
-            Arrays({"params": self.params}, Combine.ALIKE),
-            Arrays({"own": self.own}, Combine.FRESH, found="own: begins anew"),
-            Fact("version", self),
-        ]
+        return [Arrays({"params": self.params}, Combine.ALIKE), Fact("version", self)]
 
     def _after_restore(self, own, others):
-        return ["others"] if own is None else []
+        return [f"{len(others)} states, own: {own is not None}"]
 
 
-def test_a_step_is_timed_and_is_at_no_checkpoint_by_itself():
-    one = Walking()
-    one.checkpoint.reached = True
-    one.step(2, 0.5)
-    one.step(1, 0.5)
-    assert one.params.tolist() == [3, 3, 3] and one.version == 2
-    assert 0.02 <= one.waited_s < 5 and not one.checkpoint.reached
-    assert one.overlap(3) is None and not one.stop and (one.bytes_sent, one.bytes_received) == (0, 0)
+def test_a_step_is_timed_and_begins_behind_the_checkpoint():
+    worker = Toy(0)
+    worker.checkpoint.reached = True
+    worker.grads[:] = 2
+    worker.step(3, 0.0)
+    worker.step(0, 0.0)
+    assert worker.params.tolist() == [6, 6, 6] and 0.02 <= worker.waited_s < 5
+    assert worker.overlap(3) is None and not worker.accumulates
+    assert (worker.stop, worker.bytes_sent, worker.bytes_received) == (False, 0, 0)
 
 
 def test_what_is_declared_is_saved_and_restored():
-    one = Walking()
-    one.step(2, 0.5)
-    one.own[:] = 4
-    state = one.state()
-    again, other = Walking(), Walking()
-    assert again.restore(state, [state]) == []
-    assert again.params.tolist() == [2, 2, 2] and again.own.tolist() == [4, 4] and again.version == 1
-    assert other.restore(None, [state]) == ["own: begins anew", "others"]
-    assert other.params.tolist() == [2, 2, 2] and other.own.tolist() == [0, 0]
+    workers = [Toy(0), Toy(1)]
+    for worker in workers:
+        worker.grads[:] = 1
+        worker.step(4, 0.0)
+    states = [worker.state() for worker in workers]
+    assert [sorted(state.tensors) for state in states] == [["params"], []]
+    assert [state.facts for state in states] == [{"version": 1}] * 2
+    again = [Toy(0), Toy(1)]
+    assert again[0].restore(states[0], states) == ["2 states, own: True"]
+    assert again[1].restore(None, states) == ["2 states, own: False"]
+    assert [worker.params.tolist() for worker in again] == [[4, 4, 4], [0, 0, 0]]
+    assert [worker.version for worker in again] == [1, 1]
 
 
-def test_a_strategy_has_to_write_its_step_and_what_it_keeps():
-    bare = WorkerBase(np.zeros(1), np.zeros(1), 0, CheckpointStatus())
+def test_a_strategy_has_to_say_what_it_keeps():
     with pytest.raises(NotImplementedError):
-        bare.step(1, 0.0)
+        WorkerBase(np.zeros(1), np.zeros(1), 0, CheckpointStatus()).state()
     with pytest.raises(NotImplementedError):
-        bare.state()
+        WorkerBase(np.zeros(1), np.zeros(1), 0, CheckpointStatus()).step(1, 0.0)

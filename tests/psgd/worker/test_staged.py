@@ -1,72 +1,73 @@
-"""What goes between a GPU and a worker on the host, with NumPy in the GPU's place."""
+"""A worker whose parameters are on a GPU and whose strategy is on the host: what is copied, and when."""
 
 import sys
-from types import SimpleNamespace
+import types
 
 import numpy as np
 import pytest
 
+from psgd.worker.checkpoint_status import CheckpointStatus
 
-class Inner:
-    def __init__(self, evaluated=None):
-        self.params, self.grads, self.steps = np.arange(3.0), np.zeros(3), []
-        self.version = 5
-        if evaluated is not None:
-            self.evaluated_params = evaluated
+
+@pytest.fixture
+def device(monkeypatch):
+    """Copies that happen only once the stream is waited for, as a GPU may make them."""
+    pending = []
+    fake = types.ModuleType("psgd.backend.pinned")
+
+    def wait():
+        for to, source in pending:
+            to[...] = source
+        pending.clear()
+
+    fake.download = fake.upload = lambda to, source: pending.append((to, source))
+    fake.wait = wait
+    fake.Pin = lambda *arrays: types.SimpleNamespace(release=lambda: None)
+    fake.empty = np.empty
+    monkeypatch.setitem(sys.modules, "psgd.backend.pinned", fake)
+    monkeypatch.delitem(sys.modules, "psgd.worker.staged", raising=False)
+    yield fake
+    sys.modules.pop("psgd.worker.staged", None)
+
+
+class Host:
+    """A client that takes plain steps and notes what it was told."""
+
+    def __init__(self):
+        self.params, self.grads = np.arange(4.0), np.zeros(4)
+        self.told, self.checkpoint, self.version = [], CheckpointStatus(), 0
 
     def start(self):
         self.params += 10
 
     def step(self, samples, loss):
-        self.steps.append((samples, loss, self.grads.tolist()))
-        self.params -= self.grads
+        self.told.append((samples, loss))
+        if samples:
+            self.params -= self.grads
+        self.version += 1
 
     def finish(self):
-        self.params[:] = 99.0
+        self.params *= 2
 
 
-class Pin:
-    def __init__(self, *arrays):
-        self.arrays, self.released = arrays, False
+def test_steps_are_the_hosts(device):
+    from psgd.worker.staged import Staged
 
-    def release(self):
-        self.released = True
-
-
-@pytest.fixture
-def staged(monkeypatch):
-    def copy(to, source):
-        to[:] = source
-
-    fake = SimpleNamespace(empty=np.empty, upload=copy, download=copy, wait=lambda: None, Pin=Pin)
-    import psgd.backend
-
-    monkeypatch.setitem(sys.modules, "psgd.backend.pinned", fake)
-    monkeypatch.setattr(psgd.backend, "pinned", fake, raising=False)
-    monkeypatch.delitem(sys.modules, "psgd.worker.staged", raising=False)
-    from psgd.worker import staged
-
-    yield staged
-    sys.modules.pop("psgd.worker.staged", None)
-
-
-def test_gradients_go_down_and_parameters_come_back(staged):
-    inner, there = Inner(), np.full(3, np.nan)
-    worker = staged.Staged(inner, there)
-    worker.start()
-    assert there.tolist() == [10, 11, 12] and worker.grads.tolist() == [0, 0, 0]
-    worker.grads[:] = 1.0
-    worker.step(4, np.float32(0.5))
-    assert inner.steps == [(4, 0.5, [1.0, 1.0, 1.0])] and there.tolist() == [9, 10, 11]
-    worker.grads[:] = np.nan
-    worker.step(0, 0.0)  # without samples the gradient is not read
-    assert inner.steps[1][2] == [1.0, 1.0, 1.0]
-    assert worker.version == 5 and worker.evaluated_params is there and worker.overlap(3) is None
-    worker.finish()
-    assert there.tolist() == [99.0] * 3 and worker._pins.released
-
-
-def test_the_first_host_vector_is_a_copy(staged):
-    source = np.arange(4.0)
-    host = staged.host_copy(source)
-    assert host.tolist() == source.tolist() and not np.shares_memory(host, source)
+    host, far = Host(), np.full(4, np.nan)
+    client = Staged(host, far)
+    client.checkpoint.on_reached = len
+    assert host.checkpoint.on_reached is len
+    client.start()
+    device.wait()
+    assert far.tolist() == [10, 11, 12, 13]
+    client.grads[:] = [1, 2, 3, 4]
+    client.step(5, 0.5)
+    client.grads[:] = np.nan  # a step of no samples reads no gradient
+    client.step(0, 0.0)
+    device.wait()
+    assert far.tolist() == [9, 9, 9, 9]
+    assert host.told == [(5, 0.5), (0, 0.0)]
+    assert client.version == 2
+    assert client.evaluated_params is far
+    client.finish()
+    assert far.tolist() == [18, 18, 18, 18]

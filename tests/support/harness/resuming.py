@@ -37,6 +37,26 @@ def kept(state: State) -> State:
     return State({name: np.array(array) for name, array in state.tensors.items()}, json.loads(json.dumps(state.facts)))
 
 
+class Noting:
+    """What comes before encoding (`psgd.compression.before_encoding`), with each result noted.
+
+    Args:
+        before: as made.
+        note: called with what it has written.
+    """
+
+    def __init__(self, before: Any, note: Callable[[NDArray[Any]], object]) -> None:
+        self._before, self._note = before, note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._before, name)
+
+    def __call__(self, out: NDArray[Any], *rest: Any) -> bool:
+        fine: bool = self._before(out, *rest)
+        self._note(out)
+        return fine
+
+
 class Run:
     """One worker's part in a run. Collective over `comm`.
 
@@ -124,13 +144,10 @@ class Run:
         if (before := getattr(owner, "_before", None)) is None or not callable(before):
             return
 
-        def noting(out: NDArray[Any], *rest: Any) -> bool:
-            fine: bool = before(out, *rest)
+        def note(out: NDArray[Any]) -> None:
             self.put = self.put + out
-            return fine
 
-        noting.velocity = before.velocity  # type: ignore[attr-defined]
-        owner._before = noting
+        owner._before = Noting(before, note)
 
     def _save(self) -> None:
         assert self.client.checkpoint.reached

@@ -8,7 +8,7 @@ import pytest
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.totals import Sums
 from psgd.strategies.hogwild.counts import HogwildCounts
-from psgd.worker.shared_parameters import SharedParameters
+from psgd.worker.serverless.shared_parameters import SharedParameters
 
 
 class Alone:

@@ -7,7 +7,7 @@ from harness.peers import nodes_of_two
 from psgd.collectives import Communicator
 from psgd.metrics.totals import Sums
 from psgd.strategies.hogwild.nodes import NodeCopies
-from psgd.worker.shared_parameters import SharedParameters
+from psgd.worker.serverless.shared_parameters import SharedParameters
 
 
 @pytest.mark.ranks(2)

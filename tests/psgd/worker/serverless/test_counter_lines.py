@@ -3,7 +3,7 @@ import numpy as np
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums
-from psgd.worker.counter_lines import BYTES, CounterLines
+from psgd.worker.serverless.counter_lines import BYTES, CounterLines
 
 
 def made(workers):

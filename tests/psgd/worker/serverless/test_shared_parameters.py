@@ -8,7 +8,7 @@ from harness.peers import nodes_of_two
 
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import UsageError
-from psgd.worker.shared_parameters import SharedParameters, share
+from psgd.worker.serverless.shared_parameters import SharedParameters, share
 
 
 @pytest.mark.ranks(1, 3)
