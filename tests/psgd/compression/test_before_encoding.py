@@ -1,4 +1,4 @@
-"""Clipping, weight decay and momentum before encoding, against the same in NumPy."""
+"""Clipping, weight decay and momentum come before encoding, on each worker."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from psgd.optim import rules, schedules
 from psgd.optim.optimizer import OptimizerOptions
 
 
-def optimizer(**more):
-    return OptimizerOptions(rules.sgd(), schedules.constant(0.5), **more)
+def optimizer(**options):
+    return OptimizerOptions(rules.sgd(), schedules.constant(0.5), **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -12,13 +12,16 @@ from psgd.optim import rules, schedules
 from psgd.optim.optimizer import OptimizerOptions
 
 N = 500
-RUN = OptimizerOptions(rules.sgd(), schedules.constant(0.5))
+
+
+def before_encoding(compression):
+    return BeforeEncoding(compression, np.zeros(N), OptimizerOptions(rules.sgd(), schedules.constant(0.1)), 2)
 
 
 def made(name, seed=None):
     compression = options.create(name, 0.05, 0.0, 0, rules.momentum(0.9))
     codec = compression.codec(N, "float64")
-    before = BeforeEncoding(compression, np.zeros(N), RUN, 2)
+    before = before_encoding(compression)
     if seed is not None:
         rng = np.random.default_rng(seed)
         payload = np.empty(codec.max_nbytes(), np.uint8)
@@ -56,8 +59,6 @@ def test_of_others_the_first_has_the_sum_of_all_residuals(name):
 
 def test_what_nobody_saved_begins_anew():
     codec, before = made("threshold")
-    whole = save(
-        kept(None, BeforeEncoding(options.create("threshold", 0.05, 0.0, 0, rules.sgd()), np.zeros(N), RUN, 2)), 0
-    )
+    whole = save(kept(None, before_encoding(options.create("threshold", 0.05, 0.0, 0, rules.sgd()))), 0)
     assert whole.tensors == {}
     assert "momentum: begins anew" in restore_all(kept(codec, before)[:3], None, [whole], 0)

@@ -1,70 +1,70 @@
-"""A single rank's worker: the servers' step, and checkpoints that it counts itself."""
+"""A single rank: the servers' step taken here, and its checkpoints."""
 
 import numpy as np
 import pytest
 
-from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
+from psgd.checkpoint.state import State
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.optim import rules, schedules
+from psgd.optim import rules
 from psgd.optim.optimizer import OptimizerOptions
-from psgd.server.shard import Shard
-from psgd.worker.local import LocalWorker
-
-N = 9
+from psgd.optim.schedules import constant
+from psgd.worker import starter
 
 
-def worker_of(rule=None):
-    rule = rule or rules.momentum(0.5)
-    shard = Shard(np.ones(N), OptimizerOptions(rule, schedules.constant(0.5)), segment=4)
-    worker = LocalWorker(shard, np.zeros(N), RunMetrics(1))
-    worker.checkpoint.every = 3
+def made(n=3):
+    optimizer = OptimizerOptions(rules.momentum(0.5), constant(1.0))
+    return starter.create_local(np.zeros(n), optimizer, 2, RunMetrics(1))
+
+
+def step(worker, samples=1, value=1.0):
+    worker.grads[:] = value
+    worker.step(samples, 0.5)
+
+
+def test_steps():
+    worker = made()
     worker.start()
-    return worker
+    step(worker)
+    step(worker, 0, np.nan)
+    assert worker.params.tolist() == [-1] * 3 and worker.version == 1
+    step(worker)
+    assert worker.params.tolist() == [-2.5] * 3 and worker.version == 2
 
 
-def steps(worker, count, first=0):
-    """Takes steps; the numbers of those that ended at a checkpoint."""
-    found = []
-    for step in range(first, first + count):
-        worker.grads[:] = np.arange(N) + step
-        worker.step(2, 1.0)
-        if worker.checkpoint.reached:
-            found.append(worker.checkpoint.step)
-    return found
+def test_checkpoints_by_interval_and_on_request():
+    worker = made()
+    worker.checkpoint.every = 2
+    worker.start()
+    reached = []
+    for clock in range(6):
+        if clock == 4:
+            worker.checkpoint.ask(stop=True)
+        step(worker)
+        reached.append(worker.checkpoint.step if worker.checkpoint.reached else 0)
+    assert reached == [0, 2, 0, 4, 5, 6]
+    assert worker.stop and not worker.checkpoint.request
 
 
-def test_a_step_is_the_rule_on_the_gradient_as_it_is():
-    worker, expected, velocity = worker_of(), np.ones(N), np.zeros(N)
-    steps(worker, 3)
-    for step in range(3):
-        velocity = 0.5 * velocity + (np.arange(N) + step)
-        expected = expected - 0.5 * velocity
-    np.testing.assert_array_equal(worker.params, expected)
-    assert worker.version == 3
+@pytest.mark.parametrize("own", [True, False])
+def test_it_resumes_from_its_own_state_or_from_a_servers_parts(own):
+    worker = made()
+    worker.start()
+    for _ in range(3):
+        step(worker)
+    state = worker.state()
+    again = made()
+    assert again.restore(state if own else None, [state]) == []
+    for each in (worker, again):
+        step(each)
+    assert again.params.tolist() == worker.params.tolist() and again.version == 4
 
 
-def test_a_step_of_no_samples_moves_nothing():
-    worker = worker_of()
-    worker.step(0, 1.0)
-    np.testing.assert_array_equal(worker.params, 1.0)
-    assert worker.version == 0
-
-
-@pytest.mark.parametrize("level", [SAVE, SAVE_AND_STOP])
-def test_checkpoints_by_number_and_on_request(level):
-    worker = worker_of()
-    assert steps(worker, 7) == [3, 6]
-    worker.checkpoint.ask(level == SAVE_AND_STOP)
-    assert steps(worker, 1, 7) == [8]
-    assert worker.stop == worker.checkpoint.stopping == (level == SAVE_AND_STOP)
-
-
-def test_a_resumed_worker_ends_with_the_same_bits():
-    whole, early, late = worker_of(), worker_of(), worker_of()
-    steps(whole, 8)
-    steps(early, 5)
-    assert late.restore(early.state(), []) == []
-    late.start()
-    assert steps(late, 3, 5) == [6]
-    np.testing.assert_array_equal(late.params, whole.params)
-    assert late.state().facts["log"] == whole.state().facts["log"]
+def test_it_resumes_from_several_workers():
+    arrays = [{"params": np.full(3, value), "state0": np.full(3, value)} for value in (2.0, 4.0)]
+    states = [State(each, {"version": 5, "samples": 9}) for each in arrays]
+    worker = made()
+    assert worker.restore(None, states) == ["the workers' optimizer's state: its mean"]
+    assert worker.params.tolist() == [3, 3, 3] and worker.version == 5
+    worker.start()
+    step(worker, value=0.0)
+    assert worker.params.tolist() == [1.5] * 3
