@@ -37,24 +37,17 @@ def kept(state: State) -> State:
     return State({name: np.array(array) for name, array in state.tensors.items()}, json.loads(json.dumps(state.facts)))
 
 
-class Noting:
-    """What comes before encoding (`psgd.compression.before_encoding`), with each result noted.
+class Watched:
+    """An object whose calls go to a function instead; all else is its own."""
 
-    Args:
-        before: as made.
-        note: called with what it has written.
-    """
-
-    def __init__(self, before: Any, note: Callable[[NDArray[Any]], object]) -> None:
-        self._before, self._note = before, note
+    def __init__(self, what: Any, call: Callable[..., Any]) -> None:
+        self._what, self._call = what, call
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._before, name)
+        return getattr(self._what, name)
 
-    def __call__(self, out: NDArray[Any], *rest: Any) -> bool:
-        fine: bool = self._before(out, *rest)
-        self._note(out)
-        return fine
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
 
 
 class Run:
@@ -144,10 +137,12 @@ class Run:
         if (before := getattr(owner, "_before", None)) is None or not callable(before):
             return
 
-        def note(out: NDArray[Any]) -> None:
+        def noting(out: NDArray[Any], *rest: Any) -> bool:
+            fine: bool = before(out, *rest)
             self.put = self.put + out
+            return fine
 
-        owner._before = Noting(before, note)
+        owner._before = Watched(before, noting)
 
     def _save(self) -> None:
         assert self.client.checkpoint.reached

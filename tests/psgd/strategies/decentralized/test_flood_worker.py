@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from harness import compressed_simulation
-from harness.resuming import Noting
+from harness.resuming import Watched
 
 import psgd
 from psgd.metrics.run_metrics import RunMetrics
@@ -38,7 +38,7 @@ def gradient(params, worker, clock):
 def recorded(client):
     """What a worker applies, in its order; what it puts into its codec; where it is before it takes worker 0's."""
     log = SimpleNamespace(applied=[], put=np.zeros(N), own=None)
-    apply, take_one = client._apply, client._take_one
+    apply, before, take_one = client._apply, client.updates._before, client._take_one
 
     def noting_apply(message):
         origin, samples, kind = (int(message.words[k]) for k in (ORIGIN, SAMPLES, KIND))
@@ -47,12 +47,17 @@ def recorded(client):
         )
         apply(message)
 
+    def noting_before(out, *rest):
+        fine = before(out, *rest)
+        log.put += out
+        return fine
+
     def noting_take_one():
         log.own = client.params.copy()
         take_one()
 
     client._apply, client._take_one = noting_apply, noting_take_one
-    client.updates._before = Noting(client.updates._before, lambda out: np.add(log.put, out, out=log.put))
+    client.updates._before = Watched(before, noting_before)
     return log
 
 
