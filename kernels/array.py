@@ -19,7 +19,7 @@ def array_module(array: Array) -> Any:
     """
     if isinstance(array, np.ndarray):
         return np
-    cupy = sys.modules.get("cupy")  # whoever made a CuPy array has imported it
+    cupy = sys.modules.get("cupy")  # a CuPy array exists only if CuPy was imported
     if cupy is not None and isinstance(array, cupy.ndarray):
         return cupy
     raise UsageError(f"expected a NumPy or CuPy array, got {type(array).__module__}.{type(array).__name__}")

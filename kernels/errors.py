@@ -6,7 +6,7 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """A wrong option or argument. The message says what, where, expected, got, and how to mend it."""
+    """A wrong option or argument. The message says what, where, expected, got, and how to fix it."""
 
 
 class DataError(UsageError):
@@ -30,11 +30,11 @@ class AgreedError(Error):
 
 
 class AgreedUsageError(AgreedError, UsageError):
-    """A wrong argument on some rank, told to all."""
+    """A wrong argument on some rank; all ranks raise it."""
 
 
 class AgreedContractError(AgreedError, ContractError):
-    """Ranks that passed different arguments, told to all."""
+    """Ranks passed different arguments; all raise it."""
 
 
 class CodecError(Error):

@@ -211,7 +211,7 @@ def _integer(value: Any, what: str, name: str) -> int:
     except TypeError:
         number = -1
     if number < 0:
-        raise UsageError(f"{name}: expected a {what} of 0 or more elements, an integer, got {value!r}; mend the spec")
+        raise UsageError(f"{name}: expected a {what} of 0 or more elements, an integer, got {value!r}; fix the spec")
     return number
 
 

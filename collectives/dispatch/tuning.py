@@ -106,8 +106,8 @@ def read(file: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: cannot read the tuning table: {error}; mend or unset PSGD_TUNING") from None
-    mend = "; remove it or run `psgd bench allreduce --tune` again"
+        raise ValueError(f"{file}: cannot read the tuning table: {error}; fix or unset PSGD_TUNING") from None
+    fix = "; remove it or run `psgd bench allreduce --tune` again"
     try:
         table = json.loads(text)
         if table["format"] != FORMAT:
@@ -116,7 +116,7 @@ def read(file: Path) -> list[dict[str, Any]]:
         for entry in entries:
             _check(entry)
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{file}: not a tuning table: {type(error).__name__}: {error}{mend}") from None
+        raise ValueError(f"{file}: not a tuning table: {type(error).__name__}: {error}{fix}") from None
     return entries
 
 

@@ -61,7 +61,7 @@ def switch(name: str) -> bool | None:
     """
     text = os.environ.get(name, "")
     if text not in {"", "0", "1"}:
-        raise UsageError(f"{name}: expected 0 or 1, got {text!r}; mend or unset this environment variable")
+        raise UsageError(f"{name}: expected 0 or 1, got {text!r}; fix or unset this environment variable")
     return text == "1" if text else None
 
 
@@ -73,6 +73,6 @@ def _seconds(name: str, default: float) -> float:
         seconds = math.nan
     if not seconds > 0:
         raise UsageError(
-            f"{name}: expected a number of seconds above 0, got {text!r}; mend or unset this environment variable"
+            f"{name}: expected a number of seconds above 0, got {text!r}; fix or unset this environment variable"
         )
     return seconds

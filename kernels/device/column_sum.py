@@ -62,7 +62,7 @@ _SCRATCH: dict[tuple[str, str, int], list[Array]] = {}
 
 
 def scratch(name: str, n: int, dtype: Any) -> Array:
-    """Memory for partial results, by name, used again by whoever comes next on the stream.
+    """Memory for partial results, by name, used again by the next call on the stream.
 
     What was too small is kept for the graphs that were captured with it.
     """

@@ -48,7 +48,7 @@ class Parameter:
 class Layout:
     """Ordered parameters over one 1-D vector, in execution order.
 
-    Every offset, and the size, is a multiple of `align` elements; what is left over is padding, always 0.
+    Every offset, and the size, is a multiple of `align` elements; the rest is padding, always 0.
 
     Attributes:
         parameters: in order of offset.

@@ -49,7 +49,7 @@ class Model(Stage):
         return ctx
 
     def logits(self, ctx: Context, x: Array) -> Array:
-        """Returns (n, classes) as `forward` does, to be written by whoever asked: no backward pass follows."""
+        """Returns (n, classes) as `forward` does, for the caller to write to: no backward pass follows."""
         return self._run(ctx, x)
 
     def gradient(
@@ -108,7 +108,7 @@ class Model(Stage):
         """Copies y to the context's int64 labels, so that one compiled loss serves all integer types."""
         if y.shape != (n,) or y.dtype.kind not in "iu" or not isinstance(y, ctx.xp.ndarray):
             raise UsageError(f"model: y is {n} integers on {ctx.xp.__name__}, got {y.dtype} {y.shape}")
-        if y.base is ctx.labels:  # written there by whoever gathers batches
+        if y.base is ctx.labels:  # the batches were gathered there
             return y
         labels = ctx.labels[:n]
         labels[...] = y

@@ -1,4 +1,4 @@
-"""async: each push is a group of its own, applied once as it comes; its worker goes on at once.
+"""async: each push is a group of its own, applied once as it comes; its worker continues at once.
 
 Downpour SGD (Dean et al. 2012). The gradient was computed on parameters that others have moved since: its staleness
 is the version at which it is applied minus the version pulled.
@@ -17,15 +17,13 @@ class Asynchronous:
         pass
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         return (LogEntry((Contribution(push.worker, push.push),), (push.worker,)),)
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         return ()
 
     def restore(self, point: CheckpointPoint) -> None:
-        """See `psgd.strategies.Strategy`. There is nothing to know."""
+        """Nothing to restore."""
 
 
 create = Asynchronous

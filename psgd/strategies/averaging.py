@@ -91,7 +91,7 @@ class AveragingWorker(LockstepWorker):
             self._old[:] = self.params
 
     def _take_step(self, samples: int, loss: float) -> None:
-        """Blocks where parameters are averaged: until all workers that still train have come."""
+        """Blocks where parameters are averaged: until all workers that still train have arrived."""
         self._rounds.note(samples, loss)
         if samples:
             self._optimizer.take(self.grads, self._factor, self._known + self._own * self._rounds.active)

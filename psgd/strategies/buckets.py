@@ -70,7 +70,7 @@ class Buckets:
         """Announces a gradient of so many samples.
 
         Returns:
-            A function to be told of each range of it that is final; None without a progress thread on all workers, for
+            A function to call with each range of it that is final; None without a progress thread on all workers, for
             a vector of one bucket, and for steps that only add.
         """
         if not self.overlaps or not samples or self._added + 1 < self._steps:

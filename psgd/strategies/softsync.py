@@ -1,4 +1,4 @@
-"""softsync: every S contributions of any workers make one group; each worker goes on at once.
+"""softsync: every S contributions of any workers make one group; each worker continues at once.
 
 n-softsync of Zhang, Gupta, Lian and Liu (2015), with S the updates that a step waits for. S = 1 is async. A worker may
 be in a group twice, so S = N is not sync. What is left of a group when all workers are done makes a last, smaller one.
@@ -22,7 +22,6 @@ class Softsync:
         self._there = 0
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         self._there += push.samples > 0
         closes = self._there == self._size
         if closes:
@@ -30,7 +29,6 @@ class Softsync:
         return (LogEntry((Contribution(push.worker, push.push),), (push.worker,), stays_open=not closes),)
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         self._live -= 1
         if self._live or not self._there:
             return ()
@@ -38,7 +36,6 @@ class Softsync:
         return (LogEntry(),)
 
     def restore(self, point: CheckpointPoint) -> None:
-        """See `psgd.strategies.Strategy`."""
         self._there = point.open_contributions
 
 

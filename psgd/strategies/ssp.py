@@ -1,6 +1,6 @@
 """ssp: a worker may be up to s steps ahead of the slowest (stale synchronous parallel; Ho et al. 2013).
 
-A worker that has pushed c times goes on once the slowest has pushed c - s times, so that it reads all updates of the
+A worker that has pushed c times continues once the slowest has pushed c - s times, so that it reads all updates of the
 first c - s steps of everyone, its own included, and perhaps more. Each push is applied as it comes, as a step of 1/N of
 its gradient: N workers' steps together are as long as one of sync. A worker that is done holds nobody up. With s = 0
 it is sync.
@@ -15,7 +15,7 @@ from psgd.strategies.sync import Synchronous
 
 
 class BoundedStaleness:
-    """Applies each push, and releases whoever is not too far ahead."""
+    """Applies each push, and releases each worker that is not too far ahead."""
 
     fixed_order = False
 
@@ -26,20 +26,17 @@ class BoundedStaleness:
         self._waiting: dict[int, int] = {}
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         worker = push.worker
         self._clocks[worker] += 1
         self._waiting[worker] = self._clocks[worker]
         return (LogEntry((Contribution(worker, push.push, self._weight),), self._free()),)
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         del self._clocks[worker]
         free = self._free()
         return (LogEntry(release=free),) if free else ()
 
     def restore(self, point: CheckpointPoint) -> None:
-        """See `psgd.strategies.Strategy`."""
         self._clocks = dict(enumerate(point.clocks))
 
     def _free(self) -> tuple[int, ...]:

@@ -19,17 +19,15 @@ class Synchronous:
         self._waiting: dict[int, Contribution] = {}
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         self._waiting[push.worker] = Contribution(push.worker, push.push)
         return self._complete()
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
-        """See `psgd.strategies.Strategy`."""
         self._live.discard(worker)
         return self._complete()
 
     def restore(self, point: CheckpointPoint) -> None:
-        """See `psgd.strategies.Strategy`. Nobody waits between two clocks."""
+        """Nothing to restore: no worker waits between two clocks."""
 
     def _complete(self) -> tuple[LogEntry, ...]:
         if not self._waiting or len(self._waiting) < len(self._live):

@@ -74,7 +74,7 @@ class GradientSum:
 
 
 class AccumulatingWorker:
-    """A worker that takes a step of another's only once so many gradients have come; else it is that one.
+    """Stands in front of a worker, and takes a step of it once so many gradients have been added up.
 
     It stands in front of any worker: with servers a step is a push, so clocks count pushes; where workers average
     parameters it is a local step. A checkpoint can only lie after a step of the other one, where nothing is half added.

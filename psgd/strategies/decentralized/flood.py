@@ -120,7 +120,7 @@ class Flood:
         self._pass_on(message, self._neighbours)
 
     def poll(self) -> None:
-        """Takes what has come, delivers it and hands it on. Does not block."""
+        """Takes what has arrived, delivers it and forwards it. Does not block."""
         outgoing, free = self._outgoing, self._free
         while outgoing and MPI.Request.Testall(outgoing[0].sends):
             free.append(outgoing.popleft())

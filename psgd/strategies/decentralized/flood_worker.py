@@ -32,7 +32,7 @@ WHOLE_AHEAD = 4
 class FloodWorker(FreeRunningWorker):
     """A worker.
 
-    A step takes the worker's own update, sends it, and adds all that has come meanwhile; the sender adds what others
+    A step takes the worker's own update, sends it, and adds all that has arrived meanwhile; the sender adds what others
     will add, not what it meant. No two workers need to have the same parameters at any moment, but each adds every
     update once, and each worker's in their order. An update that is not finite is left out by all.
 
@@ -64,7 +64,7 @@ class FloodWorker(FreeRunningWorker):
         self.applied = np.zeros(size, np.int64)
         self._published = np.zeros(size, np.int64)  # of them, what others know
         self._lag = np.zeros(size, np.int64)
-        self._owes = False  # a whole update has come that its origin should soon know of
+        self._owes = False  # a whole update has arrived, which its origin should soon know
         self._theirs = [0] * size  # updates of this worker that each has applied
         self._theirs[self._rank] = 1 << 62
         self._done = self._mine = 0

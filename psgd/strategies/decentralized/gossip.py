@@ -2,7 +2,7 @@
 
 AD-PSGD (Lian, Zhang, Zhang and Liu, ICML 2018). Workers of even rank are active, those of odd rank passive. An active
 one i sends its x_i to a passive one j; j, in its next step, answers with its own x_j and moves to the mean; when the
-answer has come, i moves by as much the other way:
+answer has arrived, i moves by as much the other way:
 
     x_j <- x_j + (x_i - x_j)/2        x_i <- x_i + (x_j - x_i)/2
 

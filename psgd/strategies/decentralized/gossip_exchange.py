@@ -75,7 +75,7 @@ class Exchanges:
             self._move()
 
     def _answer(self) -> bool:
-        """Takes part in an exchange as far as it has come; returns whether it got an answer."""
+        """Advances an exchange as far as messages have arrived; returns whether it got an answer."""
         if not MPI.Request.Testall(self._sends):
             return False
         self._sends.clear()

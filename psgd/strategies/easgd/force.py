@@ -53,13 +53,13 @@ class Force:
             )
         bound = f"1 / workers = {largest:g}" if self._together else f"(4 - 2 lr) / (4 - lr) = {largest:g}"
         if self._rho is None:
-            what, mend = f"a = {BETA:g} / workers = {rate:g}", "lower the learning rate, or pass a rho"
+            what, fix = f"a = {BETA:g} / workers = {rate:g}", "lower the learning rate, or pass a rho"
         else:
             what = f"a = lr * rho = {lr:g} * {self._rho:g} = {rate:g}"
-            mend = f"pass a rho of at most {largest / lr:g}, or none"
+            fix = f"pass a rho of at most {largest / lr:g}, or none"
         raise UsageError(
             f"easgd: {what} would make order {self._order} unstable: expected a <= {bound} "
-            f"with {self._workers} workers: {mend}"
+            f"with {self._workers} workers: {fix}"
         )
 
     def check_all(self, schedule: Schedule) -> None:
