@@ -15,6 +15,7 @@ from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.worker.collectives import Collectives
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.exchange_counts import ExchangeCounts
 
 _SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _HELD, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(12)
 
@@ -53,8 +54,7 @@ class StatusRounds:
         self._all = np.zeros((comm.size, _WORDS))
         self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
-        self._noted = self._noted_pushes = 0
-        self._loss_sum = 0.0
+        self._noted = ExchangeCounts()
         self._report: tuple[float, float] | None = None
         self._seconds: tuple[float, float] | None = None
         self._held = self._ended = 0.0  # seconds in the last round, and when it ended
@@ -75,10 +75,7 @@ class StatusRounds:
             samples: behind its gradient; a step of 0 is not counted.
             loss: mean loss over them.
         """
-        if samples:
-            self._noted += samples
-            self._noted_pushes += 1
-            self._loss_sum += samples * loss
+        self._noted.note(samples, loss)
 
     def count_allreduce(self, nbytes: int) -> None:
         """Counts an all-reduce of so many bytes that the worker has made."""
@@ -86,8 +83,7 @@ class StatusRounds:
 
     def forget(self) -> None:
         """Takes back what was noted since the last round: it is not going to be applied."""
-        self._noted = self._noted_pushes = 0
-        self._loss_sum = 0.0
+        self._noted.clear()
 
     def report(self, accuracy: float, loss: float) -> None:
         """Counts an evaluation: on worker 0 at once, from others with the next round (the last one before it)."""
@@ -116,7 +112,7 @@ class StatusRounds:
             self._seconds = waited, computed
         accuracy, test_loss = report or (0.0, 0.0)
         stop = self._metrics.stop + 2 * self._votes.take_request()
-        counts = noted, self._loss_sum, self._noted_pushes, stop, done, waited, computed, self._held
+        counts = noted.samples, noted.loss, noted.pushes, stop, done, waited, computed, self._held
         self._mine[:] = (*counts, report is not None, accuracy, test_loss)
         self._gather.run()
         ended = time.perf_counter()

@@ -1,4 +1,4 @@
-from psgd.strategies.easgd.tally import ExchangeCounts
+from psgd.worker.serverless.exchange_counts import ExchangeCounts
 
 
 def test_steps_are_counted_until_they_are_told():
