@@ -12,6 +12,7 @@ SIGNALS = """
 import os, signal
 from psgd.runtime.failure_watch import FailureWatch
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started with it ignored
 before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 watch = FailureWatch(None)
 watch.hook_signals()
