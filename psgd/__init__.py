@@ -48,6 +48,7 @@ _EXPORTS = {
     "connect": "psgd.connector",
     "Mesh": "psgd.runtime.mesh",
     "Layout": "psgd.nn.layout",
+    "metrics": "psgd.metrics",
     "rules": "psgd.optim.rules",
     "schedules": "psgd.optim.schedules",
 }

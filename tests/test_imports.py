@@ -76,3 +76,17 @@ def test_importing_starts_neither_mpi_nor_cuda(module, tmp_path):
         check=True,
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", ["rules.Rule", "schedules.cosine", "metrics.RunMetrics"])
+def test_modules_of_the_api_need_no_import_of_their_own(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import psgd; psgd.{name}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

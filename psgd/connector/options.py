@@ -111,6 +111,11 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     optimizer = OptimizerOptions(rule, schedule, optim.CLIP_NORM.check("clip_norm", given.clip_norm), factor)
     scale = staleness.create(given.staleness_lr)
     codec = checked_compression(given, rule)
+    request = given.checkpoint_request
+    if request is not None and not isinstance(request, CheckpointRequest):
+        raise UsageError(f"checkpoint_request: expected a CheckpointRequest, got {type(request).__name__}")
+    if given.metrics is not None and not isinstance(given.metrics, RunMetrics):
+        raise UsageError(f"metrics: expected RunMetrics, got {type(given.metrics).__name__}")
     if given.metrics is not None and len(given.metrics.pushes) != workers:
         raise UsageError(f"metrics: expected RunMetrics for {workers} workers, got {len(given.metrics.pushes)}")
     segment = segment_bytes_for(vector.nbytes // max(1, servers), given.segment_bytes) // vector.itemsize

@@ -56,6 +56,8 @@ def test_accumulate_is_everyones():
         ({"strategy": "hogwild", "servers": 1}, "servers: strategy hogwild has none, omit it"),
         ({"strategy": "allreduce", "replay": "x"}, "staleness_lr, record, replay: strategy allreduce has no servers"),
         ({"density": 0.1}, "density: expected compress=threshold, onebit or topk with it"),
+        ({"checkpoint_request": 3}, "checkpoint_request: expected a CheckpointRequest, got int"),
+        ({"metrics": 3}, "metrics: expected RunMetrics, got int"),
         ({"accumulate": 0}, "accumulate: expected a whole number, at least 1, got 0"),
         ({"checkpoint_every": 3, "resume": True}, "checkpoint_every, resume: expected checkpoint_dir with them"),
         ({"checkpoint_dir": 3}, "checkpoint_dir: expected a folder's path, got 3"),
