@@ -4,28 +4,13 @@ The sum is weighed by samples and divided by all of them, so it is the mean grad
 whatever their sizes, and a step on it equals one on the whole batch. Parameters do not change in between.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.array import array_module
-from psgd.kernels.errors import UsageError
-from psgd.runtime.validation import whole_number
 from psgd.worker.interface import Vector, Worker
-
-
-def steps_of(options: Mapping[str, Any]) -> int:
-    """The option `accumulate`, 1 where it is not given.
-
-    Raises:
-        UsageError: it is not a whole number of 1 or more.
-    """
-    steps = whole_number("accumulate", options.get("accumulate", 1))
-    if steps < 1:
-        raise UsageError(f"accumulate: expected 1 or more steps, got {steps}: 1 updates at every step")
-    return steps
 
 
 class GradientSum:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+import psgd
 from psgd.kernels.errors import UsageError
-from psgd.worker.accumulation import AccumulatingWorker, GradientSum, steps_of
+from psgd.worker.accumulation import AccumulatingWorker, GradientSum
 from psgd.worker.checkpoint_status import CheckpointStatus
 
 SAMPLES = [3, 0, 5, 2]
@@ -80,12 +81,8 @@ def test_a_worker_steps_once_so_many_gradients_have_come_and_what_is_left_counts
     np.testing.assert_allclose(g1, gradient(2), rtol=1e-15)
 
 
-@pytest.mark.parametrize(("options", "steps"), [({}, 1), ({"accumulate": 4}, 4)])
-def test_the_option(options, steps):
-    assert steps_of(options) == steps
-
-
+@pytest.mark.ranks(1)
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "2"])
-def test_the_option_is_checked(wrong):
+def test_the_option_is_checked(comm, wrong):
     with pytest.raises(UsageError, match="accumulate: expected"):
-        steps_of({"accumulate": wrong})
+        psgd.connect(comm, np.zeros(3), accumulate=wrong)
