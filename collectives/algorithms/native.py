@@ -99,9 +99,7 @@ class Native:
         else:
             yield from self._call("Allgather", MPI.IN_PLACE if _overlap(send, recv) else _bits(send), _bits(recv))
 
-    def allgatherv(
-        self, send: NDArray[Any], recv: NDArray[Any], counts: Sequence[int], displs: Sequence[int]
-    ) -> Steps:
+    def allgatherv(self, send: NDArray[Any], recv: NDArray[Any], counts: Sequence[int], displs: Sequence[int]) -> Steps:
         """Gathers everyone's block on all ranks.
 
         Args:

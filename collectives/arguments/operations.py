@@ -10,6 +10,8 @@ from psgd.kernels import reduce
 from psgd.kernels.errors import UsageError
 
 MEAN = "mean"
+AnyOp = MPI.Op | str
+"""What callers pass for an operation."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ _OTHERS = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC", "MAXLOC", "RE
 _NAMES = {operation.name.lower(): operation for operation in ALL}
 
 
-def resolve(op: MPI.Op | str) -> Operation:
+def resolve(op: AnyOp) -> Operation:
     """Finds the operation for what a caller passed: an `MPI.Op`, or a name such as "mean".
 
     Raises:

@@ -17,9 +17,11 @@ from psgd.kernels.errors import UsageError
 def test_a_call_is_planned_by_the_limits(comm):
     x, y = np.ones(100), np.zeros(100)
     with communicator(comm) as c:
-        plan = c._planner.plan("Allreduce", lambda: parse.allreduce(comm.size, x, y, MPI.SUM), None, None)
+        plan = c._planner.plan("Allreduce", lambda: parse.allreduce(comm.size, comm.rank, x, y, MPI.SUM), None, None)
         assert plan.call.count == 100 and plan.text == "" and plan.sign
-        named = c._planner.plan("Allreduce", lambda: parse.allreduce(comm.size, x, y, MPI.SUM), "native", None)
+        named = c._planner.plan(
+            "Allreduce", lambda: parse.allreduce(comm.size, comm.rank, x, y, MPI.SUM), "native", None
+        )
         assert named.algorithm == "native" and named.sign != plan.sign
         assert c._planner.limits_of("Allreduce") is c._planner.limits_of("Allreduce")
 
