@@ -4,7 +4,7 @@ Every function raises UsageError where arguments cannot be right whatever the ot
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from psgd.collectives.arguments import buffer_spec
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.descriptor import fingerprint
-from psgd.collectives.arguments.operations import Operation, resolve
+from psgd.collectives.arguments.operations import AnyOp, Operation, resolve
 from psgd.collectives.arguments.view import View
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels import half
@@ -24,7 +24,7 @@ from psgd.kernels.errors import UsageError
 _WORK: Any = 10_000  # steps that looking for an overlap of strided arrays may take
 
 
-def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
+def allreduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp) -> Call:
     """Allreduce on `size` ranks."""
     operation = resolve(op)
     recv = buffer_spec.single(recvbuf, "recvbuf", True)
@@ -40,7 +40,7 @@ def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
     return call
 
 
-def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, root: int) -> Call:
+def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp, root: int) -> Call:
     """Reduce to `root`; `recvbuf` means nothing on other ranks."""
     operation = resolve(op)
     _check_root(root, size)
@@ -61,7 +61,7 @@ def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, r
 
 
 def reduce_scatter(
-    size: int, rank: int, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op | str
+    size: int, rank: int, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: AnyOp
 ) -> Call:
     """Reduce_scatter: `recvcounts[r]` elements of the result go to rank r, by default equally many."""
     operation = resolve(op)
@@ -75,7 +75,7 @@ def reduce_scatter(
     return _scatter("Reduce_scatter", rank, sendbuf, recv, counts, operation)
 
 
-def reduce_scatter_block(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
+def reduce_scatter_block(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp) -> Call:
     """Reduce_scatter_block: equally many elements to each rank."""
     operation = resolve(op)
     if _in_place(sendbuf):
@@ -161,6 +161,11 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
     if rank != root:
         _finish(call, whole)
     return call
+
+
+def barrier(size: int, rank: int) -> Call:
+    """Barrier, which has no arguments."""
+    return Call("Barrier")
 
 
 def _gather(verb: str, rank: int, sendbuf: Any, recv: View, starts: list[int], counts: list[int]) -> Call:
@@ -285,3 +290,16 @@ def _overlapping(send: NDArray[Any], recv: NDArray[Any]) -> UsageError:
         f"sendbuf and recvbuf: expected separate memory, got overlapping ranges, {send.nbytes} and {recv.nbytes} bytes "
         f"long, the second beginning {apart} bytes after the first; pass MPI.IN_PLACE or a copy"
     )
+
+
+VERBS: dict[str, Callable[..., Call]] = {
+    "Allreduce": allreduce,
+    "Reduce": reduce,
+    "Reduce_scatter": reduce_scatter,
+    "Reduce_scatter_block": reduce_scatter_block,
+    "Allgather": allgather,
+    "Allgatherv": allgatherv,
+    "Bcast": bcast,
+    "Barrier": barrier,
+}
+"""By mpi4py's name; each takes the number of ranks, this rank, and what the verb takes."""
