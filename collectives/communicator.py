@@ -132,8 +132,12 @@ class Communicator(StartedVerbs):
             stream: of CuPy, PyTorch or Numba, or its address: the work on it so far is waited for before device arrays
                 are read or written; by default that on their library's current stream. The result is there on return.
         """
-        if algorithm is None and self._fast.allreduce(sendbuf, recvbuf, op):
-            return
+        if algorithm is None:
+            if self._fast.allreduce(sendbuf, recvbuf, op):
+                return
+            ways = self._engine.ways
+            if ways is not None and ways.allreduce(sendbuf, recvbuf, op, stream):
+                return
         self._run("Allreduce", (sendbuf, recvbuf, op), algorithm, stream)
 
     def Reduce(

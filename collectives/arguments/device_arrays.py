@@ -78,6 +78,11 @@ class DeviceView(View):
         return self._memory
 
     @property
+    def strided(self) -> bool:
+        """Whether `memory` is a copy, which `write_back` copies to the caller's."""
+        return not self._base.flags.c_contiguous
+
+    @property
     def work(self) -> Any:
         """The same as a CuPy array."""
         return self._work
@@ -122,6 +127,19 @@ def on_stream(stream: Any) -> Iterator[None]:
     if stream is None:
         yield
         return
+    _given.append(stream_address(stream))
+    try:
+        yield
+    finally:
+        _given.pop()
+
+
+def stream_address(stream: Any) -> int:
+    """The address of a caller's stream; 0 is CUDA's default stream.
+
+    Raises:
+        UsageError: it is none.
+    """
     pointer = stream
     for name in ("ptr", "cuda_stream", "handle"):
         if hasattr(stream, name):
@@ -132,11 +150,7 @@ def on_stream(stream: Any) -> Iterator[None]:
         pointer = 0
     if not isinstance(pointer, int):
         raise UsageError(f"stream: expected a CUDA stream of CuPy, PyTorch or Numba, or its address, got {stream!r}")
-    _given.append(pointer)
-    try:
-        yield
-    finally:
-        _given.pop()
+    return pointer
 
 
 def view(obj: Any, name: str, writable: bool) -> DeviceView:

@@ -31,13 +31,17 @@ def allreduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp) -> Ca
     send = recv if _in_place(sendbuf) else buffer_spec.single(sendbuf, "sendbuf", False)
     _same(send, recv, recv.size, "recvbuf")
     _apart(send, recv)
-    if _rings(size, send, recv, recv, operation):
-        made: Call = _device().reduction("Allreduce", operation, send, recv, slice(0, recv.size), recv.size)
+
+    def on_host() -> Call:
+        call = _reduction("Allreduce", operation, send, recv.flat, recv.size)
+        call.shape, call.mark = recv.shape, fingerprint(recv.shape)
+        _finish(call, recv)
+        return call
+
+    if _on_device(size, send, recv, operation):
+        made: Call = _device().reduction("Allreduce", operation, send, recv, slice(0, recv.size), recv.size, on_host)
         return made
-    call = _reduction("Allreduce", operation, send, recv.flat, recv.size)
-    call.shape, call.mark = recv.shape, fingerprint(recv.shape)
-    _finish(call, recv)
-    return call
+    return on_host()
 
 
 def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp, root: int) -> Call:
@@ -103,19 +107,23 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
         if _overlap(send.logical, recv.logical):
             raise _overlapping(send.logical, recv.logical)
         recv.restrict([(0, own)])
-    if _rings(len(counts), send, recv, send, op):
-        made: Call = _device().reduction(verb, op, send, recv, slice(0, own), total, counts)
+
+    def on_host() -> Call:
+        target = recv.flat[:own]
+        # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
+        into = np.empty_like(target) if _in_place(sendbuf) else target
+        call = _reduction(verb, op, send, into, total, counts)
+        if into is not target:
+            call.finish.append(lambda: target.__setitem__(slice(None), into))
+        _finish(call, recv)
+        if verb == "Reduce_scatter":
+            call.mark = fingerprint((0, *counts))
+        return call
+
+    if _on_device(len(counts), send, recv, op):
+        made: Call = _device().reduction(verb, op, send, recv, slice(0, own), total, on_host, counts)
         return made
-    target = recv.flat[:own]
-    # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
-    into = np.empty_like(target) if _in_place(sendbuf) else target
-    call = _reduction(verb, op, send, into, total, counts)
-    if into is not target:
-        call.finish.append(lambda: target.__setitem__(slice(None), into))
-    _finish(call, recv)
-    if verb == "Reduce_scatter":
-        call.mark = fingerprint((0, *counts))
-    return call
+    return on_host()
 
 
 def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
@@ -141,26 +149,33 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
     """Bcast from `root`."""
     _check_root(root, size)
     whole = buffer_spec.single(buf, "buf", rank != root)
-    data = whole.flat.view(np.uint8)
-    starts = [0] * size
-    lengths = [0] * size
-    lengths[root] = data.size
-    call = Call(
-        "Bcast",
-        kind=whole.kind,
-        root=root,
-        send=data if rank == root else None,
-        recv=data,
-        starts=starts,
-        lengths=lengths,
-        count=whole.size,
-        shape=whole.shape,
-        mark=fingerprint(whole.shape),
-    )
-    call.copied = whole.copied
-    if rank != root:
-        _finish(call, whole)
-    return call
+
+    def on_host() -> Call:
+        data = whole.flat.view(np.uint8)
+        starts = [0] * size
+        lengths = [0] * size
+        lengths[root] = data.size
+        call = Call(
+            "Bcast",
+            kind=whole.kind,
+            root=root,
+            send=data if rank == root else None,
+            recv=data,
+            starts=starts,
+            lengths=lengths,
+            count=whole.size,
+            shape=whole.shape,
+            mark=fingerprint(whole.shape),
+        )
+        call.copied = whole.copied
+        if rank != root:
+            _finish(call, whole)
+        return call
+
+    if _on_device(size, whole, whole, None):
+        made: Call = _device().broadcast(whole, root, on_host)
+        return made
+    return on_host()
 
 
 def barrier(size: int, rank: int) -> Call:
@@ -179,18 +194,27 @@ def _gather(verb: str, rank: int, sendbuf: Any, recv: View, starts: list[int], c
             aliased = _is_block(send.logical, recv.logical, starts[rank])
             if not aliased:
                 raise _overlapping(send.logical, recv.logical)
-    if _rings(len(counts), send, recv, recv, None):
-        made: Call = _device().gather(verb, send, recv, starts, counts)
+
+    def on_host() -> Call:
+        values = recv.flat[starts[rank] : starts[rank] + counts[rank]] if aliased else send.flat
+        item = recv.flat.itemsize
+        places, lengths = [item * start for start in starts], [item * n for n in counts]
+        call = Call(
+            verb,
+            kind=recv.kind,
+            send=values.view(np.uint8),
+            recv=recv.flat.view(np.uint8),
+            starts=places,
+            lengths=lengths,
+        )
+        call.copied = recv.copied if aliased else send.copied
+        _finish(call, recv)
+        return call
+
+    if _on_device(len(counts), send, recv, None):
+        made: Call = _device().gather(verb, send, recv, starts, counts, on_host)
         return made
-    values = recv.flat[starts[rank] : starts[rank] + counts[rank]] if aliased else send.flat
-    item = recv.flat.itemsize
-    places, lengths = [item * start for start in starts], [item * n for n in counts]
-    call = Call(
-        verb, kind=recv.kind, send=values.view(np.uint8), recv=recv.flat.view(np.uint8), starts=places, lengths=lengths
-    )
-    call.copied = recv.copied if aliased else send.copied
-    _finish(call, recv)
-    return call
+    return on_host()
 
 
 def _finish(call: Call, recv: View) -> None:
@@ -205,11 +229,11 @@ def _is_block(send: NDArray[Any], recv: NDArray[Any], start: int) -> bool:
     return plain and address_of(send) == address_of(recv) + start * recv.itemsize
 
 
-def _rings(size: int, send: View, recv: View, whole: View, op: Operation | None) -> bool:
-    """Whether the ring on GPUs does a call; `whole` is the view of the whole vector."""
+def _on_device(size: int, send: View, recv: View, op: Operation | None) -> bool:
+    """Whether GPUs do a call by themselves."""
     if size == 1 or send.device is None or recv.device is None:
         return False
-    return bool(_device().takes(send, recv, whole.size * whole.logical.itemsize, op))
+    return bool(_device().takes(send, recv, op))
 
 
 def _device() -> ModuleType:

@@ -43,9 +43,7 @@ def steps(engine: Engine, verb: str, call: Call | None, text: str, algorithm: st
         yield from _refuse(engine, text)
         return
     needs = "" if call.verb in _MEETINGS else catalog.ALGORITHMS[algorithm].needs
-    if call.job is not None:
-        yield from _on_device(engine, call)
-    elif not needs:
+    if not needs:
         engine.took = ("inline", "shared") if engine.local else ("ring", "messages")
         yield from _meet(engine)
     else:
@@ -121,16 +119,6 @@ def _compare(engine: Engine) -> Steps:
         yield from engine.check("")
 
 
-def _on_device(engine: Engine, call: Call) -> Steps:
-    from psgd.collectives.device import execute
-    from psgd.collectives.device.context import DeviceContext
-
-    yield from _meet(engine)
-    if engine.context is None:
-        engine.context = DeviceContext.create(engine.comm, engine.one_node and engine.shared is not None)
-    engine.took = ("ring", (yield from execute.run(engine.context, call)))
-
-
 def _carry_out(engine: Engine, call: Call, algorithm: str) -> Steps:
     needs = catalog.ALGORITHMS[algorithm].needs
     function, wanted = catalog.load(algorithm, call.verb)
@@ -194,7 +182,7 @@ def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> No
     """
     known = available(verb, engine)
     if call.job is not None:
-        known = ["ring"]
+        known = ["ring"] if call.job.ring else []
     elif engine.size == 1:  # nothing to choose, but a name that no cluster has is wrong here too
         known = catalog.names(verb)
     elif engine.local and not intranode.fits_inline(call):

@@ -23,6 +23,7 @@ class CallPlan:
         text: what was wrong with it.
         algorithm: of the catalog.
         sign: the signature.
+        on_host: of a device call: plans the same one on copies in the host's memory.
     """
 
     verb: str
@@ -30,6 +31,7 @@ class CallPlan:
     text: str = ""
     algorithm: str = "?"
     sign: int = 0
+    on_host: Callable[[], "CallPlan"] | None = None
 
     def in_shared_memory(self, engine: Engine) -> bool:
         """Whether its kernel can read the caller's memory again and again, with no message beside."""
@@ -42,6 +44,8 @@ class CallPlan:
         """Carries it out. Wrong arguments are reported to the other ranks then."""
         if engine.size == 1:
             return _alone(self)
+        if self.call is not None and self.call.job is not None:
+            return self._on_device(engine)
         return dispatch.steps(engine, self.verb, self.call, self.text, self.algorithm, self.sign)
 
     def agreement(self, engine: Engine) -> Steps:
@@ -49,6 +53,13 @@ class CallPlan:
         if engine.size == 1:
             return _alone(self, compares=True)
         return dispatch.agreement(engine, self.verb, self.call, self.text, self.sign | descriptor.PREPARES)
+
+    def _on_device(self, engine: Engine) -> Steps:
+        from psgd.collectives.dispatch.on_device import by_gpus
+
+        assert self.call is not None and self.on_host is not None
+        if not (yield from by_gpus(engine, self.call, self.sign, self.algorithm)):
+            yield from self.on_host().steps(engine)
 
 
 class Planner:
@@ -83,9 +94,11 @@ class Planner:
             return CallPlan(verb, None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}")
         number = 0 if algorithm is None else catalog.number(algorithm)
         sign = descriptor.signature(verb, call.kind, call.op, call.root, number)
-        if call.job is not None:
-            sign |= descriptor.ON_DEVICE
-        return CallPlan(verb, call, "", algorithm or self._choose(call), sign)
+        job = call.job
+        if job is None:
+            return CallPlan(verb, call, "", algorithm or self._choose(call), sign)
+        sign |= descriptor.ON_DEVICE
+        return CallPlan(verb, call, "", algorithm or "", sign, lambda: self.plan(verb, job.on_host, None, None))
 
     def limits_of(self, verb: str) -> tuning.Limits:
         """The limits by which a verb's algorithm is chosen: the user's where they name what there is."""

@@ -1,6 +1,7 @@
 """From a parsed call to a kernel and its arguments."""
 
 import zlib
+from ctypes import c_uint32, c_uint64
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.operations import Operation
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.peers import choose
-from psgd.collectives.peers.group import PeerGroup, address
+from psgd.collectives.peers.group import PeerGroup
 from psgd.kernels.device.peers import elements, launch
 from psgd.kernels.reduce import SUM
 
@@ -23,14 +24,18 @@ class PeerCall:
 
     Attributes:
         shape: of the kernel.
+        words: the call, its signature, elements, extents and mark, for a report.
         keep: what must live as long: memory that it works on.
         copy: addresses and bytes of a copy that follows it, on the same stream; none where bytes are 0.
     """
 
-    def __init__(self, start: launch.Launch, shape: choose.Shape, keep: object, copy: tuple[int, int, int]) -> None:
+    def __init__(
+        self, start: launch.Launch, shape: choose.Shape, call: Call, sign: int, copy: tuple[int, int, int] = (0, 0, 0)
+    ) -> None:
         self._start = start
         self.shape = shape
-        self.keep = keep
+        self.words = call.verb, sign, call.count, call.shape, call.mark
+        self.keep: object = call.job
         self.copy = copy
 
     def start(self, stream: int) -> None:
@@ -75,8 +80,8 @@ def prepare(group: PeerGroup, call: Call, sign: int) -> PeerCall:
     into = 0 if call.recv is None else address_of(call.recv)
     function = group.function(kind, code, shape.kernel)
     if shape.kernel != "staged":
-        values = [head, address(source), address(into), address(call.count), divisor]
-        return PeerCall(launch.Launch(function, values), shape, job, (0, 0, 0))
+        values = [head, c_uint64(source), c_uint64(into), c_uint64(call.count), divisor]
+        return PeerCall(launch.Launch(function, values), shape, call, sign)
     item = call.itemsize
     chunks = launch.chunks_type(group.size)()
     own, even, copy = into, 0, (0, 0, 0)
@@ -97,13 +102,14 @@ def prepare(group: PeerGroup, call: Call, sign: int) -> PeerCall:
         else:
             steps = _SCATTER
             if job.aliased:  # the result must not overwrite what is still to be sent
-                own, copy = job.scratch(), (into, 0, call.lengths[group.rank] * item)
-                copy = (into, own, copy[2])
+                nbytes = call.lengths[group.rank] * item
+                own = group.scratch(nbytes)
+                copy = into, own, nbytes
     values = [
-        *(head, address(source), address(into), address(own), address(even), chunks),
-        *(launch.c_uint32(steps), launch.c_uint32(call.root), divisor, launch.c_uint32(shape.piece)),
+        *(head, c_uint64(source), c_uint64(into), c_uint64(own), c_uint64(even), chunks),
+        *(c_uint32(steps), c_uint32(call.root), divisor, c_uint32(shape.piece)),
     ]
-    return PeerCall(launch.Launch(function, values), shape, job, copy)
+    return PeerCall(launch.Launch(function, values), shape, call, sign, copy)
 
 
 def _first_of(count: int, item: int, group: PeerGroup) -> int:

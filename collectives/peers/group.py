@@ -1,7 +1,6 @@
 """The GPUs of one host as peers: memory that each rank has mapped, exchanged once over MPI."""
 
 import contextlib
-import ctypes
 from typing import Any
 
 import cupy
@@ -45,6 +44,7 @@ class PeerGroup:
         self._group.state, self._group.host = self._state.data.ptr, memory.ptr
         self._group.rank = comm.rank
         self._last: tuple[int, Any] | None = None
+        self._scratch: Any = None
         self.wide = False
 
     @classmethod
@@ -88,6 +88,12 @@ class PeerGroup:
         module = launch.module(kind, op, self.size, tuple(self._sizes.items()), self.device)
         return module.get_function(name).kernel
 
+    def scratch(self, nbytes: int) -> int:
+        """The address of memory that is kept between calls; its contents are anything."""
+        if self._scratch is None or self._scratch.nbytes < nbytes:
+            self._scratch = cupy.empty(max(1, nbytes), np.uint8)
+        return int(self._scratch.data.ptr)
+
     def follow(self, stream: int) -> None:
         """Has a stream wait for the group's call before, if that is on another one. To be called before a start."""
         if self._last is not None and self._last[0] != stream:
@@ -112,6 +118,13 @@ class PeerGroup:
         verdict = int(self.host[VERDICT])
         self.host[ORDER] = self.host[VERDICT] = 0
         return verdict
+
+    def count_alike(self) -> None:
+        """Gives all ranks the same number of calls so far. Collective, blocks."""
+        cupy.cuda.runtime.deviceSynchronize()
+        calls = self._state[:1].get()
+        self._comm.Allreduce(MPI.IN_PLACE, calls, MPI.MAX)
+        self._state[:1].set(calls)
 
     def close(self) -> None:
         """Unmaps and frees all regions. Collective: no rank frees what another has mapped."""
@@ -155,8 +168,3 @@ class PeerGroup:
         word = np.array([fine], np.uint8)
         self._comm.Allreduce(MPI.IN_PLACE, word, MPI.MIN)
         return bool(word[0])
-
-
-def address(value: int) -> Any:
-    """A device address as kernels take it."""
-    return ctypes.c_uint64(value)

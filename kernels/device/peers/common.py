@@ -5,9 +5,9 @@ device memory: so a call can be part of a CUDA graph that is started often. What
 epoch; nobody clears it.
 
 Lines: at the start of a call each rank writes the epoch and the call's *fingerprint* into every peer's region, and
-no kernel ends well before it has compared everybody's. So ranks that pass different calls all find out. And once a rank's
-kernel has ended, all its peers have begun that call, hence ended the one before: memory that is used by turns, by the
-epoch's last bit, is free again two calls later.
+no kernel ends well before it has compared everybody's. So ranks that pass different calls all find out. And once a
+rank's kernel has ended, all its peers have begun that call, hence ended the one before: memory that is used by turns,
+by the epoch's last bit, is free again two calls later.
 
 Waits: the word that ends one may come from a rank that has died. Now and then the first thread looks at the lines, and
 at a word in pinned host memory by which the host ends the call. Kernels then run to their end without data.
@@ -36,7 +36,7 @@ struct Group {
     unsigned char* base[P];  // everybody's region, as mapped here
     unsigned char* wide[P];  // and everybody's slots for `staged`
     State* state;            // this rank's own
-    volatile u32* host;      // pinned: [0] the host's order to end calls, [1] the first verdict, [2] the call that waits
+    volatile u32* host;      // pinned: [0] the order to end calls, [1] the first verdict, [2] the call that waits
     u32 rank;
     u32 fingerprint;         // of what must agree
     u32 shape;               // of what must agree where it is not 0
