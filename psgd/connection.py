@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.saver import Saver
-from psgd.collectives.communicator import Communicator
 from psgd.compression.options import Compression
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
@@ -254,7 +253,6 @@ class Connection:
                     self.metrics,
                     options.compression,
                     self._teardown.listen(),
-                    Communicator,
                     options.accumulate,
                 )
                 self._begin(options.strategy(context))

@@ -9,6 +9,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
+from psgd.collectives import Communicator
 from psgd.kernels import elastic
 from psgd.runtime.device_vectors import registered
 from psgd.worker.context import RunContext
@@ -24,7 +25,7 @@ class SynchronousOrder:
         self.stop = False
         self.bytes_sent = self.bytes_received = 0
         self._params, self._metrics = context.params, context.metrics
-        self._comm = context.collectives(context.workers)
+        self._comm = Communicator(context.workers)
         self._rounds = StatusRounds(self._comm, context.metrics, votes)
         votes.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)

@@ -74,7 +74,7 @@ class HogwildWorker(FreeRunningWorker):
         self._given, self._lines, self._tally = context.params, self._memory.lines, self._memory.tally
         self._optimizer = context.optimizer.create(self.params)
         self._factor = context.optimizer.reduction_factor
-        self._nodes = NodeCopies(self._workers, self._memory, period, context.collectives)
+        self._nodes = NodeCopies(self._workers, self._memory, period)
         self._counts = HogwildCounts(self._metrics, self._index, self._memory, self._nodes)
         self._kept_params: Vector | None = None  # the node's at the newest checkpoint, on its first worker
         self._steps_then = self._samples_then = 0  # those of all workers at the newest checkpoint

@@ -4,10 +4,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi import byte_counts
 from psgd.kernels import accumulate
 from psgd.metrics.totals import Sums
-from psgd.worker.collectives import Collectives
 
 _SAMPLES, _DONE, _STOP = 1, 3, 4
 
@@ -31,7 +31,7 @@ class NodeAveraging:
         bytes_sent: as `psgd.collectives.mpi.byte_counts` counts; as many were received.
     """
 
-    def __init__(self, comm: Collectives, params: NDArray[np.floating]) -> None:
+    def __init__(self, comm: Communicator, params: NDArray[np.floating]) -> None:
         self.far = Sums(0, 0, 0.0)
         self.stop, self.request = False, 0
         self.bytes_sent = 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
@@ -31,7 +32,7 @@ class FreeRunningWorker(WorkerBase):
         self._workers: MPI.Intracomm = context.workers
         super().__init__(params, np.zeros_like(params), self._workers.rank, self._votes)
         self._metrics = context.metrics
-        self._comm = context.collectives(self._workers)
+        self._comm = Communicator(self._workers)
         self._liveness = Liveness(self._workers, context.alarm, strategy)
         self._waiter = Waiter.for_node(self._workers, self._liveness.check)
         self._barrier = CheckpointBarrier(self._workers, self._votes, self._liveness, self._waiter, words)
