@@ -51,14 +51,7 @@ class ServerOptions:
 
 
 class Server:
-    """One server's part of a run.
-
-    Args:
-        transport: the wire.
-        shard: the parameters it owns.
-        strategy: decides the order; not asked on a server that follows.
-        options: which server it is.
-        metrics: counts every push, on server 0.
+    """One server's part of a run. The strategy is not asked on a server that follows.
 
     Attributes:
         position: where the log stands.

@@ -20,16 +20,7 @@ _PUSH = int(MessageKind.PUSH)  # a plain number: an enum's members cost on the h
 
 
 class PushPullWorker(WorkerBase, Generic[Transport]):
-    """A worker with servers on other ranks, which count the steps from one checkpoint to the next.
-
-    Args:
-        context: of the run.
-        transport: its side of the wire.
-        grads: what the transport sends.
-
-    Attributes:
-        transport: as given.
-    """
+    """A worker with servers on other ranks, which count the steps from one checkpoint to the next."""
 
     def __init__(self, context: PushPullContext, transport: Transport, grads: Vector) -> None:
         super().__init__(context.params, grads, transport.worker, CheckpointStatus())

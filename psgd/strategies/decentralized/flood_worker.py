@@ -46,7 +46,6 @@ class FloodWorker(FreeRunningWorker):
 
     Attributes:
         version: updates in `params`, of all workers.
-        waited_s: seconds in `step`.
         applied: int64 updates of each worker that were applied here, those that were left out too.
         updates: the codec, and what is made of gradients.
         disagreement: largest difference of an element between a worker and worker 0 before all took worker 0's, known

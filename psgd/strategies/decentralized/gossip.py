@@ -42,9 +42,7 @@ class GossipWorker(FreeRunningWorker):
     all are finished too; each saves its own parameters.
 
     Attributes:
-        params: this worker's own, the caller's vector.
         version: steps of all workers that this one knows of.
-        waited_s: seconds in `step`.
         exchanges: with others, and what is known of them.
         disagreement: largest difference of an element between a worker and the mean at the end; known after `finish`.
     """

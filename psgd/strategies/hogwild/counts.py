@@ -20,13 +20,7 @@ _SHOW_S = 5e-3
 
 
 class HogwildCounts:
-    """One worker's.
-
-    Args:
-        metrics: filled on worker 0.
-        worker: this one's index.
-        memory: of its node.
-        nodes: what other nodes have done.
+    """One worker's; the metrics are filled on worker 0.
 
     Attributes:
         staleness: of this worker's updates.

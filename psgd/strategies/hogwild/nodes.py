@@ -14,12 +14,7 @@ from psgd.worker.serverless.shared_parameters import SharedParameters
 
 
 class NodeCopies:
-    """One worker's part. Creating is collective, blocks.
-
-    Args:
-        workers: all workers.
-        memory: of this node.
-        period: steps of a node's first worker from one averaging to the next.
+    """One worker's part; `period` is in steps of a node's first worker. Creating is collective, blocks.
 
     Attributes:
         leads: this worker is its node's first.

@@ -19,12 +19,7 @@ class FreeRunningWorker(WorkerBase):
     """The common part of such a worker. Creating is collective, blocks.
 
     A strategy writes `_checkpoint`, calls `_meet` at a step's end, and `_meet_if_called` in every wait of its `finish`.
-
-    Args:
-        context: what to work with.
-        params: where this worker's parameters are.
-        strategy: its name, for messages.
-        words: numbers of a worker that all learn at a checkpoint.
+    At a checkpoint all learn so many `words` of each worker.
     """
 
     def __init__(self, context: RunContext, params: Vector, strategy: str, words: int) -> None:

@@ -12,12 +12,7 @@ from psgd.worker.serverless.status_rounds import StatusRounds
 class LockstepWorker(WorkerBase):
     """The common part of such a worker. Creating is collective, blocks.
 
-    A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`.
-
-    Args:
-        context: what to work with.
-        comm: the workers; freed by `finish`.
-        grads: the gradient.
+    A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`. `finish` frees `comm`.
     """
 
     def __init__(self, context: RunContext, comm: Communicator, grads: Vector) -> None:
