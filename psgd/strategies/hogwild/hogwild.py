@@ -81,7 +81,7 @@ class HogwildWorker(FreeRunningWorker):
         self._enters = False  # this worker's node is called to the checkpoint, as an averaging has said
         self._passed_on = 0  # this worker's request, which its node's first worker passes on
         self._calls = self._others = 0
-        self._began = self._next_look = 0.0
+        self._next_look = 0.0
 
     @property
     def lost(self) -> int:
@@ -173,7 +173,7 @@ class HogwildWorker(FreeRunningWorker):
         self._counts.report(accuracy, loss)
 
     def finish(self) -> None:
-        computed_s = time.perf_counter() - self._began - self.waited_s
+        computed_s = self._computed_s
         self._lines.put(counters.DONE, 1)
         if self._nodes.averages:
             self._average_to_the_end()
