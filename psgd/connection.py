@@ -256,9 +256,9 @@ class Connection:
                     options.accumulate,
                 )
                 self._begin(options.strategy(context))
-        except BaseException:
+        except BaseException as error:
             self._client = None
-            self._teardown.end(failed=True)
+            self._teardown.end(error)
             raise
         return self
 
@@ -305,16 +305,16 @@ class Connection:
         client, skipping = self._client, self._skipping
         self._client, self._skipping = None, False
         if client is None:
-            self._teardown.end(failed=False)
+            self._teardown.end(None)
             return skipping and kind is _WorkersOnly
         try:
             if kind is None:
                 client.finish()
                 self._teardown.bytes_sent, self._teardown.bytes_received = client.bytes_sent, client.bytes_received
-        except BaseException:
-            self._teardown.end(failed=True)
+        except BaseException as failure:
+            self._teardown.end(failure)
             raise
         finally:  # it refers to the worker, whose memory is to go with the last reference to it
             client.checkpoint.on_reached = nobody_saves
-        self._teardown.end(failed=kind is not None)
+        self._teardown.end(error)
         return False

@@ -45,6 +45,8 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
 
     def _pull(self) -> None:
         """Gets the answer to the push that was the last before the checkpoint."""
+        header = self.transport.header
+        header.push, header.position = self._pushes, self._drawn
         self.version = self.transport.exchange(MessageKind.PULL, False).version
 
     def step(self, samples: int, loss: float) -> None:
@@ -105,6 +107,7 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
 
     def finish(self) -> None:
         header = self.transport.header
+        header.push = self._pushes
         header.waited_s, header.computed_s = self.waited_s, time.perf_counter() - self._began - self.waited_s
         self.version = self.transport.exchange(MessageKind.DONE, False).version
         self.bytes_sent, self.bytes_received = self.transport.bytes_sent, self.transport.bytes_received
