@@ -52,8 +52,6 @@ class Optimizer:
             the norm. Collective.
 
     Attributes:
-        params: as given.
-        options: as given.
         state: the rule's arrays.
         arrays: the same by name, to be saved.
         version: steps taken.

@@ -11,11 +11,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import on_device, registered
-from psgd.worker.collectives import Collectives
 
 Vector = NDArray[np.floating]
 
@@ -41,7 +41,7 @@ class Buckets:
         overlaps: the all-reduce runs during backward.
     """
 
-    def __init__(self, comm: Collectives, like: Vector, steps: int) -> None:
+    def __init__(self, comm: Communicator, like: Vector, steps: int) -> None:
         self._steps = steps
         self.unit = 1
         self.sum = registered(comm, like)
@@ -158,7 +158,7 @@ class Buckets:
         self._launched += 1
 
 
-def _all_have_threads(comm: Collectives) -> bool:
+def _all_have_threads(comm: Communicator) -> bool:
     """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
     flag = np.array([comm.threaded], np.int64)
     comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)

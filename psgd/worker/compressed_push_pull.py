@@ -19,15 +19,10 @@ from psgd.worker.push_pull import PushPullWorker
 
 
 class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
-    """A worker.
+    """A worker whose gradients are sent from `wire`, which is not the vector that its caller fills.
 
     A gradient that is not finite is left out: the worker keeps pace without it, and residuals and momentum stay as they
     are.
-
-    Args:
-        context: of the run.
-        compression: how gradients are compressed.
-        wire: what gradients are sent from.
     """
 
     def __init__(self, context: PushPullContext, compression: Compression, wire: Vector) -> None:

@@ -1,4 +1,4 @@
-"""A server's side of encoded pushes and pulls; see `psgd.server.transports.compressed_worker_transport`.
+"""A server's side of encoded pushes and pulls, whose form is that of `compressed_worker_transport.py`.
 
 For each worker the server keeps what that worker has of the shard, to the bit: an answer encodes the difference to
 the parameters as they are now, so what an answer leaves out is in the next one's difference. Memory for each worker:
@@ -39,15 +39,7 @@ class _Copy:
 
 
 class CompressedServerTransport(MpiServerTransport):
-    """Implements `psgd.server.transport.ServerTransport`; see `MpiServerTransport`.
-
-    Args:
-        context: as there.
-        compression: how gradients are compressed.
-        params: as there.
-        ranges: as there.
-        follows: as there.
-    """
+    """Implements `psgd.server.transport.ServerTransport`."""
 
     def __init__(
         self,

@@ -73,7 +73,6 @@ class EasgdWorker(WorkerBase):
     exchange, so the rate changes at exchanges only; with async and hogwild at its last step.
 
     Attributes:
-        params: this worker's own, the caller's vector; the centre after `finish`.
         evaluated_params: the centre, which is what to evaluate: not to be written to. With async and hogwild others may
             change it at any moment; else it changes in `step` only.
         version: exchanges with the centre behind `evaluated_params` (sync: of all together) when this worker had its

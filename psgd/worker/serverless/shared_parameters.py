@@ -41,7 +41,7 @@ class SharedParameters:
         self.tally: NDArray[np.signedinteger] | None = None
         if tallies:
             self.tally = memory[head + room :][: like.nbytes].view(f"i{like.itemsize}")
-            add_one(self.tally[:0])
+            add_one(self.tally[:0], like[:0])
 
 
 def share(comm: MPI.Intracomm, ranks: list[int], nbytes: int, who: str) -> NDArray[np.uint8]:
