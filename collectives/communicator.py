@@ -140,6 +140,17 @@ class Communicator(StartedVerbs):
                 return
         self._run("Allreduce", (sendbuf, recvbuf, op), algorithm, stream)
 
+    def Allreduce_enqueue(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, stream: Any = None) -> None:
+        """As Allreduce of device arrays, put on a CUDA stream: what is started there afterwards finds the result.
+
+        Returns at once where GPUs are peers and the same arguments were passed before; otherwise it blocks. On a stream
+        that is being captured, the call becomes part of the CUDA graph, and is carried out whenever that is launched,
+        in the same order on all ranks. If ranks have passed different calls, or one has ended, a later call raises.
+        """
+        ways = self._engine.ways
+        if ways is None or not ways.allreduce(sendbuf, recvbuf, op, stream, waits=False):
+            self._run("Allreduce", (sendbuf, recvbuf, op), None, stream)
+
     def Reduce(
         self,
         sendbuf: Any,

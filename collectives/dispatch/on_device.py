@@ -14,6 +14,7 @@ from psgd.collectives.peers.calls import PeerCall
 from psgd.collectives.peers.fast import FastPeers
 from psgd.collectives.peers.group import PeerGroup
 from psgd.collectives.peers.run import Ahead, PeerRun, PeerWait
+from psgd.collectives.peers.watch import PeerWatch
 from psgd.kernels.errors import AgreedContractError, UsageError
 
 
@@ -29,10 +30,13 @@ class DeviceWays:
         self.peers = peers
         self.context: DeviceContext | None = None
         self._engine = engine
+        self._watch: PeerWatch | None = None
         self._fast = None if peers is None or engine.checks else FastPeers(peers, Ahead(engine.shared))
 
-    def allreduce(self, sendbuf: Any, recvbuf: Any, op: Any, stream: Any) -> bool:
-        """The fast path: does the call, or returns False where it must take the general one. Blocks.
+    def allreduce(self, sendbuf: Any, recvbuf: Any, op: Any, stream: Any, waits: bool = True) -> bool:
+        """The fast path: does the call, or returns False where it must take the general one.
+
+        Blocks, unless `waits` is False, or the stream is being captured in a CUDA graph.
 
         Raises:
             ContractError: ranks passed different calls, on all ranks.
@@ -46,13 +50,24 @@ class DeviceWays:
             return False
         if (made := fast.find(sendbuf, recvbuf, op)) is None:
             return False
-        wait = fast.start(made, recvbuf, stream)
+        if waits:
+            wait = fast.start(made, recvbuf, stream)
+        else:
+            wait = None
+            fast.enqueue(made, recvbuf, stream)
+            self.watch()
         engine.took = made.shape.kernel, "peers"
         if wait is None:
             engine.calls += 1
         else:
             engine.run(self._end(made, wait))
         return True
+
+    def watch(self) -> None:
+        """Has somebody look after calls that no rank waits for."""
+        shared = self._engine.shared
+        if self._watch is None and self.peers is not None and shared is not None:
+            self._watch = PeerWatch(self.peers, lambda: bool(shared.node.lost()) or shared.aborted() >= 0)
 
     def remember(self, run: PeerRun) -> None:
         """Keeps a call that the fast path did not know."""
@@ -67,6 +82,8 @@ class DeviceWays:
 
     def close(self) -> None:
         """Frees it. Collective."""
+        if self._watch is not None:
+            self._watch.close()
         if self.context is not None:
             self.context.close()
         if self.peers is not None:
@@ -133,6 +150,8 @@ def _by_peers(engine: Engine, peers: PeerGroup, call: Call, sign: int) -> Steps:
     yield from run.steps()
     if run.verdict:
         yield from differ(engine, call, sign)
+    if run.captured:
+        engine.ways.watch()
     engine.ways.remember(run)
     call.job.recv.write_back()
     engine.took = (run.kernel, "peers")

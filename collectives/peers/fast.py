@@ -55,11 +55,8 @@ class FastPeers:
             return None
         return made
 
-    def start(self, made: PeerCall, recvbuf: Any, stream: Any) -> PeerWait | None:
-        """Starts a call; returns None once it is done, or a wait where that takes long or it was ended.
-
-        On a stream that is being captured the call becomes part of the CUDA graph.
-        """
+    def enqueue(self, made: PeerCall, recvbuf: Any, stream: Any) -> Any:
+        """Puts a call on a stream; returns the event behind it, or None where it became part of a CUDA graph."""
         group = self._group
         on = _stream(recvbuf, stream)
         if capturing(on):
@@ -67,7 +64,13 @@ class FastPeers:
             return None
         group.follow(on)
         launch(made, on)
-        event = group.started(on)
+        return group.started(on)
+
+    def start(self, made: PeerCall, recvbuf: Any, stream: Any) -> PeerWait | None:
+        """Starts a call; returns None once it is done, or a wait where that takes long or it was ended."""
+        group, event = self._group, self.enqueue(made, recvbuf, stream)
+        if event is None:
+            return None
         for _ in range(_SPINS):
             if event.done:
                 return PeerWait(group, event, self._ahead) if group.host[VERDICT] else None

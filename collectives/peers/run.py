@@ -32,6 +32,7 @@ class PeerRun:
         kernel: its name.
         needs_memory: `get_memory` must be called first.
         made: the kernel, once it was started.
+        captured: it has become part of a CUDA graph.
         verdict: not 0 where the call has ended without data, on all ranks.
     """
 
@@ -40,6 +41,7 @@ class PeerRun:
         self.kernel = calls.shape_of(group.size, call).kernel
         self.needs_memory = self.kernel == "staged" and not group.wide
         self.made: calls.PeerCall | None = None
+        self.captured = False
         self.verdict = 0
 
     def get_memory(self) -> None:
@@ -61,6 +63,7 @@ class PeerRun:
                 if job.recv.strided:
                     raise UsageError(f"{self._call.verb}: expected a contiguous array in a CUDA graph; pass a copy")
                 launch(made, stream)
+                self.captured = True
                 return
             for view in (job.send, job.recv):
                 if view.stream != stream:

@@ -71,14 +71,14 @@ class AllreduceWorker(LockstepWorker):
         buckets, rounds = self._buckets, self._rounds
         began = time.perf_counter()
         buckets.launch(samples)
-        if buckets.overlaps:
+        if buckets.early:
             buckets.wait()
             total = rounds.exchange(done=done, began=began)
         else:  # in this order a round without samples moves nothing
             total = rounds.exchange(done=done)
             if total:
                 buckets.reduce()
-        if buckets.overlaps or total:
+        if buckets.early or total:
             rounds.count_allreduce(buckets.sum.nbytes)
         buckets.clear()
         self.stop = rounds.stop
