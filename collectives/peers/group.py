@@ -28,6 +28,8 @@ class PeerGroup:
         size: number of ranks, 2 to 8.
         device: number of this rank's GPU; arrays lie there.
         host: pinned words, which kernels read and write.
+        head: what each kernel is told of the group; regions as mapped here.
+        wide: the slots of large calls are there.
     """
 
     def __init__(self, comm: MPI.Intracomm, device: int) -> None:
@@ -40,9 +42,9 @@ class PeerGroup:
         memory = cupy.cuda.alloc_pinned_memory(64)
         self.host: NDArray[np.uint32] = np.frombuffer(memory, np.uint32, 16)
         self.host[:] = 0
-        self._group = launch.group_type(comm.size)()
-        self._group.state, self._group.host = self._state.data.ptr, memory.ptr
-        self._group.rank = comm.rank
+        self.head = launch.group_type(comm.size)()
+        self.head.state, self.head.host = self._state.data.ptr, memory.ptr
+        self.head.rank = comm.rank
         self._last: tuple[int, Any] | None = None
         self._scratch: Any = None
         self.wide = False
@@ -74,12 +76,12 @@ class PeerGroup:
     def widen(self) -> bool:
         """Gets the slots of large calls, once; whether all ranks could. Collective, blocks."""
         if not self.wide:
-            self.wide = self._share(choose.wide_bytes(self.size), self._group.wide)
+            self.wide = self._share(choose.wide_bytes(self.size), self.head.wide)
         return self.wide
 
     def arguments(self, fingerprint: int, shape: int) -> Any:
         """The kernels' first argument, for a call that must agree in these words."""
-        group = type(self._group).from_buffer_copy(self._group)
+        group = type(self.head).from_buffer_copy(self.head)
         group.fingerprint, group.shape = fingerprint, shape
         return group
 
