@@ -87,8 +87,7 @@ class PeerGroup:
 
     def function(self, kind: str, op: int, name: str) -> Any:
         """A kernel for elements of a kind and an operation; compiled the first time."""
-        module = launch.module(kind, op, self.size, tuple(self._sizes.items()), self.device)
-        return module.get_function(name).kernel
+        return launch.function(name, kind, op, self.size, tuple(self._sizes.items()), self.device)
 
     def scratch(self, nbytes: int) -> int:
         """The address of memory that is kept between calls; its contents are anything."""

@@ -26,10 +26,18 @@ _NUMBERS = {
 """ctypes' name of `A`, in which sums are made."""
 
 
-def text(kind: str, op: int, ranks: int, sizes: dict[str, int]) -> str:
-    """The CUDA source of all calls.
+_SOURCES = {
+    "flagged": one_shot.FLAGGED,
+    "pulled": one_shot.SUMS + one_shot.PULLED,
+    "staged": one_shot.SUMS + two_shot.STAGED,
+}
+
+
+def text(name: str, kind: str, op: int, ranks: int, sizes: dict[str, int]) -> str:
+    """The CUDA source of a kernel.
 
     Args:
+        name: of the kernel.
         kind: of the elements.
         op: of `psgd.kernels.reduce`.
         ranks: of the group.
@@ -45,7 +53,7 @@ def text(kind: str, op: int, ranks: int, sizes: dict[str, int]) -> str:
         **sizes,
     }
     head = "".join(f"#define {name} {value}\n" for name, value in names.items())
-    return head + elements.source(kind, op) + common.SOURCE + one_shot.SOURCE + two_shot.SOURCE
+    return head + elements.source(kind, op) + common.SOURCE + _SOURCES[name]
 
 
 def group_type(ranks: int) -> type[ctypes.Structure]:
@@ -100,7 +108,8 @@ class Launch:
 
 
 @functools.cache
-def module(kind: str, op: int, ranks: int, sizes: tuple[tuple[str, int], ...], device: int) -> Any:
-    """The compiled kernels, loaded on the current device, which is `device`."""
-    source = text(kind, op, ranks, dict(sizes))
-    return cupy.RawModule(code=source, options=("-std=c++17", "--fmad=false"))
+def function(name: str, kind: str, op: int, ranks: int, sizes: tuple[tuple[str, int], ...], device: int) -> Any:
+    """A compiled kernel, loaded on the current device, which is `device`."""
+    source = text(name, kind, op, ranks, dict(sizes))
+    kernel = cupy.RawModule(code=source, options=("-std=c++17", "--fmad=false")).get_function(name)
+    return kernel.kernel

@@ -4,7 +4,7 @@
 arrays, and twice the bytes. `pulled`: values are put into the rank's own slots, and read by its peers.
 """
 
-SOURCE = r"""
+FLAGGED = r"""
 constexpr int H = 8 / sizeof(T);
 
 __device__ __forceinline__ uint2 get_word(const T* x, u64 i, u64 n, bool whole) {
@@ -60,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(512) flagged(const Group g, const T
     if (g.shape && blockIdx.x == 0 && threadIdx.x < P)
         wait(g, e, [&] { return begun(g, e, threadIdx.x); });
 }
-
+"""
+SUMS = r"""
 __device__ __forceinline__ void add(A* sum, const Pack& p, bool first) {
 #pragma unroll
     for (int j = 0; j < W; ++j) sum[j] = first ? widen(p.v[j]) : op(sum[j], widen(p.v[j]));
@@ -71,7 +72,8 @@ __device__ __forceinline__ Pack rounded(const A* sum, A divisor) {
     for (int j = 0; j < W; ++j) p.v[j] = narrow(divisor ? (A)(sum[j] / divisor) : sum[j]);
     return p;
 }
-
+"""
+PULLED = r"""
 extern "C" __global__ void __launch_bounds__(512) pulled(const Group g, const T* x, T* y, u64 n, A divisor) {
     const u64 e = begin(g), packs = packs_of(n), slot = PULLED_AT + (e & 1) * PULLED_BYTES;
     const bool from = aligned(x), to = aligned(y);

@@ -10,7 +10,7 @@ free for the next call because a call that does both steps ends when all peers h
 results only once all peers have begun; one that does a single step waits for them at its end.
 """
 
-SOURCE = r"""
+STAGED = r"""
 struct Chunks { u64 start[P]; u64 length[P]; };  // of each rank's chunk, in elements
 
 // Chunk q of an array that is split evenly into packs: for arrays whose chunks the caller does not name.

@@ -17,10 +17,10 @@ from psgd import collectives
 from psgd.collectives.device.pick_gpu import choose_device
 from psgd.kernels.errors import ContractError, PeerLostError, UsageError
 
-KINDS = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-OPS = (MPI.SUM, MPI.MIN, MPI.MAX, MPI.PROD, "mean")
+# Each pair is compiled for each kernel; test_one_shot has all of them.
+PAIRS = (("float32", MPI.SUM), ("float32", "mean"), ("float16", MPI.SUM), ("float64", MPI.SUM), ("int8", MPI.MAX))
 SIZES = (0, 1, 7, 63, 64, 65, 1023, 4097, 100_003, 262_144, 262_145, 524_289, 1_500_001, 3_000_017)
-REDUCTIONS = {MPI.SUM: np.add, MPI.MIN: np.minimum, MPI.MAX: np.maximum, MPI.PROD: np.multiply, "mean": np.add}
+REDUCTIONS = {MPI.SUM: np.add, MPI.MAX: np.maximum, "mean": np.add}
 
 
 def reduced(values, op, kind):
@@ -36,10 +36,7 @@ class Draw:
 
     def __init__(self, rng, size):
         self.n = int(rng.choice(SIZES)) if rng.random() < 0.5 else int(10 ** rng.uniform(0, 6.3))
-        self.kind = str(rng.choice(KINDS))
-        self.op = OPS[int(rng.integers(5))]
-        if self.op == "mean" and not self.kind.startswith("float"):
-            self.op = MPI.SUM
+        self.kind, self.op = PAIRS[int(rng.integers(len(PAIRS)))]
         self.in_place = bool(rng.integers(2))
         self.at = int(rng.integers(9))
         self.root = int(rng.integers(size))
@@ -50,9 +47,8 @@ class Draw:
         return f"n={self.n} {self.kind} {self.op} in_place={self.in_place} at={self.at} root={self.root}"
 
     def values(self, n):
-        most = 3 if self.op == MPI.PROD else 100
         rngs = [np.random.default_rng([self.seed, rank]) for rank in range(self.size)]
-        return [rng.integers(1, most, n).astype(self.kind) for rng in rngs]
+        return [rng.integers(1, 100, n).astype(self.kind) for rng in rngs]
 
     def guarded(self, n):
         """Memory of n elements with guards on both sides."""

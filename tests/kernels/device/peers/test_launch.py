@@ -33,5 +33,5 @@ def test_structures_are_the_kernels():
     assert ctypes.sizeof(launch.group_type(4)) == 4 * 16 + 8 + 8 + 16
     assert ctypes.sizeof(launch.chunks_type(4)) == 64
     assert isinstance(launch.number("float16", 4), ctypes.c_float)
-    text = launch.text("float32", 0, 4, {"FLAGGED_WORDS": 99})
+    text = launch.text("flagged", "float32", 0, 4, {"FLAGGED_WORDS": 99})
     assert "#define P 4" in text and "#define FLAGGED_WORDS 99" in text
