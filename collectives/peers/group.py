@@ -68,7 +68,7 @@ class PeerGroup:
         if (words == 0).any() or (not distinct and not (words == 2).all()):
             return None
         group = cls(comm, device)
-        if not group._share(choose.region_bytes(comm.size), group._group.base):
+        if not group._share(choose.region_bytes(comm.size), group.head.base):
             group.close()
             return None
         return group
