@@ -94,7 +94,7 @@ __device__ __forceinline__ bool begun(const Group& g, u64 e, u32 peer) {
 
 __device__ __noinline__ bool look(const Group& g, u64 e) {
     if (blockIdx.x == 0 && threadIdx.x <= P) {
-        if (threadIdx.x == 0) g.host[2] = (u32)e;
+        g.host[2] = (u32)e;
         if (g.host[0]) judge(g, e, LOST);
         for (u32 k = 0; k < P; ++k) begun(g, e, k);
     }

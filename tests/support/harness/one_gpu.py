@@ -9,10 +9,14 @@ import numpy as np
 
 from harness.device import cupy
 
+_made = []
+
 
 def group(ranks):
     """A `PeerGroup` for each rank, which have each other's memory without CUDA IPC; and a stream for each."""
     xp = cupy()
+    while _made:  # a kernel that a failed test has left would wait for ever, and everything else for it
+        _made.pop().order_end()
     from psgd.collectives.peers import choose
     from psgd.collectives.peers.group import PeerGroup
 
@@ -25,6 +29,7 @@ def group(ranks):
             getattr(each.head, into)[:] = [part.data.ptr for part in memory]
     for each in groups:
         each.wide = True
+        _made.append(each)
     return groups, [xp.cuda.Stream(non_blocking=True) for _ in groups]
 
 
