@@ -1,6 +1,7 @@
 """Several ranks of a peer group on one GPU and in one process: each has a stream and memory of its own.
 
-All blocks of all ranks must fit on the GPU at once, since they wait for each other: keep arrays below some MiB.
+All blocks of all ranks must run at once, since they wait for each other: at most 4 ranks, whose streams the hardware
+keeps apart, and arrays below some MiB.
 """
 
 from types import SimpleNamespace

@@ -28,7 +28,7 @@ def run(name, kind, op, mine, into, divisor=0, blocks=2):
     assert [int(each.host[1]) for each in groups] == [0] * len(groups)
 
 
-@pytest.mark.parametrize(("name", "ranks"), list(itertools.product(KERNELS, (2, 3, 8))))
+@pytest.mark.parametrize(("name", "ranks"), list(itertools.product(KERNELS, (2, 3, 4))))
 def test_sums_at_every_offset(name, ranks):
     xp = cupy()
     for n, offset in itertools.product(KERNELS[name], (0, 1, 5)):
