@@ -182,7 +182,7 @@ def view(obj: Any, name: str, writable: bool) -> DeviceView:
     with cupy.cuda.Device(int(array.device.id)):
         event = cupy.cuda.Event(disable_timing=True)
         source = _given[-1] if _given else pointer
-        event.record(cupy.cuda.ExternalStream(source) if source else cupy.cuda.Stream.null)
+        cupy.cuda.runtime.eventRecord(event.ptr, source)
         return DeviceView(array, kind, event, source)
 
 

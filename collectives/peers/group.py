@@ -98,7 +98,7 @@ class PeerGroup:
     def follow(self, stream: int) -> None:
         """Has a stream wait for the group's call before, if that is on another one. To be called before a start."""
         if self._last is not None and self._last[0] != stream:
-            cupy.cuda.ExternalStream(stream).wait_event(self._last[1])
+            cupy.cuda.runtime.streamWaitEvent(stream, self._last[1].ptr)
 
     def started(self, stream: int) -> Any:
         """Marks what was started on a stream as the group's last call; returns its event."""
@@ -107,7 +107,7 @@ class PeerGroup:
         elif self._last[0] != stream:
             self._last = stream, self._last[1]
         event = self._last[1]
-        event.record(cupy.cuda.ExternalStream(stream) if stream else cupy.cuda.Stream.null)
+        cupy.cuda.runtime.eventRecord(event.ptr, stream)
         return event
 
     def order_end(self) -> None:

@@ -67,7 +67,7 @@ class PeerRun:
                 return
             for view in (job.send, job.recv):
                 if view.stream != stream:
-                    of(stream).wait_event(view.ready)
+                    cupy.cuda.runtime.streamWaitEvent(stream, view.ready.ptr)
             group.follow(stream)
             launch(made, stream)
             wait = PeerWait(group, group.started(stream), self._ahead)
@@ -142,7 +142,3 @@ def capturing(stream: int) -> bool:
     """Whether what is started on a stream becomes part of a CUDA graph."""
     return bool(stream and cupy.cuda.runtime.streamIsCapturing(stream))
 
-
-def of(stream: int) -> Any:
-    """CuPy's object for a stream, by its address."""
-    return cupy.cuda.ExternalStream(stream) if stream else cupy.cuda.Stream.null

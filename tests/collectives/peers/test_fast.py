@@ -57,6 +57,7 @@ def test_a_call_that_takes_long_gives_a_wait():
 
     (first, _), (stream, _) = group(2)
     x = xp.ones(1000, np.float32)
+    xp.cuda.Stream.null.synchronize()
     wait = FastPeers(first, lambda: False).start(made(first, x), x, stream)
     assert wait is not None and not wait()
     first.order_end()

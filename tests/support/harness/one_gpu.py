@@ -31,6 +31,7 @@ def group(ranks):
     for each in groups:
         each.wide = True
         _made.append(each)
+    xp.cuda.Device().synchronize()  # arrays are made on another stream than calls run on
     return groups, [xp.cuda.Stream(non_blocking=True) for _ in groups]
 
 

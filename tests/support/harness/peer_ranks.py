@@ -18,9 +18,9 @@ from psgd.collectives.device.pick_gpu import choose_device
 from psgd.kernels.errors import ContractError, PeerLostError, UsageError
 
 # Each pair is compiled for each kernel; test_one_shot has all of them.
-PAIRS = (("float32", MPI.SUM), ("float32", "mean"), ("float16", MPI.SUM), ("float64", MPI.SUM), ("int8", MPI.MAX))
+PAIRS = (("float32", "sum"), ("float32", "mean"), ("float16", "sum"), ("float64", "sum"), ("int8", "max"))
 SIZES = (0, 1, 7, 63, 64, 65, 1023, 4097, 100_003, 262_144, 262_145, 524_289, 1_500_001, 3_000_017)
-REDUCTIONS = {MPI.SUM: np.add, MPI.MAX: np.maximum, "mean": np.add}
+REDUCTIONS = {"sum": np.add, "max": np.maximum, "mean": np.add}
 
 
 def reduced(values, op, kind):

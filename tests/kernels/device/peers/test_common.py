@@ -16,6 +16,7 @@ pytestmark = pytest.mark.gpu
 def start(each, stream, x, fingerprint=7, shape=0, name="flagged"):
     from psgd.kernels.device.peers import launch
 
+    cupy().cuda.Stream.null.synchronize()
     head = each.arguments(fingerprint, shape)
     arguments = [head, c_uint64(x.data.ptr), c_uint64(x.data.ptr), c_uint64(x.size), launch.number("float32", 0)]
     launch.Launch(each.function("float32", SUM, name), arguments)(2, 256, stream.ptr)
