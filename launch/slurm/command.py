@@ -1,5 +1,6 @@
 """`psgd slurm`: writes batch scripts and submits them."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -66,8 +67,8 @@ def submit(kind: str, train: Sequence[str], wait: bool, dry_run: bool, **given: 
     """
     from psgd.launch.slurm import submit as submitting
 
-    if wait and kind == "array":
-        raise UsageError("--wait: expected a single job, got kind array; `squeue --me` shows its jobs")
+    if wait and (kind == "array" or any(re.match("--array=|-a", option) for option in given["sbatch"])):
+        raise UsageError("--wait: expected a single job, got an array; `squeue --me` shows its jobs")
     if given["venv"] is None and given["container"] is None and (Path(sys.prefix) / "bin" / "psgd").exists():
         given["venv"] = sys.prefix
     if given["mpi"] is None and given["launcher"] != "mpirun" and given["container"] is None:
@@ -76,9 +77,11 @@ def submit(kind: str, train: Sequence[str], wait: bool, dry_run: bool, **given: 
     if dry_run:
         click.echo(text, nl=False)
         return 0
-    number = submitting.submit(text)
-    click.echo(number)
-    return submitting.follow(number) if wait else 0
+    job = submitting.submit(text)
+    click.echo(job.number)
+    if job.cluster:
+        click.echo(f"psgd: job {job.number} is on cluster {job.cluster}", err=True)
+    return submitting.follow(job) if wait else 0
 
 
 def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
