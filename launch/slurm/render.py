@@ -9,7 +9,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.slurm import options_by_template, shell
 from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
-from psgd.launch.slurm.resources import resources
+from psgd.launch.slurm.resources import Resources, resources
 from psgd.launch.slurm.templates import KINDS, Template
 from psgd.launch.slurm.training import names, number, training, trials, value
 from psgd.strategies.catalog import STRATEGIES
@@ -45,8 +45,39 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         raise UsageError(f"{min(twice)}: the script gives it, omit it")
     gpus = settle(chosen, words, batch.gpus_per_node)
     options_by_template.check_trials(tried, gpus)
+    size = _size(chosen, words, batch, gpus)
+    if size.servers > 1 and "--servers" not in names(words):
+        words += ["--servers", str(size.servers)]
+
+    lines = [
+        "#!/bin/bash",
+        *(f"# {line}" for line in _what(chosen, words, gpus).splitlines()),
+        f"#   sbatch slurm/{kind}.sbatch",
+        f"# `psgd slurm render {kind}` wrote it; --help lists what it can set.",
+        "",
+        f"# ---- edit here {_RULE[16:]}",
+        *_directives(kind, batch, size, gpus, len(tried)),
+        f"module load {shlex.join(batch.module)}"
+        if batch.module
+        else "# module load openmpi # the MPI of mpi4py, unless it came with pip",
+        *_environment(batch.venv, batch.container, gpus > 0),
+    ]
+    if batch.launcher == "srun":
+        lines.append(
+            f"MPI={batch.mpi} # pmix for Open MPI, pmi2 for MPICH; `srun --mpi=list` shows what this cluster has"
+        )
+    lines += [
+        *_only(kind, tried, MAX_RESTARTS if batch.max_restarts is None else batch.max_restarts),
+        "# --dataset fashion-mnist needs its IDX files: export PSGD_DATA=FOLDER",
+        f"OPTIONS=({shlex.join(words)})",
+        f"# {_RULE[2:]}",
+    ]
+    return "\n".join(lines) + "\n" + shell.body(kind, batch.launcher, gpus > 0)
+
+
+def _size(chosen: Template, words: Sequence[str], batch: BatchOptions, gpus: int) -> Resources:
     strategy = value(words, "--strategy") or "sync"
-    size = resources(
+    return resources(
         chosen,
         servers=number(words, "--servers", batch.servers),
         workers=number(words, "--workers", batch.workers),
@@ -54,14 +85,14 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         gpus_per_node=gpus,
         serverless=strategy in STRATEGIES and not STRATEGIES[strategy].servers,
     )
-    if size.servers > 1 and "--servers" not in names(words):
-        words += ["--servers", str(size.servers)]
-    minutes = _positive("--time-min", batch.time_min) or chosen.time_min
-    delay = SIGNAL_DELAY_S if batch.signal_delay_s is None else batch.signal_delay_s
-    restarts = MAX_RESTARTS if batch.max_restarts is None else batch.max_restarts
-    if kind == "long_job":
-        options_by_template.check_long_job(delay, restarts, minutes)
 
+
+def _directives(kind: str, batch: BatchOptions, size: Resources, gpus: int, tried: int) -> list[str]:
+    """What sbatch reads; examples, commented out, of what only the user knows."""
+    minutes = _positive("--time-min", batch.time_min) or KINDS[kind].time_min
+    delay = SIGNAL_DELAY_S if batch.signal_delay_s is None else batch.signal_delay_s
+    if kind == "long_job":
+        options_by_template.check_long_job(delay, batch.max_restarts or 0, minutes)
     asked = {
         "account": batch.account,
         "partition": batch.partition,
@@ -70,20 +101,15 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         "ntasks": size.tasks,
         "ntasks-per-node": size.tasks_per_node if size.nodes > 1 else None,
         "gpus-per-node": gpus or None,
-        "cpus-per-task": _positive("--cpus-per-task", batch.cpus_per_task) or chosen.cpus_per_task,
+        "cpus-per-task": _positive("--cpus-per-task", batch.cpus_per_task) or KINDS[kind].cpus_per_task,
         "mem-per-cpu": _positive("--mem-per-cpu-mb", batch.mem_per_cpu_mb),
         "time": minutes,
-        "array": f"0-{len(tried) - 1}" if kind == "array" else None,
+        "array": f"0-{tried - 1}" if kind == "array" else None,
         "signal": f"B:USR2@{delay}" if kind == "long_job" else None,
         "output": "%x-%A-%a.out" if kind == "array" else "%x-%j.out",
         "open-mode": "append",
     }
-    lines = ["#!/bin/bash", *(f"# {line}" for line in _what(chosen, words, gpus).splitlines())]
-    lines += [
-        f"#   sbatch slurm/{kind}.sbatch",
-        f"# `psgd slurm render {kind}` wrote it; --help lists what it can set.",
-    ]
-    lines += ["", f"# ---- edit here {_RULE[16:]}"]
+    lines = []
     for name, asking in asked.items():
         if asking is not None:
             lines.append(_directive(f"--{name}={asking}") + (" # minutes" if name == "time" else ""))
@@ -91,26 +117,8 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
             lines.append(f"##SBATCH --{name}={name.upper()}")
         elif name == "mem-per-cpu":
             lines.append(f"##SBATCH --{name}=2000 # MB a core; `sacct -j JOB -o MaxRSS` shows what a job has used")
-    lines += ["#SBATCH --requeue"] if kind == "long_job" else []
-    lines += ["#SBATCH --no-kill"] if batch.launcher == "mpirun" else []
-    lines += [_directive(option) for option in batch.sbatch]
-    lines += [
-        f"module load {shlex.join(batch.module)}"
-        if batch.module
-        else "# module load openmpi # the MPI of mpi4py, unless it came with pip"
-    ]
-    lines += _environment(batch.venv, batch.container, gpus > 0)
-    if batch.launcher == "srun":
-        lines.append(
-            f"MPI={batch.mpi} # pmix for Open MPI, pmi2 for MPICH; `srun --mpi=list` shows what this cluster has"
-        )
-    lines += _only(kind, tried, restarts)
-    lines += ["# --dataset fashion-mnist needs its IDX files: export PSGD_DATA=FOLDER"]
-    lines += [f"OPTIONS=({shlex.join(words)})", f"# {_RULE[2:]}"]
-    start = shell.MPIRUN if batch.launcher == "mpirun" else shell.SRUN_GPUS if gpus else shell.SRUN
-    run = {"array": shell.RUN_TRIAL, "long_job": shell.RUN_LONG}.get(kind, shell.RUN)
-    step = shell.NEW_STEP if kind == "long_job" and batch.launcher == "srun" else ""
-    return "\n".join(lines) + "\n" + shell.PRELUDE + start + step + run
+    further = ["--requeue"] * (kind == "long_job") + ["--no-kill"] * (batch.launcher == "mpirun") + [*batch.sbatch]
+    return lines + [_directive(option) for option in further]
 
 
 def _only(kind: str, tried: Sequence[str], restarts: int) -> list[str]:

@@ -30,11 +30,22 @@ MPIRUN = """
 start=(mpirun -n "$SLURM_NTASKS")
 """
 
+PATIENTLY = """
+patiently() { # COMMAND: again and again while the controller is busy, for some two minutes
+    local pause
+    for pause in 1 2 4 8 15 15 15 15 15 15 15; do
+        ! "$@" || return 0
+        sleep "$pause"
+    done
+    "$@"
+}
+"""
+
 NEW_STEP = """
 # MPICH names shared memory by job and step. Steps are counted anew in each turn: this one gets a number of its own, or
 # what a killed turn has left on a node would hang it.
 for ((turn = 0; turn < ${SLURM_RESTART_COUNT:-0}; turn++)); do
-    srun --nodes=1 --ntasks=1 true
+    patiently srun --nodes=1 --ntasks=1 true || echo "srun did not start a step; the ranks are started all the same" >&2
 done
 """
 
@@ -56,16 +67,32 @@ newest() { # the newest complete checkpoint, or nothing
 before=$(newest)
 resume=()
 [ -z "$before" ] || resume=(--resume)
+log=psgd-$SLURM_JOB_ID.jsonl
+logged() { # bytes in the log
+    stat -c %s "$log" 2>/dev/null || echo 0
+}
 
 ranks= warned=
 trap 'warned=yes; interrupted=1; [ -z "$ranks" ] || kill -USR2 "$ranks" || true' USR2
-"${start[@]}" bash -c "$rank" rank "${RUN[@]}" psgd train "${OPTIONS[@]}" --log "psgd-$SLURM_JOB_ID.jsonl" \\
-    --checkpoint-dir "$CHECKPOINTS" --save-signal USR2 "${resume[@]}" &
-ranks=$!
-interrupted=1
-while [ "$interrupted" = 1 ]; do # a signal ends the wait, not the ranks
-    interrupted=0 code=0
-    wait "$ranks" || code=$?
+run() { # starts the ranks, and waits for them; the exit code is in `code`
+    "${start[@]}" bash -c "$rank" rank "${RUN[@]}" psgd train "${OPTIONS[@]}" --log "$log" \\
+        --checkpoint-dir "$CHECKPOINTS" --save-signal USR2 "${resume[@]}" &
+    ranks=$!
+    interrupted=1
+    while [ "$interrupted" = 1 ]; do # a signal ends the wait, not the ranks
+        interrupted=0 code=0
+        wait "$ranks" || code=$?
+    done
+    ranks=
+}
+had=$(logged)
+for pause in 5 15 30 0; do
+    run
+    # A launcher that gets no step from a busy controller ends with 1 too, before any rank has written to the log.
+    [ "$code" = 1 ] && [ "$(logged)" = "$had" ] && [ "$pause" != 0 ] && [ -z "$warned" ] || break
+    echo "the ranks did not start; next attempt in $pause s" >&2
+    sleep "$pause"
+    [ -z "$warned" ] || break # the time is over
 done
 
 again() {
@@ -73,8 +100,11 @@ again() {
         echo "requeued $MAX_RESTARTS times already: not again" >&2
         exit 1
     fi
-    echo "requeued, to resume after ${1:-the start}"
-    scontrol requeue "$SLURM_JOB_ID"
+    echo "requeued, to resume after ${1:-the start}" # first: scontrol ends this script
+    if ! patiently scontrol requeue "$SLURM_JOB_ID"; then
+        echo "not requeued, as scontrol failed; by hand: scontrol requeue $SLURM_JOB_ID" >&2
+        exit 1
+    fi
 }
 # 85: saved and stopped, with steps left. Of ranks that end a moment later than the first srun makes another code.
 if [ "$code" = 85 ] || { [ "$code" != 0 ] && [ -n "$warned" ]; }; then
@@ -84,9 +114,17 @@ if [ "$code" = 85 ] || { [ "$code" != 0 ] && [ -n "$warned" ]; }; then
     fi
     again "$(newest)"
 elif [ "$code" != 0 ]; then # a preempted job that ends by itself would not be requeued by Slurm
-    case $(scontrol show job --oneliner "$SLURM_JOB_ID") in
+    case $(patiently scontrol show job --oneliner "$SLURM_JOB_ID") in
     *JobState=RUNNING*PreemptTime=[0-9]*) again "$(newest)" ;;
     esac
 fi
 exit "$code"
 """
+
+
+def body(kind: str, launcher: str, gpus: bool) -> str:
+    """Returns what follows the block of a script of this kind."""
+    start = MPIRUN if launcher == "mpirun" else SRUN_GPUS if gpus else SRUN
+    if kind == "long_job":
+        return PRELUDE + start + PATIENTLY + (NEW_STEP if launcher == "srun" else "") + RUN_LONG
+    return PRELUDE + start + (RUN_TRIAL if kind == "array" else RUN)
