@@ -72,7 +72,7 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         f"OPTIONS=({shlex.join(words)})",
         f"# {_RULE[2:]}",
     ]
-    return "\n".join(lines) + "\n" + shell.body(kind, batch.launcher, gpus > 0)
+    return "\n".join(lines) + "\n" + _body(kind, batch.launcher, gpus > 0)
 
 
 def _size(chosen: Template, words: Sequence[str], batch: BatchOptions, gpus: int) -> Resources:
@@ -148,6 +148,15 @@ def _environment(venv: str | None, container: str | None, gpus: bool) -> list[st
         return ["VENV=", f"RUN=({image}{shlex.quote(container)})"]
     where = "$SLURM_SUBMIT_DIR/.venv" if venv is None else shlex.quote(venv)
     return [f"VENV={where} # has psgd", f"RUN=() # in a container: VENV= and RUN=({image}psgd.sif)"]
+
+
+def _body(kind: str, launcher: str, gpus: bool) -> str:
+    """The shell that follows the block."""
+    start = shell.MPIRUN if launcher == "mpirun" else shell.SRUN_GPUS if gpus else shell.SRUN
+    if kind == "long_job":
+        step = shell.NEW_STEP if launcher == "srun" else ""
+        return shell.PRELUDE + start + shell.PATIENTLY + step + shell.RUN_LONG
+    return shell.PRELUDE + start + (shell.RUN_TRIAL if kind == "array" else shell.RUN)
 
 
 def _known(what: str, name: str, names: Collection[str]) -> str:

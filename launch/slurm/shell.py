@@ -120,11 +120,3 @@ elif [ "$code" != 0 ]; then # a preempted job that ends by itself would not be r
 fi
 exit "$code"
 """
-
-
-def body(kind: str, launcher: str, gpus: bool) -> str:
-    """Returns what follows the block of a script of this kind."""
-    start = MPIRUN if launcher == "mpirun" else SRUN_GPUS if gpus else SRUN
-    if kind == "long_job":
-        return PRELUDE + start + PATIENTLY + (NEW_STEP if launcher == "srun" else "") + RUN_LONG
-    return PRELUDE + start + (RUN_TRIAL if kind == "array" else RUN)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.nn.layer import Arrays, Buffers, Layer, Room, Shape
+from psgd.nn.layer import Arrays, Layer, OutputBuffers, Room, Shape
 
 
 class _View(Layer[tuple[Shape, Shape]]):
@@ -44,7 +44,7 @@ class RowTokens(_View):
 
 
 @dataclass(frozen=True)
-class ChannelsLast(Layer[Buffers]):
+class ChannelsLast(Layer[OutputBuffers]):
     """(channels, height, width), as datasets have it, to (height, width, channels), as Conv2D takes it.
 
     Contiguous: a copy, or a view where there is one channel; its buffers are None then.
@@ -57,19 +57,19 @@ class ChannelsLast(Layer[Buffers]):
             raise UsageError(f"ChannelsLast takes samples (channels, height, width), got {shape}")
         return shape[1], shape[2], shape[0]
 
-    def allocate(self, room: Room) -> Buffers:
+    def allocate(self, room: Room) -> OutputBuffers:
         if room.shape[0] == 1:
-            return Buffers(None, None)
-        return Buffers(room.empty(*self.output_shape(room.shape)), room.input_gradient())
+            return OutputBuffers(None, None)
+        return OutputBuffers(room.empty(*self.output_shape(room.shape)), room.input_gradient())
 
-    def forward(self, state: Buffers, x: Array, params: Arrays) -> Array:
+    def forward(self, state: OutputBuffers, x: Array, params: Arrays) -> Array:
         if state.y is None:
             return x.reshape(len(x), *x.shape[2:], 1)
         y = state.y[: len(x)]
         y[...] = x.transpose(0, 2, 3, 1)
         return y
 
-    def backward(self, state: Buffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: OutputBuffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
         if state.y is None:
             return dy.reshape(len(dy), 1, *dy.shape[1:3])
         dx = state.dx[: len(dy)]
@@ -78,7 +78,7 @@ class ChannelsLast(Layer[Buffers]):
 
 
 @dataclass(frozen=True)
-class Transpose(Layer[Buffers]):
+class Transpose(Layer[OutputBuffers]):
     """(tokens, features) to (features, tokens), contiguous: a layer along the last axis then mixes tokens."""
 
     name = "transpose"
@@ -89,15 +89,15 @@ class Transpose(Layer[Buffers]):
             raise UsageError(f"Transpose takes samples (tokens, features), got samples of shape {shape}")
         return shape[1], shape[0]
 
-    def allocate(self, room: Room) -> Buffers:
-        return Buffers(room.empty(*self.output_shape(room.shape)), room.input_gradient())
+    def allocate(self, room: Room) -> OutputBuffers:
+        return OutputBuffers(room.empty(*self.output_shape(room.shape)), room.input_gradient())
 
-    def forward(self, state: Buffers, x: Array, params: Arrays) -> Array:
+    def forward(self, state: OutputBuffers, x: Array, params: Arrays) -> Array:
         y = state.y[: len(x)]
         y[...] = x.transpose(0, 2, 1)
         return y
 
-    def backward(self, state: Buffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: OutputBuffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
         dx = state.dx[: len(dy)]
         dx[...] = dy.transpose(0, 2, 1)
         return dx
