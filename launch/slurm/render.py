@@ -42,7 +42,7 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
     tried = trials(kind, train, batch.trial)
     named = names(words).union(*(names(text.split()) for text in tried))
     if twice := named.intersection(_LONG_JOB if kind == "long_job" else _OTHERS):
-        raise UsageError(f"{min(twice)}: the script gives it, omit it")
+        raise UsageError(f"{min(twice)}: the script sets it; omit it")
     gpus = settle(chosen, words, batch.gpus_per_node)
     options_by_template.check_trials(tried, gpus)
     size = _size(chosen, words, batch, gpus)
@@ -53,18 +53,18 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         "#!/bin/bash",
         *(f"# {line}" for line in _what(chosen, words, gpus).splitlines()),
         f"#   sbatch slurm/{kind}.sbatch",
-        f"# `psgd slurm render {kind}` wrote it; --help lists what it can set.",
+        f"# Written by `psgd slurm render {kind}`; its --help lists what can be set.",
         "",
         f"# ---- edit here {_RULE[16:]}",
         *_directives(kind, batch, size, gpus, len(tried)),
         f"module load {shlex.join(batch.module)}"
         if batch.module
-        else "# module load openmpi # the MPI of mpi4py, unless it came with pip",
+        else "# module load openmpi # the MPI that mpi4py uses, unless pip installed it",
         *_environment(batch.venv, batch.container, gpus > 0),
     ]
     if batch.launcher == "srun":
         lines.append(
-            f"MPI={batch.mpi} # pmix for Open MPI, pmi2 for MPICH; `srun --mpi=list` shows what this cluster has"
+            f"MPI={batch.mpi} # pmix for Open MPI, pmi2 for MPICH; `srun --mpi=list` lists this cluster's plugins"
         )
     lines += [
         *_only(kind, tried, MAX_RESTARTS if batch.max_restarts is None else batch.max_restarts),
@@ -88,7 +88,7 @@ def _size(chosen: Template, words: Sequence[str], batch: BatchOptions, gpus: int
 
 
 def _directives(kind: str, batch: BatchOptions, size: Resources, gpus: int, tried: int) -> list[str]:
-    """What sbatch reads; examples, commented out, of what only the user knows."""
+    """The lines for sbatch; what only the user knows is there as a comment."""
     minutes = _positive("--time-min", batch.time_min) or KINDS[kind].time_min
     delay = SIGNAL_DELAY_S if batch.signal_delay_s is None else batch.signal_delay_s
     if kind == "long_job":
@@ -116,25 +116,25 @@ def _directives(kind: str, batch: BatchOptions, size: Resources, gpus: int, trie
         elif name in ("account", "partition"):
             lines.append(f"##SBATCH --{name}={name.upper()}")
         elif name == "mem-per-cpu":
-            lines.append(f"##SBATCH --{name}=2000 # MB a core; `sacct -j JOB -o MaxRSS` shows what a job has used")
+            lines.append(f"##SBATCH --{name}=2000 # MB per core; `sacct -j JOB -o MaxRSS` shows how much a job used")
     further = ["--requeue"] * (kind == "long_job") + ["--no-kill"] * (batch.launcher == "mpirun") + [*batch.sbatch]
     return lines + [_directive(option) for option in further]
 
 
 def _only(kind: str, tried: Sequence[str], restarts: int) -> list[str]:
-    """Lines to edit that only one kind has."""
+    """The lines to edit that only this kind has."""
     if kind == "decentralized_slow_network":
-        return ["# export OMPI_MCA_btl_tcp_if_include=eth0 FI_TCP_IFACE=eth0 # where nodes have several networks"]
+        return ["# export OMPI_MCA_btl_tcp_if_include=eth0 FI_TCP_IFACE=eth0 # if the nodes have several networks"]
     if kind == "array":
-        return ["TRIALS=( # as many as --array counts", *(f"    {shlex.quote(text)}" for text in tried), ")"]
+        return ["TRIALS=( # one for each index of --array", *(f"    {shlex.quote(text)}" for text in tried), ")"]
     if kind == "long_job":
-        folder = "CHECKPOINTS=$SLURM_SUBMIT_DIR/checkpoints-$SLURM_JOB_ID # a folder that all nodes see"
+        folder = "CHECKPOINTS=$SLURM_SUBMIT_DIR/checkpoints-$SLURM_JOB_ID # a folder that all nodes share"
         return [folder, f"MAX_RESTARTS={restarts}"]
     return []
 
 
 def _what(chosen: Template, words: Sequence[str], gpus: int) -> str:
-    """The comment on top: the kind's, unless it is no longer true of the options."""
+    """The comment at the top: the kind's, unless the options make it untrue."""
     as_made = all(value(words, flag) == text for flag, text in chosen.always)
     if chosen.any_strategy or (as_made and bool(gpus) == bool(chosen.gpus_per_node)):
         return chosen.what
@@ -147,7 +147,7 @@ def _environment(venv: str | None, container: str | None, gpus: bool) -> list[st
     if container is not None:
         return ["VENV=", f"RUN=({image}{shlex.quote(container)})"]
     where = "$SLURM_SUBMIT_DIR/.venv" if venv is None else shlex.quote(venv)
-    return [f"VENV={where} # has psgd", f"RUN=() # in a container: VENV= and RUN=({image}psgd.sif)"]
+    return [f"VENV={where} # where psgd is installed", f"RUN=() # in a container: VENV= and RUN=({image}psgd.sif)"]
 
 
 def _body(kind: str, launcher: str, gpus: bool) -> str:

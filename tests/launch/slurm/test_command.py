@@ -107,9 +107,9 @@ def test_a_configuration_files_device_counts(run, tmp_path):
         (["render", "array", "--trial", "--lr 1", "--trial", "--bogus 3"], "--trial '--bogus 3': No such option"),
         (["render", "array", "--trial", "--lr -1"], "--trial '--lr -1': --lr: expected a finite number above 0"),
         (["render", "array", "--trial", "--period 2"], "--trial '--period 2': --period: strategy sync does not take"),
-        (["render", "array", "--launcher", "mpirun", "--mpi", "pmi2"], "--mpi: it is srun's"),
+        (["render", "array", "--launcher", "mpirun", "--mpi", "pmi2"], "--mpi: only srun takes it"),
         (["submit", "array", "--wait"], "--wait: expected a single job"),
-        (["submit", "array", "--nodes", "9"], "--nodes 9: expected at most one a rank"),
+        (["submit", "array", "--nodes", "9"], "--nodes 9: expected at most one per rank"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_exit_2(run, words, message):

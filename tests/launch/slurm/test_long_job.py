@@ -58,7 +58,7 @@ def test_a_requeue_that_fails_is_tried_again(job):
     code, said, calls = job(scontrol=BUSY_TWICE.replace("NAME", "scontrol"))
     assert code == 85
     assert calls == ["ranks", "scontrol requeue 7", "sleep 1", "scontrol requeue 7", "sleep 2", "scontrol requeue 7"]
-    assert said.count("requeued, to resume after") == 1
+    assert said.count("requeued to resume from") == 1
     assert "not requeued" not in said
 
 
@@ -66,7 +66,7 @@ def test_a_requeue_that_fails_for_good_is_said(job):
     code, said, calls = job(scontrol='echo "scontrol $*" >>calls; echo "scontrol: error: no" >&2; exit 1')
     assert code == 1
     assert calls.count("scontrol requeue 7") == 12
-    assert "not requeued, as scontrol failed; by hand: scontrol requeue 7" in said
+    assert "not requeued: scontrol failed; to do it by hand: scontrol requeue 7" in said
 
 
 def test_whether_it_was_preempted_is_asked_again(job):
@@ -77,7 +77,7 @@ def test_whether_it_was_preempted_is_asked_again(job):
         *["scontrol show job --oneliner 7"] * 3,
         "scontrol requeue 7",
     ]
-    assert "requeued, to resume after" in said
+    assert "requeued to resume from" in said
 
 
 def test_steps_that_do_not_start_are_started_again(job):
@@ -93,7 +93,7 @@ def test_ranks_that_srun_did_not_start_are_started_again(job, fails, code, ranks
     busy = BUSY_TWICE.replace("NAME", "srun").replace("= xx", f"= {fails}") + RUN
     got, said, calls = job(0, srun=busy)
     assert (got, calls.count("ranks")) == (code, ranks)
-    assert said.count("the ranks did not start; next attempt in") == (2 if ranks else 3)
+    assert said.count("the ranks did not start; trying again in") == (2 if ranks else 3)
     assert calls.count("sleep 5") == calls.count("sleep 15") == 1
 
 
