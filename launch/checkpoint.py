@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def checkpoint() -> None:
-    """Look into checkpoints. PATH is one, or a directory of them: then the newest complete one."""
+    """Inspect checkpoints. PATH is a checkpoint, or a folder of them: then the newest complete one is used."""
 
 
 @checkpoint.command()
@@ -33,7 +33,7 @@ def show(path: str, as_json: bool) -> None:
 @checkpoint.command()
 @click.argument("path")
 def verify(path: str) -> int:
-    """Read a checkpoint whole, or each one of a directory, and compare every checksum. Exit code 1 where damaged."""
+    """Read all of a checkpoint, or of each one in a folder, and check it. The exit code is 1 if one is damaged."""
     from psgd.checkpoint import folder
 
     place = Path(path)
@@ -59,7 +59,7 @@ def verify(path: str) -> int:
 @click.argument("path")
 @click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help=".npz or .pt.")
 def export(path: str, output: str) -> None:
-    """Write the weights under their layers' names: .npz for NumPy, .pt, a state dict, for PyTorch."""
+    """Write the weights under their layers' names: .npz for NumPy, or .pt, a state dict for PyTorch."""
     from psgd.checkpoint import export as exporter
 
     target = Path(output)

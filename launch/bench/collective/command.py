@@ -38,12 +38,12 @@ _WHAT = {
     ALLREDUCE: "Allreduce: the size is that of each rank's vector.",
     REDUCE_SCATTER: "Reduce_scatter_block: the size is that of the vector before it is scattered.",
     ALLGATHER: "Allgather: the size is that of the gathered vector.",
-    BCAST: "Bcast from rank 0.",
+    BCAST: "Bcast: rank 0 sends a vector of this size.",
 }
 _HELP = """{what}
 
-    Verifies psgd, with private and with registered buffers, the MPI, and Gloo where PyTorch is installed; then times
-    them in turns. Ratios above 1 say that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. Alone, the
+    Verifies psgd with private and with registered buffers, the MPI, and Gloo if PyTorch is installed; then times them
+    in turn. Ratios above 1 mean that psgd is faster. GB/s is bus bandwidth as defined by NCCL's tests. By itself, the
     command starts its own ranks; under mpirun or srun it is one of them.
     """
 
@@ -71,25 +71,38 @@ def _command(collective: str) -> click.Command:
     run.__doc__ = _HELP.format(what=_WHAT[collective])
     listed = ", ".join(ALGORITHMS[collective])
     decorators: list[Callable[[Any], Any]] = [
-        click.option("--sizes", help="Bytes, comma-separated; rounded up to whole elements.  [default: 4B to 64MiB]"),
-        click.option("--ranks", type=click.IntRange(1), help=f"Ranks to start.  [default: {RANKS}]"),
-        click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Elements."),
         click.option(
-            "--algorithm", type=click.Choice(ALGORITHMS[collective]), metavar="NAME", help=f"psgd's: {listed}."
+            "--sizes", help="Sizes in bytes, comma-separated, rounded up to whole elements.  [default: 4B to 64MiB]"
+        ),
+        click.option("--ranks", type=click.IntRange(1), help=f"Number of ranks to start.  [default: {RANKS}]"),
+        click.option(
+            "--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of the elements."
+        ),
+        click.option(
+            "--algorithm",
+            type=click.Choice(ALGORITHMS[collective]),
+            metavar="NAME",
+            help=f"psgd's algorithm: {listed}.",
         ),
         click.option(
             "--buffers",
             type=click.Choice(("private", "registered", "both")),
             default="both",
             show_default=True,
-            help="psgd's memory.",
+            help="Which memory psgd uses.",
         ),
-        click.option("--repeats", type=click.IntRange(1), help="Timed rounds of a size; by default about 1 s."),
+        click.option("--repeats", type=click.IntRange(1), help="Timed repetitions per size.  [default: about 1 s]"),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each kind of buffers."),
-        click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
-        click.option("--tune", is_flag=True, help="Time all algorithms; later runs choose by the table it writes."),
-        click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print one JSON object per line, one for each kind of buffer."
+        ),
+        click.option("--plot", metavar="FILE", help="Plot bus bandwidth against size: .png, .pdf or .svg."),
+        click.option(
+            "--tune", is_flag=True, help="Time all algorithms, and write the table by which later runs choose."
+        ),
+        click.option(
+            "--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, quoted as in a shell."
+        ),
     ]
     if collective == ALLREDUCE:
         where = click.option(
@@ -97,11 +110,13 @@ def _command(collective: str) -> click.Command:
             type=click.Choice(("cpu", "cuda")),
             default="cpu",
             show_default=True,
-            help="cuda: arrays on GPUs, in place, beside NCCL.",
+            help="cuda: arrays on GPUs, in place, compared with NCCL.",
         )
         decorators.append(where)
     if BenchOptions(collective).reduces:
-        reduction = click.option("--op", type=click.Choice(OPS), default=OPS[0], show_default=True, help="Reduction.")
+        reduction = click.option(
+            "--op", type=click.Choice(OPS), default=OPS[0], show_default=True, help="Reduction operation."
+        )
         decorators.insert(3, reduction)
     command: Any = run
     for decorate in reversed(decorators):
