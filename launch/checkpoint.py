@@ -39,7 +39,7 @@ def verify(path: str) -> int:
     place = Path(path)
     paths = [place] if _is_one(place) else folder.folders(place)
     if not paths:
-        raise CheckpointError(f"{path}: expected a checkpoint or a directory with some, there is none")
+        raise CheckpointError(f"{path}: expected a checkpoint or a folder of checkpoints, found none")
     damaged = 0
     for one in paths:
         try:
@@ -86,7 +86,7 @@ def _find(path: str) -> "Checkpoint":
         return found
     for found in folder.complete(place, lambda line: click.echo(f"psgd: warning: {line}", err=True)):
         return found
-    raise CheckpointError(f"{path}: expected a checkpoint or a directory with a complete one, there is none")
+    raise CheckpointError(f"{path}: expected a checkpoint or a folder with a complete one, found none")
 
 
 def _lines(found: "Checkpoint") -> list[str]:

@@ -41,7 +41,7 @@ class Residual(Layer[ResidualState]):
         """Returns `shape`, which the layers must keep."""
         _, output = sequential.fit(self.layers, shape)
         if output != shape or not self.layers:
-            raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these make {output} of it")
+            raise UsageError(f"Residual needs layers that keep the samples' shape {shape}; these change it to {output}")
         return shape
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:

@@ -73,7 +73,7 @@ def _some(option: str, text: str, known: tuple[str, ...]) -> list[str]:
     chosen = [name.strip() for name in text.split(",")]
     for name in chosen:
         if name not in known:
-            raise UsageError(f"{option}: expected some of {','.join(known)}, got {name!r}")
+            raise UsageError(f"{option}: expected one or more of {','.join(known)}, got {name!r}")
     return list(dict.fromkeys(chosen))
 
 

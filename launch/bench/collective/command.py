@@ -132,7 +132,7 @@ def _check(options: BenchOptions, ranks: int | None, target: Path | None, tune: 
         UsageError: one line.
     """
     if options.op == "mean" and not options.dtype.startswith("float"):
-        raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; take float32")
+        raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; use float32")
     if tune and (options.algorithm or target):
         raise UsageError("--tune: expected neither --algorithm nor --plot with it: it times all algorithms")
     if options.device == "cuda":

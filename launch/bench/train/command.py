@@ -124,7 +124,7 @@ def train(
         )
     if theirs and not installed():
         theirs = []
-        click.echo("psgd: PyTorch is not installed: its peers are left out", err=True)
+        click.echo("psgd: PyTorch is not installed: its peers are omitted", err=True)
 
     from psgd.launch.bench.peers.torch_options import TorchOptions
     from psgd.launch.bench.train import picture, table
@@ -161,7 +161,7 @@ def _chosen(flag: str, text: str, known: Sequence[str]) -> list[str]:
     chosen = [name.strip() for name in text.split(",")]
     for name in chosen:
         if name not in known:
-            raise UsageError(f"{flag}: expected some of {','.join(known)}, got {name!r}")
+            raise UsageError(f"{flag}: expected one or more of {','.join(known)}, got {name!r}")
     return list(dict.fromkeys(chosen))
 
 
