@@ -45,7 +45,11 @@ class Conv2D(Layer[Conv2DState]):
     padding: int = 0
     init: Init | None = None
     name = "conv"
-    reads_output = False  # backward needs the windows alone
+
+    @property
+    def reads_output(self) -> bool:
+        """False: backward needs the windows alone."""
+        return False
 
     def output_shape(self, shape: Shape) -> Shape:
         """Returns (height, width, channels) of the output; windows that do not fit whole are left out."""
@@ -59,6 +63,7 @@ class Conv2D(Layer[Conv2DState]):
         return down, across, self.channels
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        """Returns weight (size, size, channels in, channels out) and bias (channels out,)."""
         area = self.size * self.size
         initializer = Uniform(area * shape[2], area * self.channels, self.init)
         return (
@@ -67,6 +72,7 @@ class Conv2D(Layer[Conv2DState]):
         )
 
     def allocate(self, room: Room) -> Conv2DState:
+        """Makes the unfolded windows, the output, and what padding and the input's gradient need."""
         height, width, channels = room.shape
         down, across, _ = self.output_shape(room.shape)
         pads = self.padding > 0 and room.xp is np  # on a GPU, unfold and fold do it
@@ -77,10 +83,11 @@ class Conv2D(Layer[Conv2DState]):
             ones=room.xp.ones(room.batch * down * across, room.dtype),
             padded=room.zeros(*wide) if pads else None,
             dpadded=room.empty(*wide) if room.wants_dx and pads else None,
-            dx=room.input_gradient(),
+            dx=room.empty(*room.shape) if room.wants_dx else None,
         )
 
     def forward(self, state: Conv2DState, x: Array, params: Arrays) -> Array:
+        """Returns the windows times W, plus b."""
         weight, bias = params
         n, p = len(x), self.padding
         if state.padded is not None:

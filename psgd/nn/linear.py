@@ -16,7 +16,7 @@ class LinearState:
     """Buffers of one context, and the input that backward needs again."""
 
     y: Array
-    ones: Array  # sum the bias's gradient on BLAS
+    ones: Array
     dx: Array
     x: Array = None
 
@@ -41,9 +41,11 @@ class Linear(Layer[LinearState]):
 
     @property
     def reads_output(self) -> bool:
+        """For ReLU alone."""
         return self.relu
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Returns `shape` with `units` as its last extent."""
         if not shape:
             raise UsageError("Linear takes samples with at least one axis, got samples of shape ()")
         if self.units < 1:
@@ -51,6 +53,7 @@ class Linear(Layer[LinearState]):
         return (*shape[:-1], self.units)
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        """Returns weight (inputs, units) and bias (units,)."""
         initializer = Uniform(shape[-1], self.units, self.init or ("he" if self.relu else None))
         return (
             ParameterSpec("weight", (shape[-1], self.units), initializer),
@@ -58,11 +61,13 @@ class Linear(Layer[LinearState]):
         )
 
     def allocate(self, room: Room) -> LinearState:
+        """Makes output, input gradient, and the ones that sum the bias's gradient on BLAS."""
+        dx = room.empty(*room.shape) if room.wants_dx else None
         rows = room.batch * math.prod(room.shape[:-1])
-        y = room.empty(*self.output_shape(room.shape))
-        return LinearState(y, room.xp.ones(rows, room.dtype), room.input_gradient())
+        return LinearState(room.empty(*self.output_shape(room.shape)), room.xp.ones(rows, room.dtype), dx)
 
     def forward(self, state: LinearState, x: Array, params: Arrays) -> Array:
+        """Returns x W + b, rectified or not."""
         weight, bias = params
         y = rows = state.y[: len(x)]
         if x.ndim != 2:  # tokens

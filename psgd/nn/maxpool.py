@@ -27,9 +27,14 @@ class MaxPool(Layer[MaxPoolState]):
 
     size: int = 2
     name = "pool"
-    reads_output = False  # backward needs the winners alone
+
+    @property
+    def reads_output(self) -> bool:
+        """False: backward needs the winners alone."""
+        return False
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Returns (height // size, width // size, channels)."""
         if len(shape) != 3:
             raise UsageError(f"MaxPool takes images (height, width, channels), got samples of shape {shape}")
         if not 1 <= self.size <= 15:
@@ -39,11 +44,13 @@ class MaxPool(Layer[MaxPoolState]):
         return shape[0] // self.size, shape[1] // self.size, shape[2]
 
     def allocate(self, room: Room) -> MaxPoolState:
+        """Makes output, winners and input gradient."""
         shape = self.output_shape(room.shape)
         dx = room.zeros(*room.shape) if room.wants_dx else None
         return MaxPoolState(room.empty(*shape), room.empty(*shape, dtype="uint8"), dx)
 
     def forward(self, state: MaxPoolState, x: Array, params: Arrays) -> Array:
+        """Returns each window's maximum."""
         y = state.y[: len(x)]
         max_pool(x, y, state.winner[: len(x)], self.size)
         return y

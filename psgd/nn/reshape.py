@@ -5,71 +5,76 @@ from dataclasses import dataclass
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.nn.layer import Arrays, Layer, OutputBuffers, Room, Shape
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 
 
-class _View(Layer[tuple[Shape, Shape]]):
-    """The same elements in another shape. The state is the shapes of output and input samples."""
+@dataclass
+class FlattenState:
+    """The shape that backward goes back to."""
 
-    def allocate(self, room: Room) -> tuple[Shape, Shape]:
-        return self.output_shape(room.shape), room.shape
-
-    def forward(self, state: tuple[Shape, Shape], x: Array, params: Arrays) -> Array:
-        return x.reshape(len(x), *state[0])
-
-    def backward(self, state: tuple[Shape, Shape], dy: Array, params: Arrays, grads: Arrays) -> Array:
-        return dy.reshape(len(dy), *state[1])
+    shape: Shape
 
 
 @dataclass(frozen=True)
-class Flatten(_View):
+class Flatten(Layer[FlattenState]):
     """Samples of any shape as flat ones, in C order: a view."""
 
     name = "flatten"
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Returns (elements,)."""
         return (math.prod(shape),)
 
+    def allocate(self, room: Room) -> FlattenState:
+        """Needs no buffer."""
+        return FlattenState(room.shape)
+
+    def forward(self, state: FlattenState, x: Array, params: Arrays) -> Array:
+        """Returns x as (n, elements)."""
+        return x.reshape(len(x), -1)
+
+    def backward(self, state: FlattenState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Returns dy in the input's shape."""
+        return dy.reshape(len(dy), *state.shape)
+
+
+@dataclass
+class ChannelsLastState:
+    """Buffers of one context; None for one channel, where a view will do."""
+
+    y: Array
+    dx: Array
+
 
 @dataclass(frozen=True)
-class RowTokens(_View):
-    """Images (height, width, channels) as (tokens, features): each row of pixels is a token. A view."""
-
-    name = "rowtokens"
-
-    def output_shape(self, shape: Shape) -> Shape:
-        if len(shape) != 3:
-            raise UsageError(f"RowTokens takes images (height, width, channels), got samples of shape {shape}")
-        return shape[0], shape[1] * shape[2]
-
-
-@dataclass(frozen=True)
-class ChannelsLast(Layer[OutputBuffers]):
-    """(channels, height, width), as datasets have it, to (height, width, channels), as Conv2D takes it.
-
-    Contiguous: a copy, or a view where there is one channel; its buffers are None then.
-    """
+class ChannelsLast(Layer[ChannelsLastState]):
+    """(channels, height, width), as datasets have it, to (height, width, channels), as Conv2D takes it."""
 
     name = "channelslast"
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Returns (height, width, channels)."""
         if len(shape) != 3:
             raise UsageError(f"ChannelsLast takes samples (channels, height, width), got {shape}")
         return shape[1], shape[2], shape[0]
 
-    def allocate(self, room: Room) -> OutputBuffers:
+    def allocate(self, room: Room) -> ChannelsLastState:
+        """Makes contiguous copies' buffers for more than one channel."""
         if room.shape[0] == 1:
-            return OutputBuffers(None, None)
-        return OutputBuffers(room.empty(*self.output_shape(room.shape)), room.input_gradient())
+            return ChannelsLastState(None, None)
+        shape = self.output_shape(room.shape)
+        return ChannelsLastState(room.empty(*shape), room.empty(*room.shape) if room.wants_dx else None)
 
-    def forward(self, state: OutputBuffers, x: Array, params: Arrays) -> Array:
+    def forward(self, state: ChannelsLastState, x: Array, params: Arrays) -> Array:
+        """Returns x with its channels last, contiguous."""
         if state.y is None:
             return x.reshape(len(x), *x.shape[2:], 1)
         y = state.y[: len(x)]
         y[...] = x.transpose(0, 2, 3, 1)
         return y
 
-    def backward(self, state: OutputBuffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: ChannelsLastState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Returns dy with its channels first, contiguous."""
         if state.y is None:
             return dy.reshape(len(dy), 1, *dy.shape[1:3])
         dx = state.dx[: len(dy)]
@@ -78,26 +83,68 @@ class ChannelsLast(Layer[OutputBuffers]):
 
 
 @dataclass(frozen=True)
-class Transpose(Layer[OutputBuffers]):
+class RowTokens(Layer[FlattenState]):
+    """Images (height, width, channels) as (tokens, features): each row of pixels is a token. A view."""
+
+    name = "rowtokens"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Returns (height, width * channels)."""
+        if len(shape) != 3:
+            raise UsageError(f"RowTokens takes images (height, width, channels), got samples of shape {shape}")
+        return shape[0], shape[1] * shape[2]
+
+    def allocate(self, room: Room) -> FlattenState:
+        """Needs no buffer."""
+        return FlattenState(room.shape)
+
+    def forward(self, state: FlattenState, x: Array, params: Arrays) -> Array:
+        """Returns x as (n, height, width * channels)."""
+        return x.reshape(len(x), state.shape[0], -1)
+
+    def backward(self, state: FlattenState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Returns dy in the input's shape."""
+        return dy.reshape(len(dy), *state.shape)
+
+
+@dataclass
+class TransposeState:
+    """Buffers of one context."""
+
+    y: Array
+    dx: Array
+
+
+@dataclass(frozen=True)
+class Transpose(Layer[TransposeState]):
     """(tokens, features) to (features, tokens), contiguous: a layer along the last axis then mixes tokens."""
 
     name = "transpose"
-    reads_output = False  # it is a copy that nothing needs
+
+    @property
+    def reads_output(self) -> bool:
+        """False: it is a copy that nothing needs."""
+        return False
 
     def output_shape(self, shape: Shape) -> Shape:
+        """Returns (features, tokens)."""
         if len(shape) != 2:
             raise UsageError(f"Transpose takes samples (tokens, features), got samples of shape {shape}")
         return shape[1], shape[0]
 
-    def allocate(self, room: Room) -> OutputBuffers:
-        return OutputBuffers(room.empty(*self.output_shape(room.shape)), room.input_gradient())
+    def allocate(self, room: Room) -> TransposeState:
+        """Makes output and input gradient."""
+        shape = self.output_shape(room.shape)
+        return TransposeState(room.empty(*shape), room.empty(*room.shape) if room.wants_dx else None)
 
-    def forward(self, state: OutputBuffers, x: Array, params: Arrays) -> Array:
+    def forward(self, state: TransposeState, x: Array, params: Arrays) -> Array:
+        """Returns x with its last two axes swapped."""
         y = state.y[: len(x)]
         y[...] = x.transpose(0, 2, 1)
         return y
 
-    def backward(self, state: OutputBuffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: TransposeState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Returns dy with its last two axes swapped."""
         dx = state.dx[: len(dy)]
         dx[...] = dy.transpose(0, 2, 1)
         return dx
