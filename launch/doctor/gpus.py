@@ -52,8 +52,8 @@ def checks(wanted: bool | None = None) -> list[Check]:
         return [Check("gpus", f"none: {cause}" if cause else "here, but CuPy is not installed: training is on the CPU")]
     if cause:
         fix = (
-            "in a container, docker run --gpus all or apptainer exec --nv; in a job, ask for one (--gpus-per-node); "
-            "--device cpu skips this check"
+            "in a container docker run --gpus all, apptainer exec --nv; in a job ask for one (--gpus-per-node); "
+            "--device cpu to look without"
         )
         return [Check("gpus", f"none: {cause}", "wrong", fix)]
     if cupy is None:
@@ -62,7 +62,7 @@ def checks(wanted: bool | None = None) -> list[Check]:
     try:
         facts = json.loads(child.output(_ASK, timeout_s=60) or "")
     except ValueError:
-        fix = "python -c 'import cupy; cupy.arange(3).sum()' shows why: often a CUDA that the driver does not support"
+        fix = "python -c 'import cupy; cupy.arange(3).sum()' shows why: often another CUDA than the driver's"
         return [Check("gpus", f"here, but CuPy {cupy} cannot use them", "wrong", fix)]
     return [Check("gpus", f"{', '.join(facts['names'])}; CuPy {cupy}"), *_between(facts)]
 

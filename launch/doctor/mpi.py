@@ -67,7 +67,7 @@ def first_on_path(library: mpiexec.Library) -> list[Check]:
             found.append(
                 Check(
                     f"{name} on PATH",
-                    f"{program} is {vendor or 'not an mpiexec that psgd knows'}, mpi4py uses {library.vendor}: "
+                    f"{program} is {vendor or 'no mpiexec that psgd knows'}, mpi4py uses {library.vendor}: "
                     "each rank that it starts is alone",
                     "wrong",
                     f"put the folder of {library.vendor}'s {name} first on PATH, or start with plain psgd train",
@@ -93,7 +93,7 @@ def two(loaded: Path | None, folders: Sequence[Path] | None = None) -> Check:
         return Check("one MPI only", f"no: the wheels {' and '.join(wheels)} are both installed", "wrong", fix)
     others = sorted(str(file) for file in real if loaded is not None and file.parent != loaded.resolve().parent)
     if others:
-        fix = "use an environment without it, or load only the module of the one you want"
+        fix = "take an environment without it, or load only the module of the one you want"
         return Check("one MPI only", f"no: mpi4py loads {loaded}, but {others[0]} is here too", "warning", fix)
     return Check("one MPI only", "yes")
 
@@ -113,19 +113,16 @@ def _started(name: str) -> list[Check]:
     try:
         level, ulfm, (aware, why) = json.loads(child.output(_ASK) or "")
     except ValueError:
-        fix = "python -c 'from mpi4py import MPI' shows why; in a container, check /dev/shm and /tmp"
+        fix = "python -c 'from mpi4py import MPI' shows why; in a container look at /dev/shm and /tmp"
         return [Check("mpi starts", "no: MPI_Init fails or hangs", "wrong", fix)]
-    lost = "in the library; to use it, start a job with " + (
+    lost = "in the library; a job has it with " + (
         "mpirun --with-ft ulfm" if name.startswith("Open MPI") else "mpiexec -disable-auto-cleanup"
     )
     return [
         Check("thread level", level)
         if level == "multiple"
         else Check(
-            "thread level",
-            level,
-            "warning",
-            "use an MPI built with MPI_THREAD_MULTIPLE: without it, there is no progress thread",
+            "thread level", level, "warning", "take an MPI built with MPI_THREAD_MULTIPLE: no progress thread here"
         ),
         Check("cuda-aware", f"{'yes' if aware else 'no'}, {why}"),
         Check("ulfm", lost if ulfm else "no: a lost rank ends the job"),

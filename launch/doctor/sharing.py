@@ -53,7 +53,7 @@ def checks() -> list[Check]:
 def _fix(reason: str) -> str:
     if "PSGD_SHARED" in reason:
         return "unset PSGD_SHARED"
-    return "ranks of a node send messages instead, which is slower, and hogwild does not work"
+    return "ranks of a node send messages instead, which is slower, and hogwild does not run"
 
 
 def _meet() -> tuple[str, str]:
@@ -88,7 +88,7 @@ def _meet() -> tuple[str, str]:
     try:
         mapped, read, number = json.loads(printed or "")
     except ValueError:
-        return ("not known: the process that tests it failed",) * 2
+        return ("not known: a second process to try it fails",) * 2
     if not cannot and mapped != secret[0]:
         cannot = "another process cannot open this one's memory"
     if not cannot and not shared_memory.enabled():

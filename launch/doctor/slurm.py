@@ -25,7 +25,7 @@ def checks(vendor: str | None) -> list[Check]:
             return [Check("slurm", "none here")]
         fix = "bind the host's srun into the container, or start with srun outside of it"
         return [Check("slurm", f"job {os.environ['SLURM_JOB_ID']}, but no srun", "warning", fix)]
-    version = _output("srun", "--version") or "srun is here, but its version is not known"
+    version = _output("srun", "--version") or "srun here, its version is not known"
     job = os.environ.get("SLURM_JOB_ID")
     found = [Check("slurm", f"{version}, {f'in job {job}' if job else 'in no job'}")]
     listed = _output("srun", "--mpi=list", errors=True)

@@ -33,5 +33,5 @@ def choose(comm: MPI.Intracomm, uses: bool) -> None:
     agree(comm, "", {}, complaint)
     most = max(int(each["shared"]) for each in gather(comm, {"shared": shared}))
     if most and comm.rank == 0:
-        text = f"psgd: {most} ranks of a node share its GPUs, as there are fewer GPUs than ranks"
+        text = f"psgd: {most} ranks of a node share its GPUs, which are fewer"
         print(text, file=sys.stderr, flush=True)

@@ -104,7 +104,7 @@ STRATEGIES: dict[str, Strategy] = {
         "psgd.strategies.hogwild.hogwild",
         {
             "period": _PERIOD.but(default=64),
-            "count_lost": switch(False, "count lost updates (a test mode).", hidden=True),
+            "count_lost": switch(False, "count lost updates, a test mode.", hidden=True),
         },
     ),
     "decentralized": Strategy(

@@ -42,8 +42,8 @@ _WHAT = {
 }
 _HELP = """{what}
 
-    Verifies psgd with private and with registered buffers, the MPI, and Gloo if PyTorch is installed; then times them
-    in turn. Ratios above 1 mean that psgd is faster. GB/s is bus bandwidth as defined by NCCL's tests. By itself, the
+    Verifies psgd, with private and with registered buffers, the MPI, and Gloo where PyTorch is installed; then times
+    them in turns. Ratios above 1 say that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. Alone, the
     command starts its own ranks; under mpirun or srun it is one of them.
     """
 
@@ -71,18 +71,11 @@ def _command(collective: str) -> click.Command:
     run.__doc__ = _HELP.format(what=_WHAT[collective])
     listed = ", ".join(ALGORITHMS[collective])
     decorators: list[Callable[[Any], Any]] = [
+        click.option("--sizes", help="Sizes in bytes, comma-separated.  [default: 4B to 64MiB]"),
+        click.option("--ranks", type=click.IntRange(1), help=f"Number of ranks.  [default: {RANKS}]"),
+        click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of elements."),
         click.option(
-            "--sizes", help="Sizes in bytes, comma-separated, rounded up to whole elements.  [default: 4B to 64MiB]"
-        ),
-        click.option("--ranks", type=click.IntRange(1), help=f"Number of ranks to start.  [default: {RANKS}]"),
-        click.option(
-            "--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of the elements."
-        ),
-        click.option(
-            "--algorithm",
-            type=click.Choice(ALGORITHMS[collective]),
-            metavar="NAME",
-            help=f"psgd's algorithm: {listed}.",
+            "--algorithm", type=click.Choice(ALGORITHMS[collective]), metavar="NAME", help=f"psgd's: {listed}."
         ),
         click.option(
             "--buffers",
@@ -93,16 +86,10 @@ def _command(collective: str) -> click.Command:
         ),
         click.option("--repeats", type=click.IntRange(1), help="Timed repetitions per size.  [default: about 1 s]"),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print one JSON object per line, one for each kind of buffer."
-        ),
-        click.option("--plot", metavar="FILE", help="Plot bus bandwidth against size: .png, .pdf or .svg."),
-        click.option(
-            "--tune", is_flag=True, help="Time all algorithms, and write the table by which later runs choose."
-        ),
-        click.option(
-            "--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, quoted as in a shell."
-        ),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each kind of buffers."),
+        click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
+        click.option("--tune", is_flag=True, help="Time all algorithms; later runs choose by the table it writes."),
+        click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell."),
     ]
     if collective == ALLREDUCE:
         where = click.option(
@@ -114,9 +101,7 @@ def _command(collective: str) -> click.Command:
         )
         decorators.append(where)
     if BenchOptions(collective).reduces:
-        reduction = click.option(
-            "--op", type=click.Choice(OPS), default=OPS[0], show_default=True, help="Reduction operation."
-        )
+        reduction = click.option("--op", type=click.Choice(OPS), default=OPS[0], show_default=True, help="Reduction.")
         decorators.insert(3, reduction)
     command: Any = run
     for decorate in reversed(decorators):
@@ -132,7 +117,7 @@ def _check(options: BenchOptions, ranks: int | None, target: Path | None, tune: 
         UsageError: one line.
     """
     if options.op == "mean" and not options.dtype.startswith("float"):
-        raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; use float32")
+        raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; take float32")
     if tune and (options.algorithm or target):
         raise UsageError("--tune: expected neither --algorithm nor --plot with it: it times all algorithms")
     if options.device == "cuda":

@@ -97,7 +97,7 @@ def test_without_a_gpu(tmp_path):
     wrong = [line for line in done.stdout.splitlines() if line.startswith("wrong")]
     assert [line.split()[1] for line in wrong] == ["gpus"]
     assert f"none: {gpus.missing()}" in wrong[0]
-    assert "docker run --gpus all or apptainer exec --nv" in done.stdout
+    assert "docker run --gpus all, apptainer exec --nv" in done.stdout
 
 
 def test_what_cannot_be_imported_is_not_known(tmp_path):

@@ -25,7 +25,7 @@ def test_mpiexec_on_path(monkeypatch, tmp_path, vendor):
     program(tmp_path / "mpiexec", ours)
     (wrong,) = mpi.first_on_path(library)
     assert (wrong.name, wrong.state) == ("mpirun on PATH", "wrong")
-    assert "not an mpiexec that psgd knows" in wrong.value
+    assert "no mpiexec that psgd knows" in wrong.value
     (tmp_path / "mpirun").unlink()
     (tmp_path / "mpirun").symlink_to(tmp_path / "mpiexec")
     assert [check.state for check in mpi.first_on_path(library)] == ["ok"]
