@@ -92,7 +92,7 @@ def test_a_job_is_followed_on_its_own_cluster(run, programs, monkeypatch, tmp_pa
     (tmp_path / "a log").write_text("trained\n")
     programs(
         sbatch="cat >/dev/null; echo 'Welcome to 2 clusters'; echo '4711;lab'",
-        scontrol='[ "$1 $2 $5" = "-M lab 4711" ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }'
+        scontrol='[ "$1 $2 $5" = "-M lab 4711" ] || { echo "Invalid job id specified" >&2; exit 1; }'
         '\necho "JobId=4711 JobState=FAILED ExitCode=3:0 StdOut=$PWD/a log"',
     )
     words = ["submit", "cpu_parameter_server", "--wait", "--venv", "/x", "--mpi", "none"]
