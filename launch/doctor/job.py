@@ -95,11 +95,11 @@ def links(name: str, measured: Sequence[Pair], hosts: Sequence[str], judged: boo
     late = pairs.slow(measured) if judged else []
     host = pairs.culprit(late, measured, hosts)
     if host is not None:
-        value = f"{host}: all {len(late)} slow pairs are with it, {_pair(_worst(late), hosts)}"
-        found.append(Check("slow host", value, "warning", f"look at {host}'s link, or leave it out: --exclude={host}"))
+        value = f"{host}: it is in all {len(late)} slow pairs, {_pair(_worst(late), hosts)}"
+        found.append(Check("slow host", value, "warning", f"check {host}'s link, or exclude it: --exclude={host}"))
     else:
         for pair in sorted(late, key=lambda p: p.bytes_per_s)[:4]:
-            found.append(Check("slow pair", _pair(pair, hosts), "warning", "look at the link between them"))
+            found.append(Check("slow pair", _pair(pair, hosts), "warning", "check the link between them"))
     return found
 
 

@@ -108,7 +108,7 @@ class Optimizer:
         Args:
             alike: all workers have the same. Else another number of workers begins with the mean.
         """
-        mean = "the optimizer's state: each worker begins with the mean"
+        mean = "the optimizer's state: each worker starts from the mean"
         return [
             Arrays(self.arrays, Combine.ALIKE if alike else Combine.MEAN, found=mean),
             Fact("steps", self, "version", also="version", default=0),

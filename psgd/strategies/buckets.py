@@ -84,7 +84,7 @@ class Buckets:
         if not self.overlaps or not samples or self._added + 1 < self._steps:
             return None
         if self._weighed:
-            raise UsageError("overlap: a gradient is on its way already: call step() before the next one")
+            raise UsageError("overlap: a gradient is already being reduced: call step() before the next one")
         self._announced, self._final = samples, self.sum.size
         return self._ready
 
@@ -107,7 +107,9 @@ class Buckets:
         With a complete one, `start` and `reduce` or `clear` have to follow.
         """
         if self._weighed and self._announced != samples:
-            raise UsageError(f"step: expected the {self._announced} samples that overlap() was told of, got {samples}")
+            raise UsageError(
+                f"step: expected the {self._announced} samples that were passed to overlap(), got {samples}"
+            )
         if self._added + 1 == self._steps:
             return True
         while self._weighed < len(self._buckets):

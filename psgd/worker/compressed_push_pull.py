@@ -78,11 +78,11 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
             for shard in self.transport.coded:
                 shard.codec.residual += residual[shard.part]
         if state is None:
-            return ["the workers' momentum and the codecs' thresholds start again, as the workers are others"]
+            return ["the workers' momentum and the codecs' thresholds start again, as the workers have changed"]
         if self._before.velocity.size:
             self._before.velocity[:] = state.tensors["velocity"]
         self._resume_at(state)
-        return ["the codecs' thresholds and momentum start again, as the servers are others"]
+        return ["the codecs' thresholds and momentum start again, as the servers have changed"]
 
     def _resume_at(self, state: State) -> None:
         self.transport.whole = state.facts["whole"]

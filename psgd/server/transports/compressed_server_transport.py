@@ -115,7 +115,9 @@ class CompressedServerTransport(MpiServerTransport):
         codec.residual.fill(0)  # the difference has it
         nbytes = codec.encode(self._difference, copy.payloads.out)
         if nbytes == 0:
-            raise ContractError(f"the parameters for worker {worker} are not finite: lower the rate, or use clip_norm")
+            raise ContractError(
+                f"the parameters for worker {worker} are not finite: lower the learning rate, or use clip_norm"
+            )
         codec.decode_add(copy.payloads.out[:nbytes], copy.params)
         self._waiter.until(link.header_out.Test)
         link.outgoing_bytes[:] = self._header

@@ -105,7 +105,7 @@ class FloodWorker(FreeRunningWorker):
         return True
 
     def _kept(self) -> list[Item]:
-        mean = "the workers' own parameters: all begin with the mean"
+        mean = "the workers' own parameters: all start from the mean"
         return [
             Fact("version", self),
             Fact("samples", self.updates),

@@ -47,7 +47,7 @@ class GossipWorker(FreeRunningWorker):
 
     def __init__(self, context: RunContext) -> None:
         if context.compression is not None:
-            raise UsageError("compress: peers=pairs averages whole parameters, expected none: or take other peers")
+            raise UsageError("compress: peers=pairs averages whole parameters, expected none: or use other peers")
         super().__init__(context, context.params, "decentralized", words=WORDS)
         self.disagreement = 0.0
         self._rank = self._workers.rank
@@ -100,7 +100,7 @@ class GossipWorker(FreeRunningWorker):
         self._barrier.leave()
 
     def _kept(self) -> list[Item]:
-        mean = "the workers' own parameters: all begin with the mean"
+        mean = "the workers' own parameters: all start from the mean"
         return [
             Fact("version", self),
             Fact("samples", self, "_samples_then"),

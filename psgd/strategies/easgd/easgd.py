@@ -135,7 +135,7 @@ class EasgdWorker(WorkerBase):
         self.order.report(accuracy, loss)
 
     def _kept(self) -> list[Item]:
-        begins = "the workers' own parameters: each begins at the centre"
+        begins = "the workers' own parameters: each starts at the centre"
         return [
             Arrays({"params": self.params}, Combine.WEIGHTS, found=begins),
             *self._optimizer.kept(),

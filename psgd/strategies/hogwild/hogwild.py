@@ -246,7 +246,7 @@ class HogwildWorker(FreeRunningWorker):
         """Each node gets back its own parameters where all workers are on the nodes that they were on."""
         same = state is not None and restore.fact(state, "leaders") == self._nodes.leaders
         copies = len(restore.has({"params": self.params}, others)) if state is None else 2
-        lines = ["the nodes' parameters: all begin with the mean"] if not same and copies > 1 else []
+        lines = ["the nodes' parameters: all start from the mean"] if not same and copies > 1 else []
         if self._nodes.leads:
             self.params[:] = vectors.weights([state] if same and state is not None else list(others))
         lines += super().restore(state, others)
