@@ -17,6 +17,7 @@ ORDER = {
         "arguments",
         "algorithms",
         "device",
+        "peers",
         "dispatch",
         "fastpath",
         "*",
