@@ -72,10 +72,6 @@ class Option:
             return self.shown
         return "" if self.default is None else str(self.default).lower() if self.type is bool else str(self.default)
 
-    def but(self, default: Any) -> "Option":
-        """The same option with another default."""
-        return dataclasses.replace(self, default=default)
-
 
 def one_of(names: Collection[str], default: str | None, text: str, shown: str | None = None) -> Option:
     """One of a few names; a catalog may gain more."""
@@ -126,6 +122,21 @@ def _converted(kind: type, value: object) -> Any:
     if kind is Path:
         return Path(value).expanduser() if isinstance(value, str | os.PathLike) and str(value) else None
     return value if isinstance(value, kind) else None
+
+
+def whole_number(name: str, value: object) -> int:
+    """The value as an int of 0 or more; any integer type will do.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name}: expected a whole number, got {value!r}") from None
+    if number < 0 or isinstance(value, bool):
+        raise UsageError(f"{name}: expected a whole number of 0 or more, got {value!r}")
+    return number
 
 
 def either(names: Iterable[str]) -> str:
