@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 
 ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 POLL_S = 1.0
@@ -55,7 +56,7 @@ def follow(number: str) -> int:
     while True:
         job = show(number)
         if state != (state := job.get("JobState", "NOT KNOWN")):
-            print(f"psgd: job {number}: {state.lower()}", file=sys.stderr, flush=True)
+            say(f"job {number}: {state.lower()}")
         printed += _copy(job.get("StdOut"), printed)
         if state in ENDED or not job:
             code, _, caught = job.get("ExitCode", "1:0").partition(":")

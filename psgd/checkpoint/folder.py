@@ -161,6 +161,14 @@ class Claim:
             self._number = -1
 
 
+def _open_lock(path: Path) -> int:
+    """Opens the lock's file, which nobody else can: who can read it can hold it."""
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):
+        os.fchmod(number, 0o600)  # an older version may have made it
+    return number
+
+
 def claim(directory: Path) -> Claim:
     """Takes a directory for one run, and removes what dead ones left half written. For rank 0, before anyone writes.
 
@@ -169,7 +177,7 @@ def claim(directory: Path) -> Claim:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        number = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        number = _open_lock(directory / ".lock")
     except (OSError, ValueError) as error:
         raise UsageError(f"checkpoints: {directory} cannot be written: {error}") from None
     try:

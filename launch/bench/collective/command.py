@@ -24,6 +24,7 @@ from psgd.launch.bench.problem import (
     whole_nbytes,
 )
 from psgd.launch.bench.sizes import parse_sizes
+from psgd.launch.output import picture
 
 RANKS = 2
 SIZES = tuple(4**k for k in range(1, 14))
@@ -128,9 +129,7 @@ def _check(options: BenchOptions, ranks: int | None, target: Path | None, tune: 
     if places.place() is None and (ranks or 0) > most:
         raise UsageError(f"--ranks {ranks}: expected at most {most} on one machine; start more with mpirun or srun")
     if target is not None and places.speaks():
-        from psgd.launch.bench.collective import picture
-
-        picture.check(target)
+        picture.check("--plot", target)
 
 
 def _run(
@@ -205,9 +204,9 @@ def _measure(comm: Any, options: BenchOptions, sizes: list[int], target: Path | 
 
 def _draw(rows: list[Row], options: BenchOptions, target: Path | None, as_json: bool) -> None:
     if target is not None:
-        from psgd.launch.bench.collective import picture
+        from psgd.launch.bench.collective.picture import draw
 
-        picture.draw(rows, options, target)
+        draw(rows, options, target)
         if not as_json:
             click.echo(f"wrote {target}")
 

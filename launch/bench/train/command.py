@@ -150,9 +150,9 @@ def _check(dataset: str, model: str, plot: Path | None) -> None:
     data = load(dataset)
     models.build(model, data.sample_shape, data.classes)
     if plot is not None:
-        from psgd.launch.bench.collective import picture
+        from psgd.launch.output import picture
 
-        picture.check(plot)
+        picture.check("--plot", plot)
 
 
 def _tell(name: str, seed: int, result: dict[str, Any]) -> None:
