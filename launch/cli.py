@@ -25,6 +25,8 @@ _COMMANDS = {
     "slurm": ("psgd.launch.slurm.command", "slurm", "Write batch scripts for SLURM, and submit them."),
 }
 
+_MAY_BE_EMPTY = ("--inject", "--mpiexec-args")  # their default is empty
+
 
 class LazyGroup(click.Group):
     """A group that knows its commands' names and one-line helps, and imports a command when it is called."""
@@ -99,6 +101,15 @@ def _only_asks(arguments: Sequence[str]) -> bool:
     return not arguments or any(word in ("--help", "--version") for word in arguments)
 
 
+def _refuse_empty(words: Sequence[str]) -> None:
+    """Refuses an empty text where a value belongs, as a script passes it whose variable is not set."""
+    for before, word in zip(["", *words], words, strict=False):
+        name, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        if equals and not value.strip() and name not in _MAY_BE_EMPTY:
+            what = name if name.startswith("-") else "argument"
+            fail(f"{what}: expected a value, got an empty text {value!r}; omit it")
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the `psgd` command on `arguments`, by default the process's own, and exits.
 
@@ -110,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     threads.limit()
     # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+    _refuse_empty(words)
     if _only_asks(words) and not ranks.speaks():
         sys.exit(0)
     try:

@@ -12,6 +12,7 @@ from psgd.config import TrainConfig
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
+from psgd.launch.numbers import Whole
 from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.render import render
@@ -29,7 +30,7 @@ def render_options(function: F) -> F:
         shown = isinstance(option.default, str) and "default" not in text
         function = click.option(
             options.flag(option.name),
-            type=int if number else str,
+            type=Whole(0) if number else str,
             multiple=several,
             default=None,
             metavar="N" if number else "TEXT",

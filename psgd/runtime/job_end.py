@@ -53,6 +53,8 @@ class JobRank:
             self.end(f"psgd: error: {error}{where}", 2, wait_s=self.turn_s)
         if isinstance(error, OutputError):
             self.end(f"psgd: error: {error}", 1)
+        if isinstance(error, MemoryError) and command:
+            self.end(f"psgd: error: {self.name}: not enough memory: {error}", 1, wait_s=self.turn_s)
         if isinstance(error, KeyboardInterrupt):
             self.end(f"psgd: {self.name}: interrupted {_place(error)}", 130, wait_s=self.turn_s)
         if isinstance(error, SystemExit):

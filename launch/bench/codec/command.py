@@ -10,6 +10,7 @@ from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
+from psgd.launch.numbers import Whole
 
 DATA = ("random", "recorded")
 COLUMNS = ("data", "codec", "size", "density", "bits", "entropy", "encode", "decode", "copy", "add", "GB/s")
@@ -21,7 +22,7 @@ WIDTHS = (8, 9, 7, 8, 6, 7, 8, 8, 8, 8, 6)
 @click.option("--densities", default="1e-1,1e-2,1e-3,1e-4,1e-5", show_default=True, help="Shares of elements to send.")
 @click.option("--sizes", default="4MiB,64MiB", show_default=True, help="Bytes of the float32 vector, comma-separated.")
 @click.option("--data", default=",".join(DATA), show_default=True, help="Random updates, gradients of a training.")
-@click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="Timed updates.")
+@click.option("--repeats", type=Whole(1), default=20, show_default=True, help="Timed updates.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def codec(*, codecs: str, densities: str, sizes: str, data: str, repeats: int, as_json: bool) -> None:
     """Compress updates: bits for an entry, and times beside a copy and an addition of the same vector.

@@ -24,6 +24,7 @@ from psgd.launch.bench.problem import (
     whole_nbytes,
 )
 from psgd.launch.bench.sizes import parse_sizes
+from psgd.launch.numbers import Whole
 from psgd.launch.output import picture
 
 RANKS = 2
@@ -73,7 +74,7 @@ def _command(collective: str) -> click.Command:
     listed = ", ".join(ALGORITHMS[collective])
     decorators: list[Callable[[Any], Any]] = [
         click.option("--sizes", help="Bytes, comma-separated; rounded up to whole elements.  [default: 4B to 64MiB]"),
-        click.option("--ranks", type=click.IntRange(1), help=f"Ranks to start.  [default: {RANKS}]"),
+        click.option("--ranks", type=Whole(1), help=f"Ranks to start.  [default: {RANKS}]"),
         click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Elements."),
         click.option(
             "--algorithm", type=click.Choice(ALGORITHMS[collective]), metavar="NAME", help=f"psgd's: {listed}."
@@ -85,7 +86,7 @@ def _command(collective: str) -> click.Command:
             show_default=True,
             help="psgd's memory.",
         ),
-        click.option("--repeats", type=click.IntRange(1), help="Timed rounds of a size; by default about 1 s."),
+        click.option("--repeats", type=Whole(1), help="Timed rounds of a size; by default about 1 s."),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
         click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each kind of buffers."),
         click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),

@@ -8,14 +8,15 @@ import click
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds
+from psgd.launch.numbers import Whole
 
 COLUMNS = ("kernel", "bytes/element", "time", "GB/s", "of copy", "verified")
 
 
 @click.command()
 @click.option("--device", default="cuda", show_default=True, metavar="cuda", help="Where.")
-@click.option("--elements", type=click.IntRange(1024), default=1 << 26, show_default=True, help="float32, timed.")
-@click.option("--repeats", type=click.IntRange(3), default=20, show_default=True, help="Timed calls of each.")
+@click.option("--elements", type=Whole(1024), default=1 << 26, show_default=True, help="float32, timed.")
+@click.option("--repeats", type=Whole(3), default=20, show_default=True, help="Timed calls of each.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def kernels(*, device: str, elements: int, repeats: int, as_json: bool) -> int:
     """Time the kernels of a GPU beside a device-to-device copy, counting bytes read and written.

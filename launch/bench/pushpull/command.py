@@ -9,6 +9,7 @@ import click
 
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
 from psgd.launch.bench.stats import ratio
+from psgd.launch.numbers import Whole
 
 COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RPC", "ratio", "GB/s")
 
@@ -20,9 +21,9 @@ COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RP
     show_default=True,
     help="Bytes of the float32 vector, comma-separated.",
 )
-@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that hold it.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that push and pull.")
-@click.option("--repeats", type=click.IntRange(1), help="Timed steps for each size; default 20 to 2000 by size.")
+@click.option("--servers", type=Whole(1), default=1, show_default=True, help="Ranks that hold it.")
+@click.option("--workers", type=Whole(1), default=1, show_default=True, help="Ranks that push and pull.")
+@click.option("--repeats", type=Whole(1), help="Timed steps for each size; default 20 to 2000 by size.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_json: bool) -> int:
     """Median time of push + pull beside raw MPI and PyTorch's RPC, verified first.

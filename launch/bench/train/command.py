@@ -13,6 +13,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.peers.torch_rpc import installed
 from psgd.launch.bench.train.settings import ON, STRATEGIES
+from psgd.launch.numbers import Whole
 from psgd.runtime import faults
 
 TRAIN = config.options()
@@ -23,11 +24,11 @@ TRAIN = config.options()
 @click.option(
     "--model", default="mlp", show_default=True, metavar="|".join(TRAIN["model"].names), help=TRAIN["model"].help
 )
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help=TRAIN["epochs"].help)
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help=TRAIN["batch_size"].help)
+@click.option("--epochs", type=Whole(1), default=10, show_default=True, help=TRAIN["epochs"].help)
+@click.option("--seeds", type=Whole(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
+@click.option("--batch-size", type=Whole(1), default=64, show_default=True, help=TRAIN["batch_size"].help)
 @click.option("--lr", type=float, default=0.1, show_default=True, help=TRAIN["lr"].help)
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute.")
+@click.option("--workers", type=Whole(1), default=2, show_default=True, help="Processes that compute.")
 @click.option("--strategies", default=",".join(STRATEGIES), show_default=True, help="psgd's, comma-separated.")
 @click.option("--peers", default=None, help="PyTorch's, comma-separated, or none.  [default: all of the device]")
 @click.option(
@@ -41,9 +42,7 @@ TRAIN = config.options()
     metavar="RATE[,RATE]",
     help="Instead: whole and small updates across hosts of the checkout's harness, at 1gbit, 100mbit, ... (root).",
 )
-@click.option(
-    "--hidden", type=click.IntRange(1), default=256, show_default=True, help="With --bandwidth: hidden units."
-)
+@click.option("--hidden", type=Whole(1), default=256, show_default=True, help="With --bandwidth: hidden units.")
 @click.option("--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: of small updates.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a strategy or peer.")
 def train(

@@ -23,6 +23,20 @@ def test_a_full_disk_costs_the_log_not_the_run(capfd):
     assert capfd.readouterr().err == "psgd: warning: log /dev/full: No space left on device; it ends here\n"
 
 
+def test_a_resumed_run_begins_on_a_new_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"event": "start"}\n{"event": "progr')
+    with closing(EventLog(path, append=True)) as journal:
+        journal.write("start")
+    assert path.read_text() == '{"event": "start"}\n{"event": "progr\n{"event": "start"}\n'
+
+
+def test_a_log_that_cannot_be_made_costs_the_log(tmp_path, capfd):
+    with closing(EventLog(tmp_path / "none" / "log")) as journal:
+        journal.write("start")
+    assert capfd.readouterr().err.endswith("No such file or directory; it ends here\n")
+
+
 def test_no_path_writes_nothing():
     with closing(EventLog(None)) as journal:
         journal.write("start")
