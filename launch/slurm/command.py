@@ -12,12 +12,12 @@ from psgd.config import TrainConfig
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
-from psgd.launch.numbers import Whole
 from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.render import render
 from psgd.launch.slurm.templates import KINDS
 from psgd.launch.slurm.training import names, training
+from psgd.launch.whole_numbers import Whole
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def publish(directory: Path, part: Path, manifest: Manifest, written: Sequence[S
     ready = ready_path(directory, manifest.step)
     old = None
     if ready.exists():
-        old = ready.with_name(f"{ready.name}.gone{os.getpid()}.part")
+        old = ready.with_name(f"{ready.name}.gone{secrets.token_hex(8)}.part")
         ready.rename(old)
     part.rename(ready)
     sync_folder(directory)
@@ -143,7 +144,7 @@ def prune(directory: Path, keep: int) -> None:
 
 def _remove(path: Path) -> None:
     """Renames first: a folder with a checkpoint's name is whole even while it goes."""
-    gone = path.with_name(f"{path.name}.gone{os.getpid()}.part")
+    gone = path.with_name(f"{path.name}.gone{secrets.token_hex(8)}.part")
     path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 

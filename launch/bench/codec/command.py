@@ -10,7 +10,7 @@ from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
-from psgd.launch.numbers import Whole
+from psgd.launch.whole_numbers import Whole
 
 DATA = ("random", "recorded")
 COLUMNS = ("data", "codec", "size", "density", "bits", "entropy", "encode", "decode", "copy", "add", "GB/s")

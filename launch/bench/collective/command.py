@@ -24,8 +24,8 @@ from psgd.launch.bench.problem import (
     whole_nbytes,
 )
 from psgd.launch.bench.sizes import parse_sizes
-from psgd.launch.numbers import Whole
 from psgd.launch.output import picture
+from psgd.launch.whole_numbers import Whole
 
 RANKS = 2
 SIZES = tuple(4**k for k in range(1, 14))

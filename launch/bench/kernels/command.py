@@ -8,7 +8,7 @@ import click
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds
-from psgd.launch.numbers import Whole
+from psgd.launch.whole_numbers import Whole
 
 COLUMNS = ("kernel", "bytes/element", "time", "GB/s", "of copy", "verified")
 

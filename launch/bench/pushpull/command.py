@@ -9,7 +9,7 @@ import click
 
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
 from psgd.launch.bench.stats import ratio
-from psgd.launch.numbers import Whole
+from psgd.launch.whole_numbers import Whole
 
 COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RPC", "ratio", "GB/s")
 

@@ -13,7 +13,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.peers.torch_rpc import installed
 from psgd.launch.bench.train.settings import ON, STRATEGIES
-from psgd.launch.numbers import Whole
+from psgd.launch.whole_numbers import Whole
 from psgd.runtime import faults
 
 TRAIN = config.options()

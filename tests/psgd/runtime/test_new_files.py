@@ -2,12 +2,14 @@
 
 import builtins
 import os
+import re
 import resource
 import secrets
 import stat
 
 import pytest
 
+import psgd
 from psgd.kernels.errors import UsageError
 from psgd.runtime import new_files
 from psgd.runtime.new_files import SideFile, open_named, open_text, replacing
@@ -161,3 +163,12 @@ def test_no_file_writes_nothing():
     file.write("x")
     file.close()
     assert not file.open and new_files.lost() == []
+
+
+def test_no_file_is_named_after_a_process():
+    """A process's number can be guessed; so can a file's name that has it."""
+    root = new_files.Path(psgd.__file__).resolve().parent.parent
+    named = re.compile(r"""f["'][^"' \n]*\{os\.getpid\(\)""")
+    sources = [path for room in ("psgd", "launch", "collectives", "kernels") for path in (root / room).rglob("*.py")]
+    assert len(sources) > 300
+    assert [str(path) for path in sources if named.search(path.read_text())] == []

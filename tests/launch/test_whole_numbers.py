@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from psgd.launch.numbers import Whole
+from psgd.launch.whole_numbers import Whole
 
 
 def test_whole_numbers():

@@ -1,15 +1,20 @@
 """Whole numbers of commands, refused in the words of `psgd train` where they are none, or larger than any use."""
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from psgd.kernels.errors import UsageError
 from psgd.runtime.option import whole
 
+if TYPE_CHECKING:
+    _Type = click.ParamType[int]
+else:  # older versions are not generic
+    _Type = click.ParamType
 
-class Whole(click.ParamType):  # type: ignore[type-arg] -- generic in newer versions only
+
+class Whole(_Type):
     """A whole number, at least `low`, and at most `psgd.runtime.option.LARGEST`."""
 
     name = "N"
