@@ -55,6 +55,12 @@ def check(what: str, path: Path, replaced: bool = False) -> None:
         raise UsageError(f"{what} {path}: expected a file that can be written, got no permission or a folder")
 
 
+def _new_part(folder: Path) -> tuple[int, Path]:
+    """Makes a file that nobody can have prepared: its descriptor and its path."""
+    part = folder / f".psgd-{secrets.token_hex(8)}.part"
+    return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), part
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write that gets its name once it is whole and on the disk; until then there is what was there before.
@@ -62,8 +68,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written, the disk is full. Then nothing of it is left.
     """
-    part = path.with_name(f".psgd-{secrets.token_hex(8)}.part")
-    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    number, part = _new_part(path.parent)
     try:
         with open(number, "wb") as file:
             yield file
@@ -92,7 +97,8 @@ def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def _is_foreign_link(path: Path) -> bool:
-    return path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid())
+    """As Linux has it in folders that all can write to: of neither this user, nor root, nor the folder's owner."""
+    return path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid(), path.absolute().parent.stat().st_uid)
 
 
 def open_text(path: Path, append: bool = False) -> TextIO:
@@ -134,7 +140,13 @@ def own_folder(path: Path) -> None:
     """
     path.mkdir(exist_ok=True)
     found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    ours = stat.S_ISDIR(found.st_mode)
+    if ours:  # whose it is shows beside a file in it: some file systems give all files one owner
+        number, part = _new_part(path)
+        ours = os.fstat(number).st_uid == found.st_uid
+        os.close(number)
+        part.unlink()
+    if not ours:
         raise PermissionError(errno.EPERM, "another user made it", str(path))
 
 
