@@ -42,7 +42,7 @@ class Recorder:
         self._strategy = strategy
         self._path = path
         try:
-            number = open_named(path, os.O_RDWR | os.O_CREAT | (0 if resumed else os.O_TRUNC))
+            number = open_named(path, os.O_RDWR | (0 if resumed else os.O_CREAT | os.O_TRUNC))
         except OSError as error:
             raise UsageError(f"record: {path} cannot be written: {error.strerror}") from None
         self._text = open(number, "r+" if resumed else "w", encoding="utf-8")  # noqa: SIM115
