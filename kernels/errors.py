@@ -41,5 +41,9 @@ class AgreedContractError(AgreedError, ContractError):
     """Ranks passed different arguments; all raise it."""
 
 
+class OutputError(Error):
+    """What a command had to print cannot be written."""
+
+
 class CodecError(Error):
     """A compressed update that is damaged, or not for this vector."""

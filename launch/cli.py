@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 
 import click
 
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import OutputError, UsageError
+from psgd.kernels.notice import say
 from psgd.launch import ranks, threads
+from psgd.launch.output import standard_streams
 
 _COMMANDS = {
     "train": ("psgd.launch.train", "train", "Train a model: starts a server and workers, or is one of them."),
@@ -22,6 +24,8 @@ _COMMANDS = {
     "plot": ("psgd.launch.plot.command", "plot", "Draw plots from the logs of psgd train."),
     "slurm": ("psgd.launch.slurm.command", "slurm", "Write batch scripts for SLURM, and submit them."),
 }
+
+_MAY_BE_EMPTY = ("--inject", "--mpiexec-args")  # their default is empty
 
 
 class LazyGroup(click.Group):
@@ -90,8 +94,8 @@ def fail(message: str, code: int = 2) -> NoReturn:
     """
     if not ranks.speaks():
         sys.exit(0)
-    sys.stdout.flush()
-    print(f"psgd: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    code = standard_streams.finish(code)
+    say(f"error: {' '.join(message.split())}")
     sys.exit(code)
 
 
@@ -99,15 +103,27 @@ def _only_asks(arguments: Sequence[str]) -> bool:
     return not arguments or any(word in ("--help", "--version") for word in arguments)
 
 
+def _refuse_empty(words: Sequence[str]) -> None:
+    """Refuses an empty text where a value belongs, as a script passes it whose variable is not set."""
+    for before, word in zip(["", *words], words, strict=False):
+        name, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        if equals and not value.strip() and name not in _MAY_BE_EMPTY:
+            what = name if name.startswith("-") else "argument"
+            fail(f"{what}: expected a value, got an empty text {value!r}; omit it")
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the `psgd` command on `arguments`, by default the process's own, and exits.
 
-    Exit codes: 0; 2 for a wrong option or argument, said in one line; 130 after Ctrl-C; else the command's.
+    Exit codes: 0; 1 where stdout cannot be written; 2 for a wrong option or argument, said in one line; 130 after
+    Ctrl-C; else the command's.
     """
+    standard_streams.prepare()
     words = sys.argv[1:] if arguments is None else list(arguments)
     threads.limit()
     # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+    _refuse_empty(words)
     if _only_asks(words) and not ranks.speaks():
         sys.exit(0)
     try:
@@ -120,8 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         fail(str(error))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our stdout, `head` say, has gone; the flush at exit would fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
+    except OutputError as error:
+        sys.exit(standard_streams.give_up(error))
+    except MemoryError as error:
+        fail(f"not enough memory: {error}", 1)
+    sys.exit(standard_streams.finish(code if isinstance(code, int) else 0))

@@ -4,21 +4,32 @@ import json
 import os
 from pathlib import Path
 
+from psgd.kernels.notice import say
+
 VARIABLE = "PSGD_OUTCOME"
+_ROOM = b" " * 63 + b"\n"
+
+
+def prepare(path: Path) -> None:
+    """Makes the file, with room for a report that a full disk cannot take away later. Raises OSError."""
+    path.write_bytes(_ROOM)
 
 
 def report(code: int) -> bool:
     """Writes the run's exit code to the file that the launcher named. The last thing a run does.
 
-    Atomic: the file is there complete or not at all. Does nothing, and returns False, where no launcher of
-    psgd started this job.
+    Returns False where no launcher of psgd started this job, or the file cannot be written.
     """
     target = os.environ.get(VARIABLE)
     if not target:
         return False
-    part = f"{target}.{os.getpid()}"
-    Path(part).write_text(json.dumps({"exit": code}))
-    os.replace(part, target)
+    text = json.dumps({"exit": code}).encode()
+    try:
+        with open(target, "r+b", buffering=0) as file:
+            file.write(text + _ROOM[len(text) :])
+    except OSError as error:
+        say(f"error: {target}: {error.strerror}: the launcher will not know how this run has ended")
+        return False
     return True
 
 

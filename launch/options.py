@@ -1,7 +1,7 @@
 """The options of `psgd train`, from flags and from a TOML file, checked one by one before anything starts."""
 
+import codecs
 import difflib
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from psgd.config import TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.nn.catalog import MODELS
+from psgd.runtime import new_files
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
@@ -90,7 +91,7 @@ def read_file(path: str) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UnreadableError(f"--config {path}: cannot be read: {reason}") from None
     try:
-        table = tomllib.loads(text.decode())
+        table = tomllib.loads(text.decode(_encoding(text)))
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and bad UTF-8 are ValueErrors
         raise UsageError(f"--config {path}: not TOML: {error}") from None
     known, values = config_options(), {}
@@ -104,6 +105,13 @@ def read_file(path: str) -> dict[str, Any]:
             raise UsageError(f"--config {path}: {key!r} is given twice, with - and with _")
         values[name] = known[name].check(f"{key} in {path}", value)
     return values
+
+
+def _encoding(text: bytes) -> str:
+    """What a text says of its encoding by its first bytes, as editors on Windows write them; UTF-8 without any."""
+    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
+    marks |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # after UTF-32, which begins alike
+    return next((encoding for mark, encoding in marks.items() if text.startswith(mark)), "utf-8")
 
 
 def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig:
@@ -161,13 +169,8 @@ def check_files(config: TrainConfig) -> None:
     """
     for name in ("log", "record"):
         path: Path | None = getattr(config, name)
-        if path is None:
-            continue
-        folder = path.parent
-        if not folder.is_dir():
-            raise UsageError(f"--{name} {path}: expected a file in an existing folder, {folder} is none")
-        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-            raise UsageError(f"--{name} {path}: expected a file that can be written, got no permission or a folder")
+        if path is not None:
+            new_files.check(f"--{name}", path)
     if config.save is not None:
         export.check(config.save, "--save")
     if config.replay is not None and not config.replay.is_file():

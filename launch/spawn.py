@@ -13,8 +13,10 @@ from pathlib import Path
 from types import FrameType
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 from psgd.launch import exit_status, mpiexec, signal_forwarding, threads
 from psgd.launch.output import terminal
+from psgd.launch.output.relay import Relays
 from psgd.launch.signal_forwarding import descendants
 
 GRACE_S = 3.0
@@ -80,8 +82,14 @@ def run(
     name = terminal.name()
     if name:
         env[terminal.VARIABLE] = name
-    with tempfile.TemporaryDirectory(prefix=".psgd-", dir=None if local else _shared_folder()) as folder:
-        result = Path(folder) / "outcome"
+    with contextlib.ExitStack() as stack:
+        try:
+            made = tempfile.TemporaryDirectory(prefix=".psgd-", dir=None if local else _shared_folder())
+            result = Path(stack.enter_context(made)) / "outcome"
+            exit_status.prepare(result)
+        except OSError as error:
+            where = "TMPDIR" if local else "the working folder"
+            raise UsageError(f"{where}: no file can be made there: {error.strerror or error}") from None
         env[exit_status.VARIABLE] = str(result)
         words = mpiexec.command(
             found.vendor,
@@ -97,7 +105,7 @@ def run(
         )
         words += program
         if verbose:
-            print(f"psgd: {shlex.join(words)}", file=sys.stderr, flush=True)
+            say(shlex.join(words))
         forwarding = signal_forwarding.Forwarding(program, ranks, local)
         code, caught = _watch(words, env, forwarding, forward)
         return 128 + caught if caught else _judge(code, exit_status.read(result))
@@ -107,7 +115,7 @@ def _judge(code: int, reported: int | None) -> int:
     if code != 0:
         return reported or code
     if reported is None:
-        print("psgd: error: mpiexec returned 0 but the run did not complete", file=sys.stderr, flush=True)
+        say("error: mpiexec returned 0 but the run did not complete")
         return 1
     return reported
 
@@ -136,24 +144,29 @@ def _watch(
     handlers |= dict.fromkeys(forward, forward_signal)
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
+        relays = Relays()
         process = subprocess.Popen(
             words,
             env=env,
             stdin=subprocess.DEVNULL,
+            stdout=relays.ends[0],
+            stderr=relays.ends[1],
             start_new_session=True,
             preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 -- no threads here
         )
+        relays.start()
         try:
             while not caught:
                 with contextlib.suppress(subprocess.TimeoutExpired):  # a signal alone would not end the wait
                     code = process.wait(timeout=0.2)
-                    return (code if code >= 0 else 128 - code), 0
+                    return relays.finish(code if code >= 0 else 128 - code), 0
                 forwarding.look(process.pid)
             _end(process, caught)
             return 0, caught[0]
         finally:
             if process.poll() is None:
                 _kill(process)
+            relays.finish(0, waits=False)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -13,10 +12,11 @@ import click
 
 from psgd.checkpoint import requests
 from psgd.config import TrainConfig
-from psgd.kernels.errors import AgreedError, UsageError
+from psgd.kernels.errors import AgreedError, OutputError, UsageError
+from psgd.kernels.notice import say
 from psgd.launch import exit_status, options, ranks, startup
-from psgd.launch.output import summary
-from psgd.runtime import faults
+from psgd.launch.output import standard_streams, summary
+from psgd.runtime import faults, new_files
 from psgd.strategies import catalog as strategies
 
 WORKERS = 2
@@ -129,10 +129,33 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
             return _refuse(error, comm.rank)
-        code = requests.REQUEUE if result is not None and result.get("requeue") else 0
-        if comm.rank == 0:
-            exit_status.report(code)
+        complete = _wrote_all(comm, said.lost)
+        code = requests.REQUEUE if result is not None and result.get("requeue") else int(not complete)
+        if comm.rank == 0 and exit_status.report(code) and not complete:
+            return 0  # mpiexec would take another code for a crash
     return code
+
+
+def _wrote_all(comm: Any, error: OutputError | None) -> bool:
+    """Whether all that the run had to write could be written; else rank 0 says what could not. Collective.
+
+    Args:
+        comm: all ranks.
+        error: of the result, on rank 0.
+
+    Returns:
+        On rank 0 whether that is so; True elsewhere.
+    """
+    from psgd.runtime.agreement import gather
+
+    lost = dict.fromkeys(name for each in gather(comm, {"lost": new_files.lost()}) for name in each["lost"])
+    if comm.rank != 0:
+        return True
+    if lost:
+        say(f"error: the run is complete, but could not write all of {', '.join(lost)}")
+    if error is not None:
+        standard_streams.give_up(error)
+    return not lost and error is None
 
 
 def _stopped(path: str) -> str:
@@ -168,5 +191,5 @@ def _refuse(error: AgreedError, rank: int) -> int:
     """All ranks have the same error and end by themselves: rank 0 speaks, and its exit code is the job's."""
     if rank != 0:
         return 0
-    print(f"psgd: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    say(f"error: {' '.join(str(error).split())}")
     return 0 if exit_status.report(2) else 2

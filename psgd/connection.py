@@ -18,7 +18,7 @@ from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.mesh import Mesh
-from psgd.runtime.validation import whole_number
+from psgd.runtime.option import whole_number
 from psgd.server.context import PushPullContext
 from psgd.server.serve import Serving
 from psgd.server.transports.gradient_memory import allocate, apart

@@ -1,6 +1,5 @@
 """What an engine keeps between its device calls: the way to its neighbours, decided once on all ranks alike."""
 
-import sys
 from typing import Any
 
 from mpi4py import MPI
@@ -11,6 +10,7 @@ from psgd.collectives.device.cuda_aware import CudaAwareMpi
 from psgd.collectives.device.detect import cuda_aware
 from psgd.collectives.device.transport import Transport
 from psgd.collectives.mpi.node import share_memory
+from psgd.kernels.notice import say
 
 
 class DeviceContext:
@@ -41,7 +41,7 @@ class DeviceContext:
         if not aware and shares:
             memories, _ = share_memory(comm, list(range(comm.size)), staged.REGION_BYTES)
         if not aware and comm.rank == 0:
-            _say_once(f"psgd: GPU arrays go through pinned host memory: {why}")
+            _say_once(f"GPU arrays go through pinned host memory: {why}")
         return cls(comm, aware, memories)
 
     def gpu(self, device: int) -> Cuda:
@@ -78,4 +78,4 @@ def _say_once(line: str) -> None:
     global _said
     if not _said:
         _said = True
-        print(line, file=sys.stderr, flush=True)
+        say(line)

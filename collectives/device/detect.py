@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +138,10 @@ def _tried(ucx: Path) -> Verdict:
     aware, why = probe.run()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"aware": aware, "why": why}))
+        new = path.with_name(f".psgd-{secrets.token_hex(8)}.part")
+        with new.open("x") as file:
+            file.write(json.dumps({"aware": aware, "why": why}))
+        new.replace(path)
     except OSError:
         pass  # then the next run tries again
     return aware, why

@@ -1,7 +1,6 @@
 """What a waiting rank looks after between two tests: MPI's progress, other calls, lost ranks, and how long it waits."""
 
 import os
-import sys
 import time
 
 from mpi4py import MPI
@@ -15,6 +14,7 @@ from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.collectives.shm import layout
 from psgd.collectives.shm.shared_channel import SharedChannel
 from psgd.kernels.errors import PeerLostError
+from psgd.kernels.notice import say
 
 _LOOK_S = 0.1
 _STALL_REPORT_S = 2.0
@@ -88,11 +88,9 @@ class StallWatchdog:
         if waited > self._stall_s:
             self._report_stall(waited)
         if waited > self._timeout_s:
-            print(
-                f"psgd: error: rank {self._rank}: {describe(self._descriptor)}: waited {waited:.0f} s, "
-                f"more than PSGD_TIMEOUT={self._timeout_s:g}; ending the job",
-                file=sys.stderr,
-                flush=True,
+            say(
+                f"error: rank {self._rank}: {describe(self._descriptor)}: waited {waited:.0f} s, "
+                f"more than PSGD_TIMEOUT={self._timeout_s:g}; ending the job"
             )
             time.sleep(_FORWARD_S)
             MPI.COMM_WORLD.Abort(1)
@@ -125,9 +123,7 @@ class StallWatchdog:
             return
         self._reported = self._call
         if self._rank == min(rank for rank in range(self._size) if rank not in absent):
-            print(
-                f"psgd: warning: {describe(self._descriptor)}, call {self._call} of this communicator: "
-                f"{name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come for {waited:.0f} s",
-                file=sys.stderr,
-                flush=True,
+            say(
+                f"warning: {describe(self._descriptor)}, call {self._call} of this communicator: "
+                f"{name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come for {waited:.0f} s"
             )

@@ -7,6 +7,7 @@ it, for all.
 
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,10 +103,10 @@ def read(file: Path) -> list[dict[str, Any]]:
         ValueError: it cannot be read or is no such table.
     """
     try:
-        text = file.read_text()
+        text = file.read_bytes()
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ValueError(f"{file}: cannot read the tuning table: {error}; fix or unset PSGD_TUNING") from None
     fix = "; remove it or run `psgd bench allreduce --tune` again"
     try:
@@ -130,9 +131,13 @@ def write(file: Path, entry: dict[str, Any]) -> None:
     case = ("collective", "ranks", "nodes")
     kept = [old for old in entries if any(old[key] != entry[key] for key in case)]
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    new.write_text(json.dumps({"format": FORMAT, "entries": [*kept, entry]}, indent=1) + "\n")
-    new.replace(file)
+    new = file.with_name(f".psgd-{secrets.token_hex(8)}.part")  # nobody can have put a link there
+    try:
+        with new.open("x") as stream:
+            stream.write(json.dumps({"format": FORMAT, "entries": [*kept, entry]}, indent=1) + "\n")
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _check(entry: dict[str, Any]) -> None:

@@ -141,4 +141,3 @@ def launch(made: calls.PeerCall, stream: int) -> None:
 def capturing(stream: int) -> bool:
     """Whether what is started on a stream becomes part of a CUDA graph."""
     return bool(stream and cupy.cuda.runtime.streamIsCapturing(stream))
-

@@ -7,6 +7,7 @@ from psgd.kernels.errors import UsageError
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 ITEM_NBYTES = 4
+MOST_NBYTES = 2**42
 
 
 def parse_size(text: str) -> int:
@@ -20,6 +21,8 @@ def parse_size(text: str) -> int:
     if match is None or unit is None:
         raise UsageError(f"--sizes: expected sizes such as 4KiB,64KiB,1MiB (B, KiB, MiB, GiB), got {text!r}")
     nbytes = float(match[1]) * unit
+    if nbytes > MOST_NBYTES:
+        raise UsageError(f"--sizes: expected at most 4 TiB, got {text[:40]!r}")
     if nbytes < ITEM_NBYTES or nbytes % ITEM_NBYTES:
         raise UsageError(f"--sizes: expected a positive multiple of {ITEM_NBYTES} bytes, got {text!r}")
     return int(nbytes)

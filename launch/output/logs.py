@@ -5,7 +5,6 @@ prints: there a line is one write, so that ranks do not cut into each other's, a
 """
 
 import contextlib
-import io
 import os
 import socket
 import sys
@@ -14,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from psgd.kernels.errors import AgreedError
-from psgd.launch.output import terminal
+from psgd.kernels.errors import AgreedError, OutputError
+from psgd.launch.output import standard_streams, terminal
 from psgd.launch.output.progress import Progress
 from psgd.launch.output.text_streams import Both, Lines
 from psgd.runtime import job_end
+from psgd.runtime.new_files import lose, open_text
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,6 +31,9 @@ class Output:
         shown: this is rank 0.
         out, err: where; None is stdout and stderr.
         bar: a terminal for the progress bar; None looks for one, unless `err` is given.
+
+    Attributes:
+        lost: why the result could not be printed, or None.
     """
 
     def __init__(
@@ -38,12 +41,16 @@ class Output:
     ) -> None:
         self._shown, self._out = shown, out or sys.stdout
         self.progress = Progress(shown, bar, err)
+        self.lost: OutputError | None = None
 
     def result(self, text: str) -> None:
         """Prints the result of the run, on stdout."""
         if self._shown:
-            self._out.write(f"{text}\n")
-            self._out.flush()
+            try:
+                self._out.write(f"{text}\n")
+                self._out.flush()
+            except OutputError as error:
+                self.lost = error
 
 
 @contextlib.contextmanager
@@ -52,19 +59,23 @@ def output(folder: Path | None, comm: "MPI.Comm") -> Iterator[Output]:
 
     Args:
         folder: for a file a rank, which stdout and stderr are appended to, also those of MPI itself; None
-            puts a prefix before them instead, where there are several ranks.
+            puts a prefix before them instead, where there are several ranks. So it is too where a disk is full.
         comm: the job's ranks.
-
-    Raises:
-        OSError: the file cannot be opened.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
-    if folder is None:
+    file = None
+    if folder is not None:
+        path = folder / f"rank-{rank:04d}.log"
+        try:
+            file = open_text(path, append=True)
+        except OSError as error:
+            lose(f"--log-dir {path}", error)
+    if file is None:
         with _prefixed(f"[{rank}/{size}] " if size > 1 else "", rank == 0) as found:
             yield found
-        return
-    with _filed(folder / f"rank-{rank:04d}.log", rank, size) as found:
-        yield found
+    else:
+        with file, _filed(file, f"--log-dir {path}", rank, size) as found:
+            yield found
 
 
 def prepare(folder: Path) -> str | None:
@@ -81,55 +92,54 @@ def prepare(folder: Path) -> str | None:
 @contextlib.contextmanager
 def _prefixed(prefix: str, first: bool) -> Iterator[Output]:
     found = Output(first)
-    before = sys.stdout, sys.stderr
-    new = [Lines(stream, prefix) for stream in before] if prefix else []
-    try:
-        with contextlib.closing(found.progress):
-            if new:
-                # Rank 0's stdout is the result's alone, which scripts read.
-                sys.stdout, sys.stderr = before[0] if first else new[0], new[1]  # type: ignore[assignment]
-            try:
-                yield found
-            finally:
-                sys.stdout, sys.stderr = before
-    finally:
-        for stream in new:
-            stream.finish()
+    with contextlib.ExitStack() as stack:
+        if prefix:
+            out, err = Lines(sys.stdout, prefix), Lines(sys.stderr, prefix)
+            stack.callback(out.finish)
+            stack.callback(err.finish)
+            # Rank 0's stdout is the result's alone, which scripts read.
+            stack.enter_context(contextlib.redirect_stdout(sys.stdout if first else out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+        stack.callback(found.progress.close)
+        yield found
 
 
 @contextlib.contextmanager
-def _filed(path: Path, rank: int, size: int) -> Iterator[Output]:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+def _filed(file: TextIO, what: str, rank: int, size: int) -> Iterator[Output]:
     sys.stdout.flush()
     sys.stderr.flush()
     bar = terminal.find() if rank == 0 else None
     kept = [os.dup(1), os.dup(2)]
-    real = [open(descriptor, "w", closefd=False) for descriptor in kept]  # noqa: SIM115 -- open until the end
-    copy = open(file, "w", closefd=False)  # noqa: SIM115
+    real_out = standard_streams.text(kept[0], standard_streams.lose_output)
+    real_err = standard_streams.text(kept[1], standard_streams.lose_silently)
+
+    def failed(error: OSError) -> None:
+        lose(what, error, real_err)
+
+    for target in (1, 2):
+        os.dup2(file.fileno(), target)
+    out, err, copy = (standard_streams.text(number, failed, "utf-8") for number in (1, 2, file.fileno()))
     when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     copy.write(f"-- {when} rank {rank}/{size} on {socket.gethostname()}, process {os.getpid()}\n")
-    copy.flush()
-    for target in (1, 2):
-        os.dup2(file, target)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
-    both = [Both(stream, copy) for stream in real]
-    found = Output(rank == 0, both[0], both[1], real[1] if bar is sys.stderr else bar)  # type: ignore[arg-type]
+    found = Output(
+        rank == 0,
+        Both(real_out, copy),  # type: ignore[arg-type]
+        Both(real_err, copy),  # type: ignore[arg-type]
+        real_err if bar is sys.stderr else bar,
+    )
+
+    def back() -> None:
+        out.flush()
+        err.flush()
+        for target, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, target)
+        job_end.tell(None)
+
     job_end.tell(kept[1])
     try:
-        with contextlib.closing(found.progress):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.closing(found.progress):
             yield found
     except AgreedError:
-        _back(kept)
+        back()
         raise
-    _back(kept)
-
-
-def _back(kept: list[int]) -> None:
-    """Gives the descriptors back. After a failure they stay as they are: the job ends, and both report it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for target, descriptor in zip((1, 2), kept, strict=True):
-        os.dup2(descriptor, target)
-    job_end.tell(None)
+    back()  # after a failure they stay as they are: the job ends, and both report it

@@ -8,6 +8,8 @@ import socket
 import sys
 from typing import TextIO
 
+from psgd.runtime.new_files import AS_NAMES
+
 VARIABLE = "PSGD_TERMINAL"
 
 
@@ -31,7 +33,7 @@ def find() -> TextIO | None:
         except OSError:
             return None
         if os.isatty(descriptor):
-            return open(descriptor, "w")
+            return open(descriptor, "w", errors=AS_NAMES)
         os.close(descriptor)
     try:
         return sys.stderr if sys.stderr.isatty() else None

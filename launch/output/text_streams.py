@@ -34,7 +34,6 @@ class Lines(io.TextIOBase):
         self._stream.flush()
 
     def flush(self) -> None:
-        """Lines are passed on as they end; there is nothing to wait for."""
         self._stream.flush()
 
     def finish(self) -> None:
@@ -45,15 +44,12 @@ class Lines(io.TextIOBase):
             self._rest = ""
 
     def fileno(self) -> int:
-        """Of the stream behind."""
         return self._stream.fileno()
 
     def isatty(self) -> bool:
-        """Never: a bar would not be one line."""
-        return False
+        return False  # a bar would not be one line
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import click
 
 from psgd.kernels.errors import UsageError
+from psgd.launch.output import picture
 from psgd.launch.plot.log import Run, read
 
-FORMATS = (".png", ".pdf", ".svg")
+TALLEST_INCHES = 200.0  # matplotlib draws no more than 65,536 pixels
 Window = tuple[float, float]
 
 
@@ -23,23 +24,16 @@ Window = tuple[float, float]
 def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str | None) -> None:
     """Plot loss, accuracy, staleness and waiting from the logs of psgd train."""
     target = Path(output)
-    if target.suffix.lower() not in FORMATS:
-        raise UsageError(f"-o {output}: expected a name that ends in {', '.join(FORMATS)}")
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"-o {output}: its folder does not exist")
+    picture.check("-o", target)
     shown = None if window is None else _window(window)
     runs = [read(Path(log)) for log in logs]
+    names = [run.name for run in runs]
+    for run, log in zip(runs, logs, strict=True):
+        if names.count(run.name) > 1:
+            run.name = log
     if timeline is None:
         timeline = shown is not None or (len(runs) == 1 and bool(runs[0].waits))
-    try:
-        import matplotlib
-    except ImportError:
-        raise UsageError("plot needs matplotlib; pip install matplotlib") from None
-    matplotlib.use("agg")
-    try:
-        draw(runs, target, runs if timeline else [], shown)
-    except OSError as error:
-        raise UsageError(f"-o {output}: cannot be written: {error.strerror or error}") from None
+    draw(runs, target, runs if timeline else [], shown)
     click.echo(f"wrote {target}")
 
 
@@ -62,8 +56,6 @@ def draw(runs: list[Run], target: Path, timelines: list[Run] | None = None, wind
         timelines: runs whose waits are drawn.
         window: seconds that are drawn of these.
     """
-    from matplotlib.figure import Figure
-
     from psgd.launch.plot.curves import curves, staleness
     from psgd.launch.plot.timeline import timeline
 
@@ -71,7 +63,7 @@ def draw(runs: list[Run], target: Path, timelines: list[Run] | None = None, wind
     stale = any(run.staleness for run in runs)
     columns = 3 if stale else 2
     heights = [3.0] * rows + [0.9 + min(5.0, 0.3 * run.workers) for run in timelines or ()]
-    figure = Figure(figsize=(4.2 * columns, sum(heights)), layout="constrained")
+    figure = picture.figure(4.2 * columns, min(sum(heights) + 0.6 + 0.25 * len(runs) / columns, TALLEST_INCHES))
     grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
     axes = [[figure.add_subplot(grid[row, column]) for column in range(2)] for row in range(rows)]
     curves(axes, runs)
@@ -79,4 +71,17 @@ def draw(runs: list[Run], target: Path, timelines: list[Run] | None = None, wind
         staleness(figure.add_subplot(grid[:rows, 2]), runs)
     for row, run in enumerate(timelines or (), rows):
         timeline(figure.add_subplot(grid[row, :]), run, window)
-    figure.savefig(target, dpi=150)
+    figure.suptitle(_title(runs), fontsize="medium")
+    figure.legend(handles=axes[0][0].get_lines(), loc="outside lower center", ncols=columns, fontsize="small")
+    picture.save(figure, "-o", target)
+
+
+def _title(runs: list[Run]) -> str:
+    """What the runs trained, where that is the same; a single run with its workers."""
+    tasks = {run.task for run in runs}
+    if len(tasks) > 1:
+        tasks = {run.task.rpartition(", ")[0] for run in runs}  # the same with other strategies
+    what = picture.label(tasks.pop()) if len(tasks) == 1 else ""
+    if len(runs) == 1:
+        return f"{what or 'psgd train'}, {runs[0].workers} worker(s)"
+    return what or f"{len(runs)} runs of psgd train"

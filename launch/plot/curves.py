@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from psgd.launch.output.picture import label
 from psgd.launch.plot.log import Run
 
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")
@@ -31,7 +32,7 @@ def curves(axes: Any, runs: list[Run]) -> None:
                     color=color(index),
                     linewidth=1.3
                     + min(1.8, 0.6 * (len(runs) - 1 - index)),  # the first ones show beside others that lie on them
-                    label=run.name,
+                    label=label(run.name),
                 )
             if row == 0 and _spans_decades(runs):
                 _logarithmic(axis)
@@ -41,7 +42,6 @@ def curves(axes: Any, runs: list[Run]) -> None:
             if unit == "samples":
                 axis.xaxis.set_major_formatter(_engineering())
             axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize="small")
 
 
 def staleness(axis: Any, runs: list[Run]) -> None:
@@ -50,7 +50,13 @@ def staleness(axis: Any, runs: list[Run]) -> None:
     for index, run in enumerate(runs):
         total = sum(run.staleness.values()) or 1
         places = [key + (index - (len(runs) - 1) / 2) * width for key in run.staleness]
-        axis.bar(places, [count / total for count in run.staleness.values()], width, color=color(index))
+        axis.bar(
+            places,
+            [count / total for count in run.staleness.values()],
+            width,
+            color=color(index),
+            edgecolor=color(index),
+        )
     axis.set(xlabel="staleness (steps)", ylabel="share of pushes")
     axis.xaxis.get_major_locator().set_params(integer=True)
     most = max(key for run in runs for key in run.staleness)

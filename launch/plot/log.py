@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from psgd.kernels.errors import DataError
+from psgd.kernels.notice import say
 
 MOST_WORKERS = 100_000
+_NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass
@@ -17,6 +19,7 @@ class Run:
 
     Attributes:
         name: of the log's file.
+        task: what was trained, and how, as far as the log says.
         workers: how many there were.
         progress: (seconds, samples, loss) of each progress line.
         tests: (seconds, samples, accuracy) of each evaluation.
@@ -24,16 +27,19 @@ class Run:
         stopped: when waits were so many that no more were kept, or None.
         ends: when each worker had ended, and
         staleness: pushes by staleness, both from the last line; empty where the run did not end.
+        begins: whether the next point is the first since a run has begun or resumed.
     """
 
     name: str
     workers: int = 0
+    task: str = ""
     progress: list[tuple[float, float, float]] = field(default_factory=list)
     tests: list[tuple[float, float, float]] = field(default_factory=list)
     waits: list[tuple[int, int, float, float]] = field(default_factory=list)
     stopped: float | None = None
     ends: list[float] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
+    begins: bool = True
 
     @property
     def seconds(self) -> float:
@@ -43,55 +49,90 @@ class Run:
 
 
 def read(path: Path) -> Run:
-    """Reads a JSON lines log. A last line that is cut off is left out: the run may be going on.
+    """Reads a JSON lines log, of one run or of one and those that resumed it: steps that were redone count once.
+
+    Lines that are none of a log's are left out with one warning, as where a crash or a full disk has cut one off. The
+    last may be cut off without a word: the run may be going on.
 
     Raises:
-        DataError: not readable, another line is not an object of a log, or there is nothing to draw.
+        DataError: not readable, or there is nothing to draw.
     """
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise DataError(f"log {path}: cannot be read: {reason}") from None
-    run = Run(path.stem)
+        lines = path.read_bytes().decode("utf-8-sig", errors="replace").split("\n")
+    except (OSError, ValueError) as error:
+        raise DataError(f"log {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    run, broken = Run(path.stem), []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
-            _add(run, json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            if number == len(lines):
-                break
-            raise DataError(
-                f"log {path}, line {number}: expected a line of psgd train --log, got {line[:60]!r} ({error})"
-            ) from None
+            _add(run, _event(line))
+        except _NOT_OURS as error:
+            broken.append(f"line {number}: expected a line of psgd train --log, got {line[:60]!r} ({error})")
     if not run.progress and not run.tests:
-        raise DataError(f"log {path}: no progress in it to draw; expected a file of psgd train --log")
+        why = broken[0] if broken else "expected a file of psgd train --log"
+        raise DataError(f"log {path}: no progress in it to draw; {why}")
+    if lines[-1] and broken and broken[-1].startswith(f"line {len(lines)}:"):
+        broken.pop()
+    if broken:
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        say(f"warning: log {path}, {broken[0]}{more}: left out")
     run.workers = max([run.workers, *(1 + max(worker, other) for worker, other, *_ in run.waits)])
     return run
+
+
+def _event(line: str) -> dict[str, Any]:
+    """A line's object. Where a torn line and the next one became one, it is the last of them."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError:
+        begin = line.rfind('{"event"')
+        if begin <= 0:
+            raise
+        event = json.loads(line[begin:])
+    return event
 
 
 def _add(run: Run, event: dict[str, Any]) -> None:
     kind = event["event"]
     if kind == "start":
-        run.workers = int(event.get("workers") or 1)
-        if not 0 < run.workers <= MOST_WORKERS:
-            raise ValueError(f"{run.workers} workers")
-    elif kind == "progress":
-        run.progress.append((float(event["time"]), float(event["samples"]), _number(event["loss"])))
-    elif kind == "eval":
-        run.tests.append((float(event["time"]), float(event["samples"]), _number(event["accuracy"])))
+        workers = int(event.get("workers") or 1)
+        if not 0 < workers <= MOST_WORKERS:
+            raise ValueError(f"{workers} workers")
+        run.workers, run.ends, run.staleness, run.begins = workers, [], {}, True
+        run.task = ", ".join(str(event[name]) for name in ("dataset", "model", "strategy") if event.get(name))
+    elif kind in ("progress", "eval"):
+        points, quantity = (run.progress, "loss") if kind == "progress" else (run.tests, "accuracy")
+        point = _moment(event["time"]), _moment(event["samples"]), _number(event[quantity])
+        _forget(run, *point[:2])
+        points.append(point)
     elif kind == "waits":
         run.waits += [_wait(*row) for row in event.get("rows", ())]
         run.stopped = _moment(event["stopped"]) if event.get("stopped") is not None else run.stopped
     elif kind == "end":
         histogram = (event.get("staleness") or {}).get("histogram") or {}
         pairs = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
-        run.staleness = {int(key): int(count) for key, count in pairs}
-        if not all(0 <= number < 2**63 for pair in run.staleness.items() for number in pair):
+        staleness = {int(key): int(count) for key, count in pairs}
+        if not all(0 <= number < 2**63 for pair in staleness.items() for number in pair):
             raise ValueError("a staleness or a count that cannot be")
         seconds = zip(event.get("waited_seconds", ()), event.get("computed_seconds", ()), strict=True)
-        run.ends = [_moment(waited + computed) for waited, computed in seconds]
-        if run.ends and len(run.ends) != run.workers:
-            raise ValueError(f"seconds of {len(run.ends)} workers, {run.workers} of them ran")
+        ends = [_moment(waited + computed) for waited, computed in seconds]
+        if ends and len(ends) != run.workers:
+            raise ValueError(f"seconds of {len(ends)} workers, {run.workers} of them ran")
+        run.staleness, run.ends = staleness, ends
+
+
+def _forget(run: Run, seconds: float, samples: float) -> None:
+    """A run that resumes from a checkpoint does again what came after it: that is forgotten."""
+    newest = max((points[-1][1] for points in (run.progress, run.tests) if points), default=0.0)
+    if not run.begins and samples >= newest:
+        return
+    run.begins = False
+    for points in (run.progress, run.tests):
+        points[:] = [point for point in points if point[0] < seconds and point[1] < samples]
+    run.waits = [wait for wait in run.waits if wait[3] <= seconds]
+    if run.stopped is not None and run.stopped >= seconds:
+        run.stopped = None
 
 
 def _wait(worker: int, other: int, start: float, stop: float) -> tuple[int, int, float, float]:
@@ -103,7 +144,7 @@ def _wait(worker: int, other: int, start: float, stop: float) -> tuple[int, int,
 def _moment(value: float) -> float:
     moment = float(value)
     if not (math.isfinite(moment) and moment >= 0):
-        raise ValueError(f"{value} is no time")
+        raise ValueError(f"{value} is not a number of at least 0")
     return moment
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.launch.output.picture import label
 from psgd.launch.plot.curves import COLORS, color
 from psgd.launch.plot.log import Run
 
@@ -49,7 +50,7 @@ def timeline(axis: Any, run: Run, window: tuple[float, float] | None = None) -> 
         shown.append(Patch(color=_OTHERS, label="waiting for another"))
     axis.legend(handles=shown, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     more = "" if run.stopped is None else f" (waits were kept to {run.stopped:.3g} s)"
-    axis.set_title(run.name + more, fontsize="medium", loc="left")
+    axis.set_title(label(run.name) + more, fontsize="medium", loc="left")
     axis.set(xlabel="time (s)", ylabel="worker", xlim=(start, stop), ylim=(run.workers - 0.5, -0.5))
     axis.yaxis.get_major_locator().set_params(integer=True)
 

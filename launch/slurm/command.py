@@ -18,6 +18,7 @@ from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.render import render
 from psgd.launch.slurm.templates import KINDS
 from psgd.launch.slurm.training import names, training
+from psgd.launch.whole_numbers import Whole
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +31,7 @@ def render_options(function: F) -> F:
         shown = isinstance(option.default, str) and "default" not in text
         function = click.option(
             options.flag(option.name),
-            type=int if number else str,
+            type=Whole(0) if number else str,
             multiple=several,
             default=None,
             metavar="N" if number else "TEXT",

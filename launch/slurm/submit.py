@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 from psgd.launch.slurm import job_states, queries
 from psgd.launch.slurm.queries import Job, Record
 
@@ -119,7 +120,7 @@ def _exit_code(record: Record) -> int:
 
 
 def _tell(job: Job, text: str) -> None:
-    print(f"psgd: job {job.number}: {text}", file=sys.stderr, flush=True)
+    say(f"job {job.number}: {text}")
 
 
 def _copy(path: str, start: int) -> int:

@@ -1,10 +1,9 @@
 """Which ranks of a run use which GPUs."""
 
-import sys
-
 from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 from psgd.runtime.agreement import agree, gather
 
 
@@ -33,5 +32,4 @@ def choose(comm: MPI.Intracomm, uses: bool) -> None:
     agree(comm, "", {}, complaint)
     most = max(int(each["shared"]) for each in gather(comm, {"shared": shared}))
     if most and comm.rank == 0:
-        text = f"psgd: {most} ranks of a node share its GPUs, which are fewer"
-        print(text, file=sys.stderr, flush=True)
+        say(f"{most} ranks of a node share its GPUs, which are fewer")

@@ -1,6 +1,5 @@
 """Weights in a file for other programs: `.npz` for NumPy, `.pt`, a state dict, for PyTorch."""
 
-import os
 import zipfile
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from psgd.kernels.errors import UsageError
+from psgd.runtime import new_files
 
 if TYPE_CHECKING:  # the command checks names with this file, and loads no NumPy for that
     from numpy.typing import NDArray
@@ -25,19 +25,15 @@ def check(target: Path, what: str) -> None:
     Raises:
         UsageError: its name has another ending, its folder cannot be written, or it is a folder, or PyTorch is missing.
     """
-    folder = target.absolute().parent
     if target.suffix not in FORMATS:
         raise UsageError(f"{what} {target}: expected a name that ends in {' or '.join(FORMATS)}")
-    if not folder.is_dir():
-        raise UsageError(f"{what} {target}: expected a file in an existing folder, {folder} is none")
-    if target.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{what} {target}: expected a file that can be written, got no permission or a folder")
+    new_files.check(what, target, replaced=True)
     if target.suffix == ".pt" and not _has_torch():
         raise UsageError(f"{what} {target}: needs PyTorch; pip install torch, or take .npz")
 
 
 def write(target: Path, arrays: "Mapping[str, NDArray[Any]]", what: str) -> None:
-    """Writes the arrays under their names: to a temporary name, flushed, renamed.
+    """Writes the arrays under their names, into a file that appears whole or not at all.
 
     Args:
         target: the file; checked, see `check`.
@@ -47,16 +43,9 @@ def write(target: Path, arrays: "Mapping[str, NDArray[Any]]", what: str) -> None
     Raises:
         UsageError: it cannot be written. Then there is nothing new.
     """
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        try:
-            with part.open("wb") as file:
-                (_torch if target.suffix == ".pt" else _numpy)(file, arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        with new_files.replacing(target) as file:
+            (_torch if target.suffix == ".pt" else _numpy)(file, arrays)
     except (OSError, RuntimeError) as error:  # PyTorch's writer raises the latter on a full disk
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{what} {target}: cannot be written: {reason}") from None

@@ -8,28 +8,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from psgd.kernels.errors import CheckpointError
+from psgd.runtime.new_files import replacing
 
 MOST_JSON_BYTES = 64 << 20
 
 
 def write_whole(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Writes a file under a temporary name, flushes it to the disk and renames it.
-
-    Raises:
-        OSError: it cannot be written, the disk is full; the temporary file is removed then.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb", buffering=0) as file:
-            for chunk in chunks:
-                view = memoryview(chunk)
-                while view:  # a write may take a part only, just before the disk is full
-                    view = view[file.write(view) or 0 :]
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Writes a file that appears whole or not at all. Raises OSError: it cannot be written, the disk is full."""
+    with replacing(path) as file:
+        for chunk in chunks:
+            file.write(chunk)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def publish(directory: Path, part: Path, manifest: Manifest, written: Sequence[S
     ready = ready_path(directory, manifest.step)
     old = None
     if ready.exists():
-        old = ready.with_name(f"{ready.name}.gone{os.getpid()}.part")
+        old = ready.with_name(f"{ready.name}.gone{secrets.token_hex(8)}.part")
         ready.rename(old)
     part.rename(ready)
     sync_folder(directory)
@@ -143,7 +144,7 @@ def prune(directory: Path, keep: int) -> None:
 
 def _remove(path: Path) -> None:
     """Renames first: a folder with a checkpoint's name is whole even while it goes."""
-    gone = path.with_name(f"{path.name}.gone{os.getpid()}.part")
+    gone = path.with_name(f"{path.name}.gone{secrets.token_hex(8)}.part")
     path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 
@@ -161,6 +162,14 @@ class Claim:
             self._number = -1
 
 
+def _open_lock(path: Path) -> int:
+    """Opens the lock's file, which nobody else can: who can read it can hold it."""
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):
+        os.fchmod(number, 0o600)  # an older version may have made it
+    return number
+
+
 def claim(directory: Path) -> Claim:
     """Takes a directory for one run, and removes what dead ones left half written. For rank 0, before anyone writes.
 
@@ -169,7 +178,7 @@ def claim(directory: Path) -> Claim:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        number = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        number = _open_lock(directory / ".lock")
     except (OSError, ValueError) as error:
         raise UsageError(f"checkpoints: {directory} cannot be written: {error}") from None
     try:

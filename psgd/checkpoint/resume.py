@@ -1,7 +1,6 @@
 """What a run asked for of checkpoints, and the one it resumes from: found by rank 0, agreed by all."""
 
 import secrets
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from psgd.checkpoint import folder, options
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 from psgd.nn.layout import Layout
 from psgd.runtime.agreement import agree, broadcast
 from psgd.runtime.jsonable import JSON
@@ -130,7 +130,7 @@ def _find(plan: Plan, directory: Path) -> dict[str, Any]:
             "resume=True), or give this one a folder of its own"
         )
     key = secrets.token_hex(4)
-    (directory / f".{key}").touch()
+    (directory / f".{key}").touch(exist_ok=False)
     return {"key": key, "path": None if found is None else str(found.path)}
 
 
@@ -153,11 +153,6 @@ def _await(proof: Path, rank: int) -> None:
                 f"{proof.parent}: is the directory shared? All ranks must see it"
             )
         time.sleep(0.02)
-
-
-def say(text: str) -> None:
-    """One line on stderr."""
-    print(f"psgd: {text}", file=sys.stderr, flush=True)
 
 
 class States(Sequence[State]):

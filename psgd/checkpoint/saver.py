@@ -10,10 +10,11 @@ import numpy as np
 from psgd.checkpoint import vectors
 from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.requests import CheckpointRequest
-from psgd.checkpoint.resume import Plan, States, say
+from psgd.checkpoint.resume import Plan, States
 from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
 from psgd.kernels.errors import CheckpointError
+from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.jsonable import JSON

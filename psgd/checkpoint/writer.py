@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +16,8 @@ from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
+from psgd.kernels.notice import say
+from psgd.runtime.new_files import own_folder
 
 PATIENCE_S = 600.0
 _LONGEST_POLL_S = 0.05
@@ -121,7 +122,7 @@ class Writer:
 
     def _work(self, part: Path, facts: str, manifest: Manifest | None) -> None:
         try:
-            part.mkdir(exist_ok=True)
+            own_folder(part)
             if not self._finite():
                 (part / f"{self._name}.nan").touch()
             shards.write(part, self._name, self._copies, facts)
@@ -150,11 +151,9 @@ class Writer:
         if not self._warned:
             self._warned = True
             newest = "none yet" if self.published is None else self.published.name
-            print(
-                f"psgd: warning: step {step}: NaN or infinity in the parameters: such steps are not saved; the newest "
-                f"checkpoint is {newest}",
-                file=sys.stderr,
-                flush=True,
+            say(
+                f"warning: step {step}: NaN or infinity in the parameters: such steps are not saved; the newest "
+                f"checkpoint is {newest}"
             )
 
     def _collect(self, part: Path) -> list[ShardFile]:

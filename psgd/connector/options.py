@@ -26,7 +26,7 @@ from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule, constant
 from psgd.runtime.device_vectors import on_device
-from psgd.runtime.validation import whole_number
+from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements

@@ -1,13 +1,11 @@
 """The run's log: one JSON object a line, on rank 0, written as it happens."""
 
-import contextlib
 import json
-import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from psgd.runtime.jsonable import clean
+from psgd.runtime.new_files import SideFile, lose, open_text
 
 
 class EventLog:
@@ -19,29 +17,18 @@ class EventLog:
     """
 
     def __init__(self, path: Path | None, append: bool = False) -> None:
-        self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8", buffering=1)
+        what = f"log {path}"
+        try:
+            self._file = SideFile(what, None if path is None else open_text(path, append))
+        except OSError as error:
+            lose(what, error)
+            self._file = SideFile(what, None)
 
     def write(self, event: str, **fields: Any) -> None:
         """Writes one line; numbers that are not finite become null."""
-        if self._file is None:
-            return
-        try:
+        if self._file.open:
             self._file.write(json.dumps({"event": event, **clean(fields)}) + "\n")
-        except OSError as error:
-            print(f"psgd: warning: log {self._file.name}: {error.strerror}; it ends here", file=sys.stderr, flush=True)
-            self.close()
 
     def close(self) -> None:
         """Closes the file."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
-
-    def __enter__(self) -> "EventLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._file.close()

@@ -101,18 +101,8 @@ class RunMetrics:
         return self._loss_sum / self._loss_samples if self._loss_samples else float("nan")
 
     def applied(self, worker: int, samples: int, loss: float, staleness: int) -> None:
-        """A push is being applied.
-
-        Args:
-            worker: whose.
-            samples: behind its gradient.
-            loss: their mean.
-            staleness: the version that it is applied to minus the version that it was computed on.
-        """
-        self.staleness[staleness] += 1
-        self.pushes[worker] += 1
-        self._loss_sum += loss * samples
-        self._loss_samples += samples
+        """A push is being applied; `loss` is the mean over its samples. The rest is as for `count`."""
+        self.count(worker, 1, samples, loss * samples, staleness)
 
     def count(self, worker: int, pushes: int, samples: int, loss: float, staleness: int = 0) -> None:
         """Several pushes of a worker were applied.
@@ -122,7 +112,7 @@ class RunMetrics:
             pushes: how many, with samples; 0 if they are counted elsewhere.
             samples: behind all of them.
             loss: sum over the samples.
-            staleness: of each.
+            staleness: of each: the version that it is applied to minus the version that it was computed on.
         """
         if pushes:
             self.staleness[staleness] += pushes
@@ -158,16 +148,12 @@ class RunMetrics:
                 self._next_event = now + _NAP_S
                 self._tell("progress")
 
-    def report(self, accuracy: float, loss: float) -> None:
-        """A worker has just evaluated the parameters."""
-        self.evaluated(accuracy, loss, self.elapsed_s())
-
-    def evaluated(self, accuracy: float, loss: float, seconds: float) -> None:
-        """The parameters were evaluated `seconds` after the start."""
+    def report(self, accuracy: float, loss: float, seconds: float | None = None) -> None:
+        """The parameters were evaluated, `seconds` after the start; None is just now."""
         self.accuracy, self.test_loss = accuracy, loss
         if self._target and accuracy >= self._target and not self.stop:
             self.stop = True
-            self.seconds_to_target = seconds
+            self.seconds_to_target = self.elapsed_s() if seconds is None else seconds
         self._tell("eval")
 
     def _tell(self, event: Event) -> None:

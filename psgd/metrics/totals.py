@@ -54,4 +54,4 @@ class Shown:
             metrics.staleness.update(dict(each["staleness"]))
             metrics.ended(worker, each["waited"], each["computed"])
             for accuracy, loss in each["reports"]:
-                metrics.evaluated(accuracy, loss, metrics.elapsed_s())
+                metrics.report(accuracy, loss)

@@ -19,7 +19,14 @@ def constant(lr: float) -> Schedule:
 
 def step(lr: float, every: float, factor: float = 0.1) -> Schedule:
     """`lr` times `factor` once for every `every` samples of progress."""
-    return lambda samples: lr * factor ** math.floor(samples / every)
+
+    def rate(samples: float) -> float:
+        try:
+            return lr * factor ** math.floor(samples / every)
+        except OverflowError:  # so many steps, or such large ones, that no float holds the result
+            return 0.0 if factor < 1 else math.inf if factor > 1 else lr
+
+    return rate
 
 
 def cosine(lr: float, total: float, floor: float = 0.0) -> Schedule:

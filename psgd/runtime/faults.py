@@ -33,6 +33,8 @@ _FORMS = (
     "slow:WORKER:FACTOR, slow:rotating:FACTOR:SHARE, compute:SECONDS, kill:RANK@STEP, stop:RANK@STEP:SECONDS, "
     "raise:RANK@STEP or nan:RANK@STEP, separated by commas"
 )
+_MOST = 1e6
+"""The largest number of seconds, and the largest factor."""
 _EVENT = re.compile(r"(kill|stop|raise|nan):(s?)(\d{1,9})@(\d{1,18})(?::([^:]+))?")
 
 
@@ -196,6 +198,6 @@ def _number(part: str, text: str, low: float) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (low <= value < math.inf):
-        raise UsageError(f"inject {part}: expected a number of {low:g} or more, got {text!r}")
+    if not low <= value <= _MOST:
+        raise UsageError(f"inject {part}: expected a number from {low:g} to {_MOST:g}, got {text!r}")
     return value

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from psgd.kernels.errors import PeerLostError, UsageError
+from psgd.kernels.errors import OutputError, PeerLostError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -51,6 +51,10 @@ class JobRank:
         if isinstance(error, UsageError) and command:
             where = f" ({self.name})" if self.size > 1 else ""
             self.end(f"psgd: error: {error}{where}", 2, wait_s=self.turn_s)
+        if isinstance(error, OutputError):
+            self.end(f"psgd: error: {error}", 1)
+        if isinstance(error, MemoryError) and command:
+            self.end(f"psgd: error: {self.name}: not enough memory: {error}", 1, wait_s=self.turn_s)
         if isinstance(error, KeyboardInterrupt):
             self.end(f"psgd: {self.name}: interrupted {_place(error)}", 130, wait_s=self.turn_s)
         if isinstance(error, SystemExit):

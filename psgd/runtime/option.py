@@ -13,6 +13,11 @@ from typing import Any
 
 from psgd.kernels.errors import UsageError
 
+LARGEST = 2**31 - 1
+"""The largest whole number that most options take: no array of a run is longer, and nobody waits for more steps."""
+
+_LONGEST = 200
+
 
 @dataclass(frozen=True)
 class Option:
@@ -28,6 +33,7 @@ class Option:
         metavar: stands for the value in the help; None chooses by type.
         shown: the default in words for the help, where `default` itself is not that.
         hidden: of `psgd.connect` only, not of the command.
+        most: the largest value of a number, where `expected` does not say it.
     """
 
     type: type
@@ -39,6 +45,7 @@ class Option:
     metavar: str | None = None
     shown: str | None = None
     hidden: bool = False
+    most: int | None = None
 
     def check(self, where: str, value: object) -> Any:
         """The value in its type; numbers and paths may be of any type that converts without loss.
@@ -51,11 +58,12 @@ class Option:
             UsageError: another type, or out of range.
         """
         result = _converted(self.type, value)
-        if result is None or not self.allowed(result):
-            expected = self.expected or f"one of {', '.join(self.names)}"
-            near = difflib.get_close_matches(str(value), self.names, n=1)
+        too_large = self.most is not None and result is not None and result > self.most
+        if result is None or too_large or not self.allowed(result):
+            expected = f"at most {self.most}" if too_large else self.expected or f"one of {', '.join(self.names)}"
+            near = difflib.get_close_matches(value, self.names, n=1) if isinstance(value, str) else []
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"{where}: expected {expected}, got {value!r}{hint}")
+            raise UsageError(f"{where}: expected {expected}, got {_brief(value)}{hint}")
         return result
 
     def field(self) -> Any:
@@ -72,10 +80,6 @@ class Option:
             return self.shown
         return "" if self.default is None else str(self.default).lower() if self.type is bool else str(self.default)
 
-    def but(self, default: Any) -> "Option":
-        """The same option with another default."""
-        return dataclasses.replace(self, default=default)
-
 
 def one_of(names: Collection[str], default: str | None, text: str, shown: str | None = None) -> Option:
     """One of a few names; a catalog may gain more."""
@@ -83,8 +87,8 @@ def one_of(names: Collection[str], default: str | None, text: str, shown: str | 
 
 
 def whole(low: int, default: int | None, text: str, shown: str | None = None) -> Option:
-    """A whole number, at least `low`."""
-    return Option(int, default, text, lambda n: n >= low, f"a whole number, at least {low}", shown=shown)
+    """A whole number, at least `low`, and at most `LARGEST`."""
+    return Option(int, default, text, lambda n: n >= low, f"a whole number, at least {low}", shown=shown, most=LARGEST)
 
 
 def above_zero(default: float | None, text: str, shown: str | None = None) -> Option:
@@ -112,20 +116,43 @@ def path(text: str, expected: str = "a file's path", metavar: str = "FILE") -> O
     return Option(Path, None, text, lambda path: path.name != "", expected, metavar=metavar)
 
 
+def _brief(value: object) -> str:
+    """A value as a message shows it; whole numbers of thousands of digits are more than Python writes."""
+    if isinstance(value, int) and abs(value) >= 10**_LONGEST:
+        return f"one of more than {_LONGEST} digits"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def _converted(kind: type, value: object) -> Any:
     """The value as a `kind`, None where it is none."""
     if isinstance(value, bool) or kind is bool:
         return value if kind is type(value) else None
-    if kind is int:
+    if kind in (int, float):
         try:
-            return operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
+            if kind is int:
+                return operator.index(value)  # type: ignore[arg-type]
+            return float(value) if isinstance(value, numbers.Real) else None
+        except (TypeError, OverflowError):  # no number, or a whole one beyond all floats
             return None
-    if kind is float:
-        return float(value) if isinstance(value, numbers.Real) else None
     if kind is Path:
         return Path(value).expanduser() if isinstance(value, str | os.PathLike) and str(value) else None
     return value if isinstance(value, kind) else None
+
+
+def whole_number(name: str, value: object) -> int:
+    """The value as an int of 0 or more; any integer type will do.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name}: expected a whole number, got {value!r}") from None
+    if number < 0 or isinstance(value, bool):
+        raise UsageError(f"{name}: expected a whole number of 0 or more, got {value!r}")
+    return number
 
 
 def either(names: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ the same data ends with the same bits.
 
 import json
 import math
+import os
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
 from psgd.kernels.errors import ContractError, UsageError
+from psgd.runtime.new_files import SideFile, open_named
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.policy import Policy
 from psgd.server.wire import Header
@@ -38,10 +40,13 @@ class Recorder:
     def __init__(self, strategy: Policy, path: Path, run: Mapping[str, Any], resumed: bool = False) -> None:
         self.fixed_order = strategy.fixed_order
         self._strategy = strategy
+        self._path = path
         try:
-            self._file = path.open("r+" if resumed else "w", encoding="utf-8")
+            number = open_named(path, os.O_RDWR | (0 if resumed else os.O_CREAT | os.O_TRUNC))
         except OSError as error:
             raise UsageError(f"record: {path} cannot be written: {error.strerror}") from None
+        self._text = open(number, "r+" if resumed else "w", encoding="utf-8")  # noqa: SIM115
+        self._file = SideFile(f"record {path}", self._text)
         if not resumed:
             self._write({"format": FORMAT, "run": dict(run)})
 
@@ -59,13 +64,13 @@ class Recorder:
         """
         self._strategy.restore(point)
         for _ in range(1 + point.entries):
-            if not self._file.readline().endswith("\n"):
-                raise UsageError(f"record: {self._file.name} has not what the run had done at its checkpoint")
-        self._file.seek(self._file.tell())
-        self._file.truncate()
+            if not self._text.readline().endswith("\n"):
+                raise UsageError(f"record: {self._path} has not what the run had done at its checkpoint")
+        self._text.seek(self._text.tell())
+        self._text.truncate()
 
     def close(self) -> None:
-        """Closes the file; it is whole then."""
+        """Closes the file; it is whole then, unless a full disk has ended it, which was said."""
         self._file.close()
 
     def _written(self, entries: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:

@@ -103,7 +103,7 @@ STRATEGIES: dict[str, Strategy] = {
     "hogwild": Strategy(
         "psgd.strategies.hogwild.hogwild",
         {
-            "period": _PERIOD.but(default=64),
+            "period": replace(_PERIOD, default=64),
             "count_lost": switch(False, "count lost updates, a test mode.", hidden=True),
         },
     ),

@@ -4,6 +4,7 @@ Owns opening the data (`task`), what the options stand for (`preparation`), a wo
 the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ from mpi4py import MPI
 
 from psgd.checkpoint import final_weights
 from psgd.checkpoint.requests import CheckpointRequest
-from psgd.checkpoint.resume import say
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
+from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.wait_log import WaitLog
@@ -70,7 +71,7 @@ def run(
         places.choose(comm, (config.server_device if serves else config.device) == "cuda")
     task = open_task(config, comm, needs_data=not serves)
     samples, layout = task.samples, task.model.layout
-    with EventLog(config.log if rank == 0 else None, append=config.resume) as log:
+    with closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log:
         log.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
         metrics = RunMetrics(
             workers,

@@ -16,9 +16,6 @@ class ProgressDisplay(Protocol):
     def update(self, samples: int, epoch: int, loss: float, accuracy: float | None = None) -> None:
         """How far the run is; `accuracy` only where it is new."""
 
-    def close(self) -> None:
-        """The run has ended."""
-
 
 def listener(log: EventLog, display: ProgressDisplay | None) -> Callable[[RunMetrics, Event], None]:
     """What the metrics call at each event: it writes to the log and to the display."""

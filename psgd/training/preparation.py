@@ -34,13 +34,14 @@ def rule(config: TrainConfig, serves: bool) -> rules.Rule:
 
 
 def backend(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> Backend:
-    """Where a worker computes its gradients."""
+    """Where a worker computes its gradients; its memory is for no more samples than there are."""
+    batch_size = min(config.batch_size, dataset.train.samples)
     if config.device == "cpu":
-        return HostBackend(model, dataset, statistics, config.batch_size)
+        return HostBackend(model, dataset, statistics, batch_size)
     from psgd.backend.cuda import CudaBackend
 
     keep = None if config.data_device == "auto" else config.data_device == "cuda"
-    return CudaBackend(model, dataset, statistics, config.batch_size, keep)
+    return CudaBackend(model, dataset, statistics, batch_size, keep)
 
 
 def schedule(config: TrainConfig, samples: int, workers: int) -> Schedule:

@@ -43,9 +43,9 @@ def collect(
     comm.Reduce(mine, total, MPI.SUM, root=0)
     if comm.Get_rank() != 0:
         return None
-    metrics.evaluated(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
+    metrics.report(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
     vendor, version = MPI.get_vendor()
-    result: dict[str, Any] = clean(
+    found: dict[str, Any] = clean(
         {
             "dataset": config.dataset,
             "model": config.model,
@@ -81,4 +81,4 @@ def collect(
             "requeue": connection.leaving,
         }
     )
-    return result
+    return found

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.checkpoint.resume import say
 from psgd.checkpoint.saver import Saver
+from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.device_vectors import on_device

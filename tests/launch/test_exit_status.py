@@ -6,6 +6,8 @@ from psgd.launch import exit_status
 def test_report_is_read_back_and_leaves_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "outcome"
     monkeypatch.setenv(exit_status.VARIABLE, str(path))
+    exit_status.prepare(path)
+    assert exit_status.read(path) is None
     for code in (2, 0):
         assert exit_status.report(code)
         assert exit_status.read(path) == code

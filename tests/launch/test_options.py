@@ -1,3 +1,4 @@
+import contextlib
 import importlib
 import inspect
 from pathlib import Path
@@ -286,3 +287,26 @@ def test_a_resmlp_needs_images_or_tokens(tmp_path):
         else:
             with pytest.raises(UsageError, match=r"resmlp needs images .* or samples \(tokens, features\)"):
                 options.check_here(config)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_file_may_say_its_encoding(encoding, tmp_path):
+    mark = "\ufeff" if encoding.endswith("e") else ""  # the others write one themselves
+    (tmp_path / "a.toml").write_bytes((mark + 'dataset = "données.npz"\r\nlr = 0.5\r\n').encode(encoding))
+    assert options.read_file(str(tmp_path / "a.toml")) == {"dataset": "données.npz", "lr": 0.5}
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff\xfel\0r", b"\xff\xfe\0", "lr = 0.5".encode("utf-16-le"), b"lr = 1" + b"0" * 5000]
+)
+def test_a_file_that_is_no_text_is_one_message(text, tmp_path):
+    (tmp_path / "a.toml").write_bytes(text)
+    with pytest.raises(UsageError, match=r"^--config .*a.toml: not TOML|expected a finite number"):
+        options.read_file(str(tmp_path / "a.toml"))
+
+
+@pytest.mark.parametrize("name", [name for name, each in config_options().items() if each.type in (int, float)])
+def test_giant_numbers_are_taken_or_refused(name):
+    for value in ("1e11", "1e308", "1e400", "nan", str(2**31), "9" * 400, "9" * 5000, 10**400, 10**5000, 2.0**70):
+        with contextlib.suppress(UsageError):
+            options.build({name: value})

@@ -10,6 +10,7 @@ from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
+from psgd.launch.whole_numbers import Whole
 
 DATA = ("random", "recorded")
 COLUMNS = ("data", "codec", "size", "density", "bits", "entropy", "encode", "decode", "copy", "add", "GB/s")
@@ -30,7 +31,7 @@ WIDTHS = (8, 9, 7, 8, 6, 7, 8, 8, 8, 8, 6)
 @click.option(
     "--data", default=",".join(DATA), show_default=True, help="Random updates, or gradients recorded in training."
 )
-@click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="Number of timed updates.")
+@click.option("--repeats", type=Whole(1), default=20, show_default=True, help="Number of timed updates.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def codec(*, codecs: str, densities: str, sizes: str, data: str, repeats: int, as_json: bool) -> None:
     """Measure the codecs: bits per entry, and times compared with a copy and an addition of the vector.

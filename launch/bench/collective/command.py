@@ -24,6 +24,8 @@ from psgd.launch.bench.problem import (
     whole_nbytes,
 )
 from psgd.launch.bench.sizes import parse_sizes
+from psgd.launch.output import picture
+from psgd.launch.whole_numbers import Whole
 
 RANKS = 2
 SIZES = tuple(4**k for k in range(1, 14))
@@ -72,7 +74,7 @@ def _command(collective: str) -> click.Command:
     listed = ", ".join(ALGORITHMS[collective])
     decorators: list[Callable[[Any], Any]] = [
         click.option("--sizes", help="Sizes in bytes, comma-separated.  [default: 4B to 64MiB]"),
-        click.option("--ranks", type=click.IntRange(1), help=f"Number of ranks.  [default: {RANKS}]"),
+        click.option("--ranks", type=Whole(1), help=f"Number of ranks.  [default: {RANKS}]"),
         click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of elements."),
         click.option(
             "--algorithm", type=click.Choice(ALGORITHMS[collective]), metavar="NAME", help=f"psgd's: {listed}."
@@ -84,7 +86,7 @@ def _command(collective: str) -> click.Command:
             show_default=True,
             help="Which memory psgd uses.",
         ),
-        click.option("--repeats", type=click.IntRange(1), help="Timed repetitions per size.  [default: about 1 s]"),
+        click.option("--repeats", type=Whole(1), help="Timed repetitions per size.  [default: about 1 s]"),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
         click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each kind of buffers."),
         click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
@@ -128,9 +130,7 @@ def _check(options: BenchOptions, ranks: int | None, target: Path | None, tune: 
     if places.place() is None and (ranks or 0) > most:
         raise UsageError(f"--ranks {ranks}: expected at most {most} on one machine; start more with mpirun or srun")
     if target is not None and places.speaks():
-        from psgd.launch.bench.collective import picture
-
-        picture.check(target)
+        picture.check("--plot", target)
 
 
 def _run(
@@ -205,9 +205,9 @@ def _measure(comm: Any, options: BenchOptions, sizes: list[int], target: Path | 
 
 def _draw(rows: list[Row], options: BenchOptions, target: Path | None, as_json: bool) -> None:
     if target is not None:
-        from psgd.launch.bench.collective import picture
+        from psgd.launch.bench.collective.picture import draw
 
-        picture.draw(rows, options, target)
+        draw(rows, options, target)
         if not as_json:
             click.echo(f"wrote {target}")
 

@@ -1,11 +1,9 @@
 """A picture of bus bandwidth against size, a line for each contender."""
 
-import importlib.util
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from psgd.kernels.errors import UsageError
 from psgd.launch.bench.collective.table import (
     BY_HAND,
     COPIES,
@@ -22,7 +20,7 @@ from psgd.launch.bench.collective.table import (
 )
 from psgd.launch.bench.problem import BenchOptions
 from psgd.launch.bench.sizes import format_size
-from psgd.launch.plot.command import FORMATS
+from psgd.launch.output import picture
 
 _LOOKS = {  # colours that the colour-blind tell apart; psgd solid, peers dashed
     PRIVATE: ("#0072b2", "-", "o"),
@@ -40,20 +38,6 @@ _LOOKS = {  # colours that the colour-blind tell apart; psgd solid, peers dashed
 _NAMES = {"allreduce": "Allreduce", "reducescatter": "Reduce-scatter", "allgather": "All-gather", "bcast": "Broadcast"}
 
 
-def check(target: Path) -> None:
-    """Refuses, before anything is measured, what could not be drawn.
-
-    Raises:
-        UsageError: an unknown format, no such folder, or no matplotlib.
-    """
-    if target.suffix.lower() not in FORMATS:
-        raise UsageError(f"--plot {target}: expected a name that ends in {', '.join(FORMATS)}")
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"--plot {target}: its folder does not exist")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib; pip install matplotlib")
-
-
 def draw(rows: Sequence[Row], options: BenchOptions, target: Path) -> None:
     """Writes the picture. A contender without a bandwidth, as a sum on one rank, has no line.
 
@@ -65,13 +49,10 @@ def draw(rows: Sequence[Row], options: BenchOptions, target: Path) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
+    rows = sorted(rows, key=lambda row: row.nbytes)
+    figure = picture.figure(8, 5)
     from matplotlib.ticker import NullLocator
 
-    matplotlib.use("agg")
-    rows = sorted(rows, key=lambda row: row.nbytes)
-    figure = Figure(figsize=(8, 5), layout="constrained")
     axis = figure.subplots()
     for name, (colour, style, marker) in _LOOKS.items():
         points = [(row.nbytes, row.bandwidth(options.collective, name)) for row in rows if name in row.seconds]
@@ -98,7 +79,4 @@ def draw(rows: Sequence[Row], options: BenchOptions, target: Path) -> None:
     axis.grid(alpha=0.3, which="both")
     if axis.get_lines():
         axis.legend(fontsize="small")
-    try:
-        figure.savefig(target, dpi=150)
-    except OSError as error:
-        raise UsageError(f"--plot {target}: cannot be written: {error.strerror or error}") from None
+    picture.save(figure, "--plot", target)

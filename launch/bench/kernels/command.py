@@ -8,16 +8,15 @@ import click
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds
+from psgd.launch.whole_numbers import Whole
 
 COLUMNS = ("kernel", "bytes/element", "time", "GB/s", "of copy", "verified")
 
 
 @click.command()
 @click.option("--device", default="cuda", show_default=True, metavar="cuda", help="Where to run.")
-@click.option(
-    "--elements", type=click.IntRange(1024), default=1 << 26, show_default=True, help="Number of float32 elements."
-)
-@click.option("--repeats", type=click.IntRange(3), default=20, show_default=True, help="Timed calls of each kernel.")
+@click.option("--elements", type=Whole(1024), default=1 << 26, show_default=True, help="Number of float32 elements.")
+@click.option("--repeats", type=Whole(3), default=20, show_default=True, help="Timed calls of each kernel.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def kernels(*, device: str, elements: int, repeats: int, as_json: bool) -> int:
     """Time the GPU's kernels, and compare them with a device-to-device copy. Counts bytes read and written.

@@ -9,6 +9,7 @@ import click
 
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
 from psgd.launch.bench.stats import ratio
+from psgd.launch.whole_numbers import Whole
 
 COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RPC", "ratio", "GB/s")
 
@@ -20,9 +21,9 @@ COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RP
     show_default=True,
     help="Sizes of the float32 vector in bytes, comma-separated.",
 )
-@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Number of servers.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Number of workers.")
-@click.option("--repeats", type=click.IntRange(1), help="Timed steps per size.  [default: 20 to 2000, by size]")
+@click.option("--servers", type=Whole(1), default=1, show_default=True, help="Number of servers.")
+@click.option("--workers", type=Whole(1), default=1, show_default=True, help="Number of workers.")
+@click.option("--repeats", type=Whole(1), help="Timed steps per size.  [default: 20 to 2000, by size]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_json: bool) -> int:
     """Time push + pull, and compare with raw MPI and PyTorch's RPC. Verifies the results first.

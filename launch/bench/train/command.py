@@ -13,6 +13,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
 from psgd.launch.bench.peers.torch_rpc import installed
 from psgd.launch.bench.train.settings import ON, STRATEGIES
+from psgd.launch.whole_numbers import Whole
 from psgd.runtime import faults
 
 TRAIN = config.options()
@@ -23,19 +24,19 @@ TRAIN = config.options()
 @click.option(
     "--model", default="mlp", show_default=True, metavar="|".join(TRAIN["model"].names), help=TRAIN["model"].help
 )
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help=TRAIN["epochs"].help)
+@click.option("--epochs", type=Whole(1), default=10, show_default=True, help=TRAIN["epochs"].help)
 @click.option(
     "--seeds",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=5,
     show_default=True,
     help="Number of runs of each contender, with seeds 0, 1, ...",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help=TRAIN["batch_size"].help)
+@click.option("--batch-size", type=Whole(1), default=64, show_default=True, help=TRAIN["batch_size"].help)
 @click.option("--lr", type=float, default=0.1, show_default=True, help=TRAIN["lr"].help)
 @click.option(
     "--workers",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=2,
     show_default=True,
     help="Number of processes that compute gradients.",
@@ -66,7 +67,7 @@ TRAIN = config.options()
     help="Instead, compare whole and compressed updates across simulated hosts, linked at 1gbit, 100mbit, ... (root).",
 )
 @click.option(
-    "--hidden", type=click.IntRange(1), default=256, show_default=True, help="With --bandwidth: number of hidden units."
+    "--hidden", type=Whole(1), default=256, show_default=True, help="With --bandwidth: number of hidden units."
 )
 @click.option(
     "--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: density of compressed updates."
@@ -177,9 +178,9 @@ def _check(dataset: str, model: str, plot: Path | None) -> None:
     data = load(dataset)
     models.build(model, data.sample_shape, data.classes)
     if plot is not None:
-        from psgd.launch.bench.collective import picture
+        from psgd.launch.output import picture
 
-        picture.check(plot)
+        picture.check("--plot", plot)
 
 
 def _tell(name: str, seed: int, result: dict[str, Any]) -> None:

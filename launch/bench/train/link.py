@@ -12,6 +12,7 @@ from typing import Any
 
 import psgd
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 from psgd.launch.bench.peers import processes
 from psgd.launch.bench.stats import ratio
 
@@ -91,7 +92,7 @@ def run(task: LinkTask, rates: Sequence[str], seed: int, tell: Callable[[Row], N
                 result = json.loads(processes.output(command(task, rate, form, seed), TIMEOUT_S).splitlines()[-1])
             except (RuntimeError, ValueError, IndexError) as error:
                 why = " ".join(str(error).split())
-                print(f"psgd: error: bench train: {form} at {rate} left out: {why}", file=sys.stderr, flush=True)
+                say(f"error: bench train: {form} at {rate} left out: {why}")
                 continue
             seconds = result["seconds_to_target"]
             first = seconds if form == next(iter(FORMS)) else first

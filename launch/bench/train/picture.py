@@ -5,9 +5,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from psgd.kernels.errors import UsageError
 from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.train.settings import PEERS
+from psgd.launch.output import picture
 
 OURS, THEIRS = "#0072b2", "#d55e00"  # the colour-blind tell them apart
 BAND = 0.005
@@ -25,12 +25,10 @@ def draw(rows: Sequence[dict[str, Any]], options: TorchOptions, target: float, p
     Raises:
         UsageError: it cannot be written.
     """
-    from matplotlib.figure import Figure
-
     names = [row["name"] for row in rows]
     colours = [THEIRS if name in PEERS else OURS for name in names]
     panels = 3 if target else 2
-    figure = Figure(figsize=(3.7 * panels + 1, 0.32 * len(rows) + 1.6), layout="constrained")
+    figure = picture.figure(3.7 * panels + 1, 0.32 * len(rows) + 1.6)
     axes = figure.subplots(1, panels, sharey=True)
     places = range(len(rows))
     speeds = [row["samples_per_second"] / 1000 for row in rows]
@@ -57,14 +55,11 @@ def draw(rows: Sequence[dict[str, Any]], options: TorchOptions, target: float, p
         axis.tick_params(axis="y", length=0)
     slow = f", {options.inject}" if options.inject else ""
     figure.suptitle(
-        f"{options.dataset}, {options.model}, {options.workers} worker(s), {options.epochs} epoch(s){slow}, "
-        f"{date.today().isoformat()}: psgd (blue), PyTorch (orange)",
+        f"{picture.label(options.dataset)}, {options.model}, {options.workers} worker(s), {options.epochs} epoch(s)"
+        f"{slow}, {date.today().isoformat()}: psgd (blue), PyTorch (orange)",
         fontsize="medium",
     )
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise UsageError(f"--plot {path}: cannot be written: {error.strerror or error}") from None
+    picture.save(figure, "--plot", path)
 
 
 def _bars(axis: Any, values: Sequence[float], labels: Sequence[str], colours: Sequence[str]) -> None:

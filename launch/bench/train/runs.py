@@ -2,13 +2,13 @@
 
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from psgd.kernels.notice import say
 from psgd.launch.bench.peers import processes
 from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.stats import fmean, half_width, median, ratio
@@ -69,7 +69,7 @@ def run(names: Sequence[str], options: TorchOptions, seeds: int, tell: Teller | 
                 result = _once(fitted(options, name, seed))
             except (RuntimeError, ValueError, IndexError) as error:
                 why = " ".join(str(error).split())
-                print(f"psgd: error: bench train: {name} left out: {why}", file=sys.stderr, flush=True)
+                say(f"error: bench train: {name} left out: {why}")
                 del runs[name]
                 continue
             runs[name].append(result)

@@ -4,6 +4,7 @@ May import the layers of `psgd.nn`. Begin with `build`, then `mlp.py`.
 """
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def build(name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.f
         hidden: units of each hidden linear layer, where the model has one.
 
     Raises:
-        UsageError: an unknown name, or a shape that the model cannot take.
+        UsageError: an unknown name, a shape that the model cannot take, or more parameters than this machine's memory.
     """
     shape = tuple(input_shape)
     if not shape or min(shape) < 1 or classes < 2 or hidden < 1:
@@ -37,4 +38,14 @@ def build(name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.f
         raise UsageError(f"unknown model {name!r}: choose one of {', '.join(MODELS)}")
     entry = MODELS[name]
     options = {"hidden": hidden} if entry.hidden else {}
-    return Model(importlib.import_module(entry.module).layers(shape, classes, **options), shape, dtype)
+    model = Model(importlib.import_module(entry.module).layers(shape, classes, **options), shape, dtype)
+    needed, memory = (
+        model.layout.size * np.dtype(dtype).itemsize,
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+    )
+    if needed > memory:
+        raise UsageError(
+            f"model {name}: its {model.layout.size:,} parameters take {needed / 1e9:,.0f} GB, this machine has "
+            f"{memory / 1e9:,.0f} GB" + ("; expected a smaller --hidden" if entry.hidden else "")
+        )
+    return model

@@ -58,7 +58,7 @@ class HogwildCounts:
         if self._shown is None:
             self._reports.append((accuracy, loss))
         else:
-            self._metrics.evaluated(accuracy, loss, self._metrics.elapsed_s())
+            self._metrics.report(accuracy, loss)
             self._pass_stop_on()
 
     def _pass_stop_on(self) -> None:

@@ -146,7 +146,7 @@ class StatusRounds:
             if words[_DONE]:
                 metrics.ended(worker, words[_WAITED], words[_COMPUTED])
             if words[_REPORTS]:
-                metrics.evaluated(words[_ACCURACY], words[_TEST_LOSS], metrics.elapsed_s())
+                metrics.report(words[_ACCURACY], words[_TEST_LOSS])
 
     def _count_waits(self, held: list[float]) -> None:
         """Counts who waited in the round before: it ended for all at once, so who waited least came last."""

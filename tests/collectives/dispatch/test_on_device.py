@@ -23,7 +23,9 @@ def test_random_calls_mistakes_streams_and_graphs(job, ranks, calls):
 def test_ranks_that_lose_one_in_a_kernel_say_so_within_a_second(job):
     cupy()
     done = job(3, [sys.executable, str(RANKS), "killed"], env=PEERS, ulfm=True, timeout=90)
-    seconds = [float(text) for text in re.findall(r"lost ([\d.-]+) .*(?:rank 2 ended|MPI reports a lost rank)", done.stdout)]
+    seconds = [
+        float(text) for text in re.findall(r"lost ([\d.-]+) .*(?:rank 2 ended|MPI reports a lost rank)", done.stdout)
+    ]
     assert len(seconds) == 2 and max(seconds) < 1.0, done
     assert done.stdout.count("free") == 2
 

@@ -39,7 +39,7 @@ def test_what_is_wrong_goes_to_the_others_and_on_one_rank_is_the_same_error(comm
         odd = c._planner.plan("Bcast", lambda: 1 / 0, None, None)
         assert odd.text == "Bcast: ZeroDivisionError('division by zero')"
         for way in (plan.steps, plan.agreement):
-            with pytest.raises(AgreedUsageError, match="^Bcast: sendbuf: no buffer$"):
+            with pytest.raises(AgreedUsageError, match=r"^Bcast: sendbuf: no buffer$"):
                 c._engine.run(way(c._engine))
         c.Barrier()
 

@@ -111,3 +111,41 @@ def test_without_matplotlib_one_line_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match="pip install matplotlib"):
         CliRunner().invoke(command.plot, [str(write_log(tmp_path / "a.jsonl"))], catch_exceptions=False)
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    pytest.importorskip("matplotlib")
+    kept = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: kept.append(figure))
+    return kept
+
+
+def test_a_picture_has_a_title_and_one_legend(figures, tmp_path):
+    logs = []
+    for name, strategy in (("a/run", "sync"), ("b/run", "async"), ("_other", "async")):
+        path = tmp_path / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        write_log(path)
+        start = {"event": "start", "workers": 3, "dataset": "digits", "model": "mlp", "strategy": strategy}
+        path.write_text(json.dumps(start) + "\n" + path.read_text().partition("\n")[2])
+        logs.append(str(path))
+    for chosen in (logs, logs[1:], logs[:1]):
+        CliRunner().invoke(command.plot, [*chosen, "-o", str(tmp_path / "a.png")], catch_exceptions=False)
+    titles = [figure.get_suptitle() for figure in figures]
+    assert titles == ["digits, mlp", "digits, mlp, async", "digits, mlp, sync, 3 worker(s)"]
+    for figure, count in zip(figures, (3, 2, 1), strict=True):
+        (legend,) = figure.legends
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert len(set(texts)) == count and all(axis.get_legend() is None for axis in figure.axes)
+    assert texts == ["run"]
+    labels = [line.get_label() for line in figures[0].axes[0].get_lines()]
+    assert [label[-11:] for label in labels] == ["a/run.jsonl", "b/run.jsonl", " _other"]
+
+
+def test_many_timelines_stay_drawable(figures, tmp_path, monkeypatch):
+    runs = [plot_log.Run(str(n), 17, progress=[(1.0, 1.0, 1.0)]) for n in range(110)]
+    monkeypatch.setattr(timeline, "timeline", lambda *_: None)
+    command.draw(runs, tmp_path / "a.png", runs)
+    width, height = figures[0].get_size_inches()
+    assert 150 * max(width, height) < 2**16

@@ -71,3 +71,60 @@ def test_what_is_no_log_is_refused(text, said, tmp_path):
     file.write_text(text)
     with pytest.raises(DataError, match=said):
         log.read(file)
+
+
+def progress(seconds, samples, loss=1.0):
+    return {"event": "progress", "time": seconds, "samples": samples, "epoch": 0, "loss": loss, "lr": 0.1}
+
+
+def test_broken_lines_are_passed_over_with_one_warning(tmp_path, capsys):
+    file = tmp_path / "a.jsonl"
+    lines = [json.dumps(event) for event in [*EVENTS, END]]
+    lines[2:2] = [
+        '{"event": "progr',
+        "[1]",
+        '{"event": "progress", "time": NaN, "samples": 1, "loss": 1}',
+        "",
+        "\x00\x00",
+    ]
+    file.write_bytes("\n".join(lines).encode("utf-8-sig") + b"\n\xff\xfe\n")
+    run = log.read(file)
+    assert (run.progress, run.tests, run.ends) == (
+        [(0.1, 50.0, 2.0), (0.2, 100.0, 1.0)],
+        [(0.3, 100.0, 0.4)],
+        [0.75, 0.5, 0.625],
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"psgd: warning: log {file}, line 3: expected a line of psgd train --log, got")
+    assert said[0].endswith(" and 4 more: left out")
+
+
+def test_a_broken_line_leaves_nothing_of_itself(tmp_path):
+    end = {**END, "waited_seconds": [1.0], "computed_seconds": [1.0], "staleness": {"histogram": {"7": 1}}}
+    run = log.read(write_log(tmp_path / "a.jsonl", [*EVENTS, END, end, {"event": "start", "workers": 10**9}]))
+    assert (run.workers, run.staleness, run.ends) == (3, {0: 6, 1: 3, 2: 1}, [0.75, 0.5, 0.625])
+
+
+@pytest.mark.parametrize("torn", ["", '{"event": "progress", "ti\n', '{"event": "progress", "ti'])
+def test_steps_that_were_redone_count_once(torn, tmp_path):
+    """The run was killed at 400 samples, and resumed from its checkpoint at 200; perhaps within a line."""
+    before = [{"event": "start", "workers": 2}, *(progress(0.1 * n, 100.0 * n) for n in range(1, 5))]
+    before += [{"event": "eval", "time": 0.45, "samples": 400, "accuracy": 0.9}]
+    before += [{"event": "waits", "rows": [[0, 1, 0.1, 0.2], [0, 1, 0.2, 0.4]], "stopped": 0.4}]
+    after = [{"event": "start", "workers": 3}, progress(0.25, 250.0, 3.0), progress(0.5, 400.0)]
+    file = write_log(tmp_path / "a.jsonl", before)
+    with file.open("a") as stream:
+        stream.write(torn + "".join(json.dumps(event) + "\n" for event in after))
+    run = log.read(file)
+    assert run.progress == [(0.1, 100.0, 1.0), (0.2, 200.0, 1.0), (0.25, 250.0, 3.0), (0.5, 400.0, 1.0)]
+    assert (run.workers, run.tests, run.waits, run.stopped) == (3, [], [(0, 1, 0.1, 0.2)], None)
+
+
+def test_a_run_that_went_on_after_its_end_has_not_ended(tmp_path):
+    run = log.read(write_log(tmp_path / "a.jsonl", [*EVENTS, END, EVENTS[0], progress(0.6, 150.0)]))
+    assert len(run.progress) == 3 and (run.ends, run.staleness) == ([], {})
+    again = log.read(write_log(tmp_path / "b.jsonl", [*EVENTS, END, EVENTS[0], progress(0.01, 10.0)]))
+    assert (again.progress, again.tests, again.waits) == ([(0.01, 10.0, 1.0)], [], [])  # anew, in the same file
+    nothing_left = log.read(write_log(tmp_path / "c.jsonl", [*EVENTS, END, EVENTS[0], END]))
+    assert len(nothing_left.progress) == 2 and nothing_left.ends

@@ -1,11 +1,14 @@
-"""The final weights reach the file of rank 0, from wherever they are; an error reaches all ranks."""
+"""The final weights reach the file of rank 0, from wherever they are; a full disk costs that file alone."""
+
+import contextlib
+import io
 
 import numpy as np
 import pytest
 
 from psgd.checkpoint import final_weights
-from psgd.kernels.errors import UsageError
 from psgd.nn.layout import Layout
+from psgd.runtime import new_files
 
 LAYOUT = Layout([("0.weight", (2, 3)), ("0.bias", (3,))])
 
@@ -25,8 +28,10 @@ def test_the_sources_weights_are_written_by_name(comm, tmp_path, last):
 
 
 @pytest.mark.ranks(3)
-def test_a_file_that_cannot_be_written_is_one_error_on_all(comm, tmp_path):
-    with pytest.raises(UsageError) as caught:
-        final_weights.save(tmp_path / "none" / "w.npz", comm, 1, np.zeros(LAYOUT.size, np.float32), LAYOUT)
-    assert "--save" in str(caught.value) and "cannot be written: No such file" in str(caught.value)
-    assert len(set(comm.allgather(str(caught.value)))) == 1
+def test_a_file_that_cannot_be_written_costs_the_file_not_the_run(comm, tmp_path):
+    path = tmp_path / "none" / "w.npz"
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        final_weights.save(path, comm, 1, np.zeros(LAYOUT.size, np.float32), LAYOUT)
+    said = f"psgd: warning: --save {path}: cannot be written: No such file or directory\n"
+    assert err.getvalue() == (said if comm.rank == 0 else "")
+    assert new_files.lost()[-1:] == ([f"--save {path}"] if comm.rank == 0 else [])

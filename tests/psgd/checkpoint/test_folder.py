@@ -126,6 +126,19 @@ def test_a_claim_removes_leftovers_and_is_for_one(tmp_path):
         folder.claim(tmp_path / "a\0b")
 
 
+def test_nobody_else_can_hold_the_lock(tmp_path):
+    lock = tmp_path / ".lock"
+    lock.touch()
+    lock.chmod(0o666)
+    folder.claim(tmp_path).close()
+    assert lock.stat().st_mode & 0o777 == 0o600
+    lock.unlink()
+    lock.symlink_to(tmp_path / "victim")
+    with pytest.raises(UsageError, match="cannot be written"):
+        folder.claim(tmp_path)
+    assert not (tmp_path / "victim").exists()
+
+
 @pytest.mark.parametrize(
     "wrong", [KeyError("clock"), IndexError(), TypeError("x"), ValueError("x"), OverflowError("x")]
 )

@@ -69,9 +69,20 @@ def test_defaults_as_help_shows_them():
     assert [each.default_text() for each in (NAMES, WHOLE, SWITCH, PATH)] == ["ring", "3", "true", ""]
     later = WHOLE.unless_given()
     assert later.default is None and later.default_text() == "3"
-    assert WHOLE.but(5).default_text() == "5" and WHOLE.default == 3
     assert Option(int, 4, "", bool, shown="as many as there are").default_text() == "as many as there are"
 
 
 def test_names_in_words():
     assert [option.either(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a or b", "a, b or c"]
+
+
+@pytest.mark.parametrize("value", [0, 3, np.int64(3), np.uint8(7)])
+def test_whole_numbers(value):
+    assert option.whole_number("n", value) == int(value)
+    assert type(option.whole_number("n", value)) is int
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, "1", None, True, [1]])
+def test_not_whole_numbers(value):
+    with pytest.raises(UsageError, match="n: expected a whole number"):
+        option.whole_number("n", value)

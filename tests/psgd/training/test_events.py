@@ -1,4 +1,5 @@
 import json
+from contextlib import closing
 
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
@@ -15,7 +16,7 @@ class Display:
 
 def test_events_are_written_and_shown(tmp_path):
     display = Display()
-    with EventLog(tmp_path / "log") as log:
+    with closing(EventLog(tmp_path / "log")) as log:
         metrics = RunMetrics(1, events.listener(log, display), samples_per_epoch=8)
         metrics.applied(0, 8, 0.5, 0)
         metrics.progress(8, 1, 0.25)
@@ -39,7 +40,7 @@ def test_events_are_written_and_shown(tmp_path):
 
 
 def test_without_a_display_or_waits_only_the_log_is_written(tmp_path):
-    with EventLog(tmp_path / "log") as log:
+    with closing(EventLog(tmp_path / "log")) as log:
         metrics = RunMetrics(1, events.listener(log, None))
         events.write_waits(log, metrics)
         assert (tmp_path / "log").read_text() == ""

@@ -51,16 +51,6 @@ def test_one_rank_has_no_bandwidth(tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
-def test_refused(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"--plot .*\.png"):
-        picture.check(tmp_path / "a.txt")
-    with pytest.raises(UsageError, match="folder does not exist"):
-        picture.check(tmp_path / "none" / "a.png")
-    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="pip install matplotlib"):
-        picture.check(tmp_path / "a.png")
-
-
 def test_not_written(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "a.png").mkdir()

@@ -31,10 +31,10 @@ def figures(monkeypatch):
     return kept
 
 
-def test_a_panel_for_each_quantity(figures):
+def test_a_panel_for_each_quantity(figures, tmp_path):
     rows = [row("single", 2.5), row("torch"), row("sync", 1.5, None)]
-    draw(rows, OPTIONS, 0.87, "a.png")
-    draw(rows, OPTIONS, 0.0, "a.png")
+    draw(rows, OPTIONS, 0.87, tmp_path / "a.png")
+    draw(rows, OPTIONS, 0.0, tmp_path / "a.png")
     timed, plain = figures
     assert [len(figure.axes) for figure in figures] == [3, 2]
     assert [label.get_text() for label in plain.axes[0].get_yticklabels()] == ["single", "torch", "sync"]

@@ -1,0 +1,27 @@
+import io
+import sys
+
+import pytest
+
+from psgd.kernels.notice import say
+
+
+def test_one_line_on_stderr_or_elsewhere(capsys):
+    other = io.StringIO()
+    say("warning: something")
+    say("warning: there", other)
+    assert capsys.readouterr() == ("", "psgd: warning: something\n") and other.getvalue() == "psgd: warning: there\n"
+
+
+@pytest.mark.parametrize("broken", ["closed", "full", "none"])
+def test_without_a_stderr_nothing_is_said_and_nothing_fails(broken, capsys, monkeypatch):
+    stream = None if broken == "none" else open("/dev/full", "w")  # noqa: SIM115
+    if broken == "closed":
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    say("warning: nobody listens")
+    monkeypatch.undo()
+    assert capsys.readouterr().out == ""
+    if broken == "full":
+        with pytest.raises(OSError, match="No space"):
+            stream.close()
