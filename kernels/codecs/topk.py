@@ -20,7 +20,7 @@ from psgd.kernels.jit import kernel, part
 
 WIDTHS = {"float32": sparse.SINGLE, "bfloat16": sparse.HALF}
 _MOST_IN_BLOCK = 1 << 20  # so that the directory can say a block's bits
-_LEAST = np.float32(1e-45)  # the smallest above zero
+_LEAST = float(np.float32(1e-45))  # the smallest above zero; one type with other limits
 
 
 class TopK(SparseCodec):
