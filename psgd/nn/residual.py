@@ -35,26 +35,19 @@ class Residual(Layer[ResidualState]):
 
     layers: tuple[Layer[Any], ...]
     name = "residual"
-
-    @property
-    def reads_output(self) -> bool:
-        """False: the sum has a buffer of its own."""
-        return False
+    reads_output = False  # the sum has a buffer of its own
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Returns `shape`, which the layers must keep."""
         _, output = sequential.fit(self.layers, shape)
         if output != shape or not self.layers:
             raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these make {output} of it")
         return shape
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
-        """Returns the parameters of all layers, in order."""
         steps, _ = sequential.fit(self.layers, shape)
         return tuple(spec for step in steps for spec in step.specs)
 
     def allocate(self, room: Room) -> ResidualState:
-        """Makes the layers' states, the output and the input's gradient."""
         steps, _ = sequential.fit(self.layers, room.shape)
         branch: list[tuple[Layer[Any], Any, slice]] = []
         start = 0
@@ -62,12 +55,10 @@ class Residual(Layer[ResidualState]):
             stop = start + len(step.specs)
             branch.append((step.layer, state, slice(start, stop)))
             start = stop
-        dx = room.empty(*room.shape) if room.wants_dx else None
         first = 0 if room.wants_dx else sequential.first_with_parameters(steps)
-        return ResidualState(branch, branch[first:][::-1], room.empty(*room.shape), dx)
+        return ResidualState(branch, branch[first:][::-1], room.empty(*room.shape), room.dx())
 
     def forward(self, state: ResidualState, x: Array, params: Arrays) -> Array:
-        """Returns x + f(x)."""
         y = x
         for layer, inner, mine in state.branch:
             y = layer.forward(inner, y, params[mine])
