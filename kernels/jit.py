@@ -44,6 +44,11 @@ def part(function: F) -> F:
     return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
+def inlined_part(function: F) -> F:
+    """A `part` that is written out where it is called, so that arrays which are one there are known to be one."""
+    return _compiled(function, inline="always")
+
+
 def intrinsic(function: Callable[..., object]) -> Any:
     """Numba's decorator of that name, for instructions that Python cannot say."""
     from numba.extending import intrinsic as numba_intrinsic
@@ -62,7 +67,7 @@ def compile_callback(signature: Any, function: Callable[..., object]) -> Any:
     return callback
 
 
-def _compiled(function: F, **options: bool) -> F:
+def _compiled(function: F, **options: Any) -> F:
     import numba
 
     made: F = numba.njit(function, nogil=True, fastmath=False, error_model="numpy", **options)
