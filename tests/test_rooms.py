@@ -10,7 +10,17 @@ from harness import ROOT, rooms
 from harness.rooms import Plan
 
 ORDER = {
-    "psgd.kernels": ("errors code_store", "notices", "code_cache", "jit", "array by_device memory", "*", "layers codecs", "device", "__init__"),
+    "psgd.kernels": (
+        "errors code_store",
+        "notices",
+        "code_cache",
+        "jit",
+        "array by_device memory",
+        "*",
+        "layers codecs",
+        "device",
+        "__init__",
+    ),
     "psgd.collectives": (
         "mpi",
         "shm",

@@ -55,7 +55,7 @@ class Room:
 
 
 @dataclass
-class Buffers:
+class OutputState:
     """The state of a layer that needs no more: its output, and the input's gradient or None."""
 
     y: Array

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.kernels.layers.pooling import mean_pool, mean_pool_backward
-from psgd.nn.layer import Arrays, Buffers, Layer, Room, Shape
+from psgd.nn.layer import Arrays, Layer, OutputState, Room, Shape
 
 
 @dataclass(frozen=True)
-class MeanPool(Layer[Buffers]):
+class MeanPool(Layer[OutputState]):
     """(tokens, features) to (features,): each feature's mean over the tokens."""
 
     name = "meanpool"
@@ -20,15 +20,15 @@ class MeanPool(Layer[Buffers]):
             raise UsageError(f"MeanPool takes samples (tokens, features), got samples of shape {shape}")
         return shape[1:]
 
-    def allocate(self, room: Room) -> Buffers:
-        return Buffers(room.empty(room.shape[1]), room.dx())
+    def allocate(self, room: Room) -> OutputState:
+        return OutputState(room.empty(room.shape[1]), room.dx())
 
-    def forward(self, state: Buffers, x: Array, params: Arrays) -> Array:
+    def forward(self, state: OutputState, x: Array, params: Arrays) -> Array:
         y = state.y[: len(x)]
         mean_pool(x, y)
         return y
 
-    def backward(self, state: Buffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: OutputState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Gives each token an equal share."""
         dx = state.dx[: len(dy)]
         mean_pool_backward(dy, dx)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.nn.layer import Arrays, Buffers, Layer, Room, Shape
+from psgd.nn.layer import Arrays, Layer, OutputState, Room, Shape
 
 
 class _View(Layer[Shape]):
@@ -44,28 +44,28 @@ class RowTokens(_View):
         return shape[0], shape[1] * shape[2]
 
 
-class _Copy(Layer[Buffers]):
+class _Permuted(Layer[OutputState]):
     """Copies samples with their axes in another order, contiguous, and their gradient in the old one."""
 
     _axes: ClassVar[tuple[int, ...]]
     _back: ClassVar[tuple[int, ...]]
 
-    def allocate(self, room: Room) -> Buffers:
-        return Buffers(room.empty(*self.output_shape(room.shape)), room.dx())
+    def allocate(self, room: Room) -> OutputState:
+        return OutputState(room.empty(*self.output_shape(room.shape)), room.dx())
 
-    def forward(self, state: Buffers, x: Array, params: Arrays) -> Array:
+    def forward(self, state: OutputState, x: Array, params: Arrays) -> Array:
         y = state.y[: len(x)]
         y[...] = x.transpose(self._axes)
         return y
 
-    def backward(self, state: Buffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: OutputState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         dx = state.dx[: len(dy)]
         dx[...] = dy.transpose(self._back)
         return dx
 
 
 @dataclass(frozen=True)
-class ChannelsLast(_Copy):
+class ChannelsLast(_Permuted):
     """(channels, height, width), as datasets have it, to (height, width, channels), as Conv2D takes it."""
 
     name = "channelslast"
@@ -76,20 +76,22 @@ class ChannelsLast(_Copy):
             raise UsageError(f"ChannelsLast takes samples (channels, height, width), got {shape}")
         return shape[1], shape[2], shape[0]
 
-    def allocate(self, room: Room) -> Buffers:
-        return Buffers(None, None) if room.shape[0] == 1 else super().allocate(room)  # of one channel a view will do
+    def allocate(self, room: Room) -> OutputState:
+        return (
+            OutputState(None, None) if room.shape[0] == 1 else super().allocate(room)
+        )  # of one channel a view will do
 
-    def forward(self, state: Buffers, x: Array, params: Arrays) -> Array:
+    def forward(self, state: OutputState, x: Array, params: Arrays) -> Array:
         return x.reshape(len(x), *x.shape[2:], 1) if state.y is None else super().forward(state, x, params)
 
-    def backward(self, state: Buffers, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: OutputState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         if state.y is None:
             return dy.reshape(len(dy), 1, *dy.shape[1:3])
         return super().backward(state, dy, params, grads)
 
 
 @dataclass(frozen=True)
-class Transpose(_Copy):
+class Transpose(_Permuted):
     """(tokens, features) to (features, tokens), contiguous: a layer along the last axis then mixes tokens."""
 
     name = "transpose"
