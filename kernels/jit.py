@@ -78,7 +78,7 @@ def _keep(compiled: Any, function: Callable[..., object], context: Any, register
     """Puts our cache in the place of Numba's; nothing is kept of a function that has no source file."""
     if not os.path.isfile(function.__code__.co_filename):
         return
-    from psgd.kernels.code_cache import CodeCache
+    from psgd.kernels.cache.code_cache import CodeCache
 
     cache = CodeCache(function, compiled._compiler.compile, context, register)
     compiled._cache, compiled._compiler.compile = cache, cache.compile

@@ -11,9 +11,7 @@ from harness.rooms import Plan
 
 ORDER = {
     "psgd.kernels": (
-        "errors code_store",
-        "notices",
-        "code_cache",
+        "errors cache",
         "jit",
         "array by_device memory",
         "*",

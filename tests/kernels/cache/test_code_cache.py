@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psgd.kernels import code_cache
+from psgd.kernels.cache import code_cache
 
 SCRIPT = """
 import os, resource, sys, time
@@ -117,7 +117,7 @@ def test_folders(monkeypatch, tmp_path):
     def no_home():
         raise RuntimeError("no home")
 
-    beside = Path(code_cache.__file__).parent / "__pycache__" / "compiled"
+    beside = Path(code_cache.__file__).parents[1] / "__pycache__" / "compiled"
     monkeypatch.setattr(code_cache.numba.config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert code_cache.folders() == [beside, tmp_path / "psgd" / "compiled"]

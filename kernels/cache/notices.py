@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Iterator
 
-from psgd.kernels.code_store import CodeStore
+from psgd.kernels.cache.code_store import CodeStore
 
 SILENT_S = 1.0
 """Seconds of compilation before a line says so."""

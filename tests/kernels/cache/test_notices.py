@@ -7,8 +7,8 @@ import pytest
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from psgd.kernels import notices
-from psgd.kernels.code_store import CodeStore
+from psgd.kernels.cache import notices
+from psgd.kernels.cache.code_store import CodeStore
 
 notices.SILENT_S = 0.2
 store = CodeStore([Path(sys.argv[1])])

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from psgd.kernels import code_store
-from psgd.kernels.code_store import CodeStore
+from psgd.kernels.cache import code_store
+from psgd.kernels.cache.code_store import CodeStore
 
 NAME, STAMP, CONTENT = "loss.f-0123", b"version 1", bytes(range(200))
 HOLDER = (
-    "import sys, time\nfrom pathlib import Path\nfrom psgd.kernels.code_store import CodeStore\n"
+    "import sys, time\nfrom pathlib import Path\nfrom psgd.kernels.cache.code_store import CodeStore\n"
     f"with CodeStore([Path(sys.argv[1])]).alone({NAME!r}):\n    print('in', flush=True)\n    time.sleep(60)\n"
 )
 
@@ -111,7 +111,7 @@ def test_the_first_folder_that_can_be_written_is_and_all_are_read(tmp_path):
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path):
     script = (
-        "import sys, resource\nfrom pathlib import Path\nfrom psgd.kernels.code_store import CodeStore\n"
+        "import sys, resource\nfrom pathlib import Path\nfrom psgd.kernels.cache.code_store import CodeStore\n"
         "store = CodeStore([Path(sys.argv[1])])\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         "try:\n    store.put('x', b'', bytes(1000))\nexcept OSError as error:\n    print(error.strerror)\n"
         "print(CodeStore([Path(sys.argv[1])]).refused)\n"

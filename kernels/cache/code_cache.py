@@ -20,10 +20,10 @@ import llvmlite
 import numba
 from numba.core import compiler, serialize, sigutils
 
-from psgd.kernels import notices
-from psgd.kernels.code_store import CodeStore
+from psgd.kernels.cache import notices
+from psgd.kernels.cache.code_store import CodeStore
 
-_ROOMS = Path(__file__).parent
+_ROOMS = Path(__file__).parents[1]
 
 
 class CodeCache:
