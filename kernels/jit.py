@@ -15,6 +15,8 @@ def kernel(function: F) -> F:
     inputs give the same bits on every rank of one machine type.
     """
     compiled: Any = _compiled(function)
+    if compiled is function:  # NUMBA_DISABLE_JIT
+        return function
     context = compiled.targetctx
     _keep(
         compiled,

@@ -52,7 +52,6 @@ class Batches:
         self._x = empty((batch_size, *split.x.shape[1:]), dtype)
         self._flat = self._x.reshape(batch_size, -1)
         self._y = empty((batch_size,), np.int64)
-        self._rows = np.empty(batch_size, np.int64)
 
     def fetch(self, indices: NDArray[np.int64]) -> Batch:
         """Gathers the samples `indices`, any number up to batch_size, in that order.
@@ -69,9 +68,7 @@ class Batches:
                 f"Batches.fetch: expected a 1-D int64 array of at most {self.batch_size} indices, "
                 f"got {indices.dtype} of shape {indices.shape}"
             )
-        rows = self._rows[: len(indices)]
-        rows[:] = indices  # a view that is strided or read-only would be compiled for by itself
-        bad, _ = gather(self._source, self._labels, rows, self._statistics, self._flat, self._y)
+        bad, _ = gather(self._source, self._labels, indices, self._statistics, self._flat, self._y)
         if bad >= 0:
             raise IndexError(f"Batches.fetch: index {indices[bad]} out of range for {self.samples} samples")
         return self._x[: len(indices)], self._y[: len(indices)]
