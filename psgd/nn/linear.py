@@ -30,7 +30,7 @@ class Linear(Layer[LinearState]):
 
     Attributes:
         units: outputs for each sample, or for each token of samples (tokens, features).
-        relu: rectify in the same pass that adds the bias; the same as a ReLU layer behind, in less time.
+        relu: rectify in the same pass that adds the bias; the same as a ReLU layer after it, but faster.
         init: None chooses he when a ReLU follows and xavier otherwise.
     """
 

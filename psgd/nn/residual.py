@@ -28,7 +28,7 @@ class ResidualState:
 
 @dataclass(frozen=True)
 class Residual(Layer[ResidualState]):
-    """x plus what `layers`, one behind the other, make of it (He et al. 2016).
+    """x plus the output of `layers`, in sequence, for x (He et al. 2016).
 
     Its parameters are theirs, named "linear1.weight" and so on. Its whole gradient is ready at once.
     """
@@ -40,7 +40,7 @@ class Residual(Layer[ResidualState]):
     def output_shape(self, shape: Shape) -> Shape:
         _, output = sequential.fit(self.layers, shape)
         if output != shape or not self.layers:
-            raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these make {output} of it")
+            raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these return {output}")
         return shape
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
@@ -65,7 +65,7 @@ class Residual(Layer[ResidualState]):
         return array_module(x).add(x, y, out=state.y[: len(x)])
 
     def backward(self, state: ResidualState, dy: Array, params: Arrays, grads: Arrays) -> Array:
-        """Returns dx = dy + what the branch's backward makes of it."""
+        """Returns dx = dy + the branch's input gradient."""
         dx = None if state.dx is None else state.dx[: len(dy)]
         if dx is not None:
             dx[...] = dy  # the branch may overwrite dy
