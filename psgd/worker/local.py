@@ -74,7 +74,7 @@ class LocalWorker(WorkerBase):
         facts = {name: restore.common(others, name) for name in ("version", "samples")}
         self._shard.restore({"params": vectors.weights(others), **arrays}, {**facts, "open": 0})
         self.version = self._shard.version
-        return ["the workers' optimizer's state: its mean" if kept else "the optimizer's state: starts from zero"]
+        return ["the workers' optimizer's state: its mean" if kept else "the optimizer's state: begins anew"]
 
     def _fetch(self, worker: int, segment: int) -> Vector:
         return self._parts[segment]
