@@ -61,6 +61,7 @@ CAPTIONS = {
     "kernels.codecs": "compressed updates",
     "kernels.layers": "products, windows, loss",
     "kernels.memory": "atomic words, cache lines",
+    "kernels.cache": "compiled code on disk",
     "kernels.*": "update, accumulate, jit, errors, ...",
     "kernels.**": "reduce, elastic",
 }
@@ -100,7 +101,8 @@ def graphs() -> tuple[Graph, dict[str, Graph]]:
     """The imports among the four folders, and among the boxes of each.
 
     A box's name is its folder's and its own: `psgd.server`. Single modules that share a box are `launch.*`; those of
-    them that import another box of the folder (`kernels.reduce`) are `kernels.**`. The four `__init__` are no boxes.
+    them that import another box of the folder which imports some of them (`kernels.reduce`) are `kernels.**`. The four
+    `__init__` are no boxes.
     """
     paths = modules()
     imports = {name: set(imported(path, paths)) for name, path in paths.items()}
@@ -116,7 +118,8 @@ def _boxes(folder: str, package: str, imports: Graph) -> Graph:
     single = {name for name in inside if (ROOT / folder / f"{top[name]}.py").exists()}
     box = {name: f"{folder}.{top[name]}" for name in inside}
     if len(single) > SHARE:
-        low = {name for name in single if not _reached(name, imports) & (inside - single)}
+        rooms = {name for name in inside - single if _reached(name, imports) & single}  # others lie below all
+        low = {name for name in single if not _reached(name, imports) & rooms}
         box |= {name: f"{folder}.*" if name in low else f"{folder}.**" for name in single}
     graph: Graph = {each: set() for each in box.values()}
     for name in inside:

@@ -10,7 +10,7 @@ class UsageError(Error, ValueError):
 
 
 class DataError(UsageError):
-    """A dataset that is missing, truncated, mismatched, empty or holds values that cannot be."""
+    """A dataset that is missing, truncated, mismatched, empty or holds invalid values."""
 
 
 class CheckpointError(UsageError):

@@ -1,30 +1,30 @@
-"""One way to compile a host kernel: cached on disk, GIL released, no fast-math (results repeat bit for bit)."""
+"""One way to compile a host kernel: kept on disk, GIL released, no fast-math (results repeat bit for bit)."""
 
-import contextlib
 import functools
-import zlib
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def kernel(function: F) -> F:
-    """Compiles `function` with Numba on its first call and keeps the machine code on disk.
+    """Compiles `function` with Numba on its first call, or reads what `code_cache` has kept of it.
 
     The GIL is released while it runs. Fast-math is off and no contraction is allowed, so that the same
     inputs give the same bits on every rank of one machine type.
     """
-    import numba
-
-    compile_ = functools.partial(numba.njit, nogil=True, fastmath=False, error_model="numpy")
-    try:
-        compiled: F = compile_(function, cache=True)
-        _depend_on_all(compiled, Path(function.__code__.co_filename).parent)
-    except RuntimeError:  # neither beside the file nor in the home may a cache be written: compile each time
-        compiled = compile_(function)
-    return compiled
+    compiled: Any = _compiled(function)
+    if compiled is function:  # NUMBA_DISABLE_JIT
+        return function
+    context = compiled.targetctx
+    _keep(
+        compiled,
+        function,
+        context,
+        lambda found: context.insert_user_function(found.entry_point, found.fndesc, [found.library]),
+    )
+    return compiled  # type: ignore[no-any-return]
 
 
 def lazy_kernel(function: F) -> F:
@@ -42,12 +42,13 @@ def lazy_kernel(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """Compiles `function` as a part of the kernels that call it: Python cannot call it, and it is not cached alone."""
-    import numba
+    """Compiles `function` as a part of the kernels that call it: Python cannot call it, and it is not kept alone."""
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    compiled: F = numba.njit(function, nogil=True, fastmath=False, error_model="numpy", **options)
-    return compiled
+
+def inlined_part(function: F) -> F:
+    """A `part` that is written out where it is called, so that arrays which are one there are known to be one."""
+    return _compiled(function, inline="always")
 
 
 def intrinsic(function: Callable[..., object]) -> Any:
@@ -58,41 +59,28 @@ def intrinsic(function: Callable[..., object]) -> Any:
 
 
 def compile_callback(signature: Any, function: Callable[..., object]) -> Any:
-    """Compiles `function` for one signature with an address that any compiled code can call; cached like a kernel."""
-    try:
-        compiled = _callback(signature, function, True)
-    except RuntimeError:
-        compiled = _callback(signature, function, False)
-    return compiled
-
-
-def _callback(signature: Any, function: Callable[..., object], cached: bool) -> Any:
+    """Compiles `function` for one signature with an address that any compiled code can call; kept like a kernel."""
     from numba.core.ccallback import CFunc
-    from numba.core.typing.templates import Signature
 
-    assert isinstance(signature, Signature)
-    callback = CFunc(function, (signature.args, signature.return_type), locals={}, options={"error_model": "numpy"})
-    if cached:
-        callback.enable_caching()
-        _depend_on_all(callback, Path(function.__code__.co_filename).parent)
+    options = {"error_model": "numpy"}
+    callback: Any = CFunc(function, (signature.args, signature.return_type), locals={}, options=options)
+    _keep(callback, function, callback._targetdescr.target_context, lambda found: None)
     callback.compile()
     return callback
 
 
-def _depend_on_all(compiled: Any, folder: Path) -> None:
-    """Has the cached code used only while all that it may be made of is unchanged.
+def _compiled(function: F, **options: Any) -> F:
+    import numba
 
-    Numba looks at the file of the function alone, not at those of the functions and constants that it uses.
-    """
-    with contextlib.suppress(AttributeError):  # another Numba may keep it elsewhere
-        file = compiled._cache._cache_file
-        file._source_stamp = (*file._source_stamp, _sources(folder), _sources(Path(__file__).parent))
+    made: F = numba.njit(function, nogil=True, fastmath=False, error_model="numpy", **options)
+    return made
 
 
-@functools.cache
-def _sources(folder: Path) -> int:
-    """A checksum of a folder's source files and those of its sub-rooms."""
-    total = 0
-    for path in sorted(folder.rglob("*.py")):
-        total = zlib.crc32(path.read_bytes(), total)
-    return total
+def _keep(compiled: Any, function: Callable[..., object], context: Any, register: Callable[[Any], None]) -> None:
+    """Puts our cache in the place of Numba's; nothing is kept of a function that has no source file."""
+    if not os.path.isfile(function.__code__.co_filename):
+        return
+    from psgd.kernels.cache.code_cache import CodeCache
+
+    cache = CodeCache(function, compiled._compiler.compile, context, register)
+    compiled._cache, compiled._compiler.compile = cache, cache.compile

@@ -1,4 +1,4 @@
-"""The optimizer's direction as an array of its own: for those who send it instead of taking the step."""
+"""The optimizer's direction in a separate array: to be sent instead of applied."""
 
 import numpy as np
 

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import overload
 
-from psgd.kernels.jit import compile_callback, intrinsic, kernel, part
+from psgd.kernels.jit import compile_callback, inlined_part, intrinsic, kernel, part
 from psgd.kernels.memory import atomic
 
 SUM, PROD, MIN, MAX = range(4)
@@ -38,17 +38,18 @@ def combine(op: int, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
         a: left operand, of the same length and dtype.
         b: right operand.
     """
-    # A loop over two arrays that are one would not be vectorized: the test for overlap at its start finds one.
+    # A loop over two arrays that are one would not be vectorized: the test for overlap at its start finds one. So
+    # the loops are put here three times, each with the same name for the same array.
     if out.ctypes.data == a.ctypes.data:
-        _onto(op, out, b)
+        _calculate(op, out, out, b)
     elif out.ctypes.data == b.ctypes.data:
-        _under(op, out, a)
+        _calculate(op, out, a, out)
     else:
-        _apart(op, out, a, b)
+        _calculate(op, out, a, b)
 
 
-@part
-def _apart(op: int, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+@inlined_part
+def _calculate(op: int, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     if op == SUM:
         for i in range(out.size):
             out[i] = a[i] + b[i]
@@ -62,42 +63,6 @@ def _apart(op: int, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     else:
         for i in range(out.size):
             x, y = a[i], b[i]
-            out[i] = x if _less(y, x) or x != x else y  # noqa: PLR0124
-
-
-@part
-def _onto(op: int, out: np.ndarray, b: np.ndarray) -> None:
-    if op == SUM:
-        for i in range(out.size):
-            out[i] = out[i] + b[i]
-    elif op == PROD:
-        for i in range(out.size):
-            out[i] = out[i] * b[i]
-    elif op == MIN:
-        for i in range(out.size):
-            x, y = out[i], b[i]
-            out[i] = x if _less(x, y) or x != x else y  # noqa: PLR0124
-    else:
-        for i in range(out.size):
-            x, y = out[i], b[i]
-            out[i] = x if _less(y, x) or x != x else y  # noqa: PLR0124
-
-
-@part
-def _under(op: int, out: np.ndarray, a: np.ndarray) -> None:
-    if op == SUM:
-        for i in range(out.size):
-            out[i] = a[i] + out[i]
-    elif op == PROD:
-        for i in range(out.size):
-            out[i] = a[i] * out[i]
-    elif op == MIN:
-        for i in range(out.size):
-            x, y = a[i], out[i]
-            out[i] = x if _less(x, y) or x != x else y  # noqa: PLR0124
-    else:
-        for i in range(out.size):
-            x, y = a[i], out[i]
             out[i] = x if _less(y, x) or x != x else y  # noqa: PLR0124
 
 
@@ -135,7 +100,8 @@ def add_all(out: np.ndarray, sources: np.ndarray, element: Any) -> None:
         done = 4
     else:
         first, second = carray(atomic.pointer(sources[0], element), n), carray(atomic.pointer(sources[1], element), n)
-        _apart(SUM, out, first, second)
+        for i in range(n):
+            out[i] = first[i] + second[i]
     while done + 4 <= count:
         _add_four_onto(
             out,
@@ -146,7 +112,9 @@ def add_all(out: np.ndarray, sources: np.ndarray, element: Any) -> None:
         )
         done += 4
     while done < count:
-        _onto(SUM, out, carray(atomic.pointer(sources[done], element), n))
+        one = carray(atomic.pointer(sources[done], element), n)
+        for i in range(n):
+            out[i] = out[i] + one[i]
         done += 1
 
 

@@ -44,7 +44,7 @@ def momentum(
 
 @kernel
 def adam_rates(lr: float, beta1: float, beta2: float, step: int) -> tuple[float, float]:
-    """What Adam's bias correction makes of the rate, and what the root of the mean square is multiplied by."""
+    """The learning rate with Adam's bias correction, and the factor for the root of the mean square."""
     return lr / (1.0 - beta1**step), 1.0 / np.sqrt(1.0 - beta2**step)
 
 

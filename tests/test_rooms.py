@@ -10,7 +10,15 @@ from harness import ROOT, rooms
 from harness.rooms import Plan
 
 ORDER = {
-    "psgd.kernels": ("errors jit", "array by_device memory", "*", "layers codecs", "device", "__init__"),
+    "psgd.kernels": (
+        "errors cache",
+        "jit",
+        "array by_device memory",
+        "*",
+        "layers codecs",
+        "device",
+        "__init__",
+    ),
     "psgd.collectives": (
         "mpi",
         "shm",

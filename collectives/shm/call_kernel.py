@@ -1,5 +1,10 @@
 """One collective call in shared memory, from its descriptor to its end, in one kernel."""
 
+from typing import Any
+
+import numpy as np
+from numba import types
+
 from psgd.collectives.shm import direct, inline, layout, slots
 from psgd.collectives.shm.steps import (
     agreed,
@@ -14,6 +19,7 @@ from psgd.collectives.shm.steps import (
     word,
 )
 from psgd.kernels.jit import kernel, part
+from psgd.kernels.reduce import arithmetic
 
 # Phases of a call, kept in the state.
 _BEGIN, _GREETING, _SLOTS, _REDUCING, _FETCHING, _ENDING = range(6)
@@ -59,6 +65,12 @@ def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, sp
             put(state, layout.PHASE, _BEGIN)
         return result
     return _direct(node, state, call, where, spins)
+
+
+def prepare(dtype: "np.dtype[Any]") -> None:
+    """Compiles what calls on arrays of that dtype need, without a call."""
+    run.compile((types.int64,) * 5 + (types.boolean, types.int64))  # type: ignore[attr-defined]
+    arithmetic(dtype)
 
 
 @part

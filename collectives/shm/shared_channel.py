@@ -50,6 +50,7 @@ class SharedChannel:
         self._where = np.zeros((node.size, layout.WHERE_WORDS), np.int64)
         self._scratch = np.empty(0, np.uint8)
         self.remap()
+        self.aborted()  # compiles now, so that no call waits for it
 
     def remap(self) -> None:
         """To be called after a registration: its table may have moved."""

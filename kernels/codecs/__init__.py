@@ -32,7 +32,7 @@ def create(
         options: the codec's own, as its class says.
 
     Raises:
-        UsageError: an unknown name or option, or a value that cannot be.
+        UsageError: an unknown name or option, or an invalid value.
     """
     if name not in CODECS:
         raise UsageError(f"unknown codec {name!r}: choose one of {', '.join(CODECS)}")

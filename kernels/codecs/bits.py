@@ -10,7 +10,7 @@ from psgd.kernels.jit import intrinsic, part
 
 _WORD, _FLOAT = ir.IntType(64), ir.FloatType()
 SLACK = 8
-"""Bytes behind the last one written that `put` may set to zero."""
+"""Bytes after the last one written that `put` may set to zero."""
 
 
 @intrinsic

@@ -11,7 +11,7 @@ class CodecEntry:
         module: has the class.
         cls: the class, a `psgd.kernels.codecs.codec.Codec`.
         has_density: it sends a share of the elements; else always all of them.
-        has_momentum: it applies momentum itself, option `momentum`; else that comes before it.
+        has_momentum: it applies momentum itself, option `momentum`; else the worker applies it first.
         value_bits: of an entry, beside its place and its sign.
     """
 

@@ -113,7 +113,7 @@ def read_block(payload: np.ndarray, directory: int) -> tuple[int, int]:
 
 @part
 def read_gap(payload: np.ndarray, bit: int, code: int, log_length: int) -> tuple[int, int]:
-    """The gap at a bit position, and the position behind it."""
+    """The gap at a bit position, and the position after it."""
     word = peek(payload, bit)
     quotient = trailing_zeros(word)
     if quotient >= ESCAPE:

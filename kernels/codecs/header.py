@@ -73,7 +73,7 @@ def read(payload: NDArray[np.uint8], kind: int, n: int) -> PayloadHeader:
     if its_n != n:
         raise CodecError(f"a payload for {its_n} elements: expected {n}")
     if count > n or not 0.0 <= tau < np.inf:
-        raise CodecError(f"a payload that cannot be: {count} of {n} elements, each {tau}")
+        raise CodecError(f"an invalid payload: {count} of {n} elements, each {tau}")
     return header
 
 

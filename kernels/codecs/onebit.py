@@ -3,7 +3,8 @@
     r <- r + u
     for each block:  a, b <- the means of its r_j < 0 and r_j >= 0;  send a, b and the signs;  r_j <- r_j - (a or b)
 
-In a block whose elements are all 0 they are sent as exactly 0; one that is 0 among others is sent as b, and comes back.
+In a block whose elements are all 0 they are sent as exactly 0; one that is 0 among others is sent as b, and
+corrected later.
 """
 
 from typing import Any, ClassVar
@@ -31,7 +32,7 @@ class OneBit(Codec):
         block: elements of a block, a power of two from 64 to 2^20: 64 bits for each.
 
     Raises:
-        UsageError: an argument that cannot be.
+        UsageError: an invalid argument.
     """
 
     name: ClassVar[str] = "onebit"
@@ -72,7 +73,7 @@ def encode(
     above: np.ndarray,
     payload: np.ndarray,
 ) -> None:
-    """Writes all of a payload behind its header.
+    """Writes all of a payload but its header.
 
     Args:
         update: finite.

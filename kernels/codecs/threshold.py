@@ -35,7 +35,7 @@ class Threshold(SparseCodec):
         clip: clip the residual to +- clip tau after each update; 0 does not. It is lost then, and `clipped` counts it.
 
     Raises:
-        UsageError: an argument that cannot be.
+        UsageError: an invalid argument.
     """
 
     name: ClassVar[str] = "threshold"

@@ -20,7 +20,7 @@ from psgd.kernels.jit import kernel, part
 
 WIDTHS = {"float32": sparse.SINGLE, "bfloat16": sparse.HALF}
 _MOST_IN_BLOCK = 1 << 20  # so that the directory can say a block's bits
-_LEAST = np.float32(1e-45)  # the smallest above zero
+_LEAST = float(np.float32(1e-45))  # the smallest above zero; one type with other limits
 
 
 class TopK(SparseCodec):
@@ -30,12 +30,12 @@ class TopK(SparseCodec):
         n: elements, 1 to 2^31 - 1.
         dtype: float32 or float64.
         density: the share of elements to send. Twice as many are sent at most, and the rest of them later.
-        momentum: m, 0 to less than 1. An optimizer behind it should have none.
+        momentum: m, 0 to less than 1. An optimizer that follows it should have none.
         values: "float32" or "bfloat16".
         max_density: the most that `density` will be set to; by default what it is.
 
     Raises:
-        UsageError: an argument that cannot be.
+        UsageError: an invalid argument.
     """
 
     name: ClassVar[str] = "topk"

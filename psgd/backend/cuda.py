@@ -63,9 +63,11 @@ class CudaBackend:
             one = cupy.ones((1, 1), self._model.dtype)
             blas.matmul(one, one, cupy.empty_like(one))  # memory of its own for the stream that captures
             self._stream.synchronize()
+        rows = np.zeros(self._batch_size, np.int64)
+        rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
         for _ in range(2):
-            self.gradient(np.zeros(min(4, self._batch_size), np.int64))
-        self.gradient(np.zeros(self._batch_size, np.int64))
+            self.gradient(rows[:4])
+        self.gradient(rows)
         self.evaluate(0, max(1, self._test.samples))
         pinned.wait()
 

@@ -33,8 +33,9 @@ class HostBackend:
 
     def prepare(self, params: Array) -> None:
         self._model.bind(params, np.zeros_like(params))
-        self._batches.fetch(np.zeros(4, np.int64)[: 2 * self._batch_size : 2])  # strided, as a shard's batches
-        x, y = self._batches.fetch(np.zeros(1, np.int64))
+        rows = np.zeros(1, np.int64)
+        rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
+        x, y = self._batches.fetch(rows)
         self._model.gradient(self._context, x, y)
         self._test.ordered(0, min(1, self._test.samples))
 

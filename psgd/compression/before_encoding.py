@@ -1,8 +1,8 @@
 """What the optimizer does before updates are encoded.
 
-What a codec keeps for later is late, so an optimizer behind it would act on late gradients. It stands before the codec
+What a codec keeps for later is late, so an optimizer after it would act on late gradients. It comes before the codec
 instead, on each worker: weight decay, clipping and momentum on the worker's own gradient (the momentum correction of
-Lin et al. 2018). Behind it there is plain SGD.
+Lin et al. 2018). After it there is plain SGD.
 """
 
 import math
@@ -19,7 +19,7 @@ Vector = NDArray[np.floating]
 
 
 class BeforeEncoding:
-    """A worker's part of the optimizer: rate, clipping, weight decay and momentum.
+    """A worker's part of the optimizer: learning rate, clipping, weight decay and momentum.
 
     Args:
         compression: says how much; a codec that has momentum itself is given it, not this.
@@ -30,7 +30,7 @@ class BeforeEncoding:
 
     Attributes:
         velocity: kept from step to step; empty without momentum.
-        lr: rate of the newest step.
+        lr: learning rate of the newest step.
     """
 
     def __init__(self, compression: Compression, params: Vector, optimizer: OptimizerOptions, workers: int) -> None:
@@ -49,7 +49,7 @@ class BeforeEncoding:
         """A step begins.
 
         Args:
-            position: samples applied before, for the rate.
+            position: samples applied before, for the schedule.
 
         Returns:
             What the direction is multiplied by to be a change of the parameters.

@@ -21,7 +21,7 @@ class Compression(NamedTuple):
         density: the share of elements that are sent at a step.
         warmup: samples of all workers before which updates are sent whole.
         sync_every: steps from one to the next at which the whole residual is sent; 0 is never.
-        factor, weight_decay: of the rule that stands before the codec.
+        factor, weight_decay: of the rule that comes before the codec.
     """
 
     name: str
@@ -60,7 +60,7 @@ def create(compress: str | None, density: float, warmup: float, sync_every: int,
         None where nothing is to be compressed.
 
     Raises:
-        UsageError: an option that cannot be, or a rule that cannot stand before a codec.
+        UsageError: an invalid option, or a rule that cannot come before a codec.
     """
     if compress is not None:
         catalog.compress("").check("compress", compress)

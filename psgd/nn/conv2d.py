@@ -45,11 +45,7 @@ class Conv2D(Layer[Conv2DState]):
     padding: int = 0
     init: Init | None = None
     name = "conv"
-
-    @property
-    def reads_output(self) -> bool:
-        """False: backward needs the windows alone."""
-        return False
+    reads_output = False  # backward needs the windows alone
 
     def output_shape(self, shape: Shape) -> Shape:
         """Returns (height, width, channels) of the output; windows that do not fit whole are left out."""
@@ -63,7 +59,6 @@ class Conv2D(Layer[Conv2DState]):
         return down, across, self.channels
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
-        """Returns weight (size, size, channels in, channels out) and bias (channels out,)."""
         area = self.size * self.size
         initializer = Uniform(area * shape[2], area * self.channels, self.init)
         return (
@@ -83,11 +78,10 @@ class Conv2D(Layer[Conv2DState]):
             ones=room.xp.ones(room.batch * down * across, room.dtype),
             padded=room.zeros(*wide) if pads else None,
             dpadded=room.empty(*wide) if room.wants_dx and pads else None,
-            dx=room.empty(*room.shape) if room.wants_dx else None,
+            dx=room.dx(),
         )
 
     def forward(self, state: Conv2DState, x: Array, params: Arrays) -> Array:
-        """Returns the windows times W, plus b."""
         weight, bias = params
         n, p = len(x), self.padding
         if state.padded is not None:

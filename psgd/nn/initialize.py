@@ -30,7 +30,10 @@ class Zeros:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform weights whose width follows from the layer's width.
+    """Weights uniform on [-a, a), with the variance, a^2 / 3, that follows from the layer's width.
+
+    xavier: 2 / (fan_in + fan_out) (Glorot and Bengio 2010, eq. 16).
+    he: 2 / fan_in (He et al. 2015, eq. 10), for layers that a ReLU follows.
 
     Attributes:
         fan_in: inputs that one output is a sum over.
@@ -43,26 +46,8 @@ class Uniform:
     init: Init | None = None
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Returns weights by `init`, or by xavier where nothing was chosen."""
-        return uniform(rng, bound(self.init or "xavier", self.fan_in, self.fan_out), shape)
-
-
-def bound(init: Init, fan_in: int, fan_out: int) -> float:
-    """Returns a of the uniform distribution on [-a, a), whose variance is a^2 / 3.
-
-    xavier: variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010, eq. 16).
-    he: variance 2 / fan_in (He et al. 2015, eq. 10), for layers that a ReLU follows.
-    """
-    if init == "xavier":
-        return math.sqrt(6 / (fan_in + fan_out))
-    if init == "he":
-        return math.sqrt(6 / fan_in)
-    raise UsageError(f"init: expected xavier or he, got {init!r}")
-
-
-def uniform(rng: np.random.Generator, a: float, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """Draws weights in float64.
-
-    Uniform, not normal: it needs no logarithm, whose last bit differs between machines.
-    """
-    return rng.random(shape) * (2 * a) - a
+        """Returns weights. Uniform, not normal: that needs no logarithm, whose last bit differs between machines."""
+        if self.init not in (None, "xavier", "he"):
+            raise UsageError(f"init: expected xavier or he, got {self.init!r}")
+        a = math.sqrt(6 / (self.fan_in if self.init == "he" else self.fan_in + self.fan_out))
+        return rng.random(shape) * (2 * a) - a

@@ -45,9 +45,21 @@ class Room:
         """Returns an uninitialized buffer of `shape` for each of `batch` samples."""
         return self.xp.empty((self.batch, *shape), dtype or self.dtype)
 
+    def dx(self) -> Array:
+        """Returns a buffer for the input's gradient; None where it is not wanted."""
+        return self.empty(*self.shape) if self.wants_dx else None
+
     def zeros(self, *shape: int) -> Array:
         """Returns a zeroed buffer of `shape` for each of `batch` samples."""
         return self.xp.zeros((self.batch, *shape), self.dtype)
+
+
+@dataclass
+class OutputState:
+    """The state of a layer that needs no more: its output, and the input's gradient or None."""
+
+    y: Array
+    dx: Array
 
 
 class Layer(ABC, Generic[State]):

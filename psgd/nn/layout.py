@@ -35,7 +35,7 @@ class Parameter:
 
     @property
     def stop(self) -> int:
-        """Offset just behind the last element."""
+        """Offset just past the last element."""
         return self.offset + self.size
 
     @property
@@ -67,7 +67,7 @@ class Layout:
         parts: Mapping[str, tuple[Sequence[int], Sequence[int]]] | None = None,
         tied: Mapping[str, str] | None = None,
     ) -> None:
-        """Lays the parameters out one behind the other.
+        """Lays the parameters out one after the other.
 
         Args:
             parameters: name and shape of each, as they lie in this vector.
@@ -77,8 +77,8 @@ class Layout:
             tied: other names, each with the parameter that it names too.
 
         Raises:
-            UsageError: a name that is empty or comes twice, an extent below 1, an alignment below 1, a part that does
-                not lie in its whole, a part or a tie of a parameter that is not there.
+            UsageError: a name that is empty or used twice, an extent below 1, an alignment below 1, a part that does
+                not lie in its whole, a part or a tie of an unknown parameter.
         """
         if type(align) is not int or align < 1:
             raise UsageError(f"layout: align is an integer of at least 1, got {align!r}")
@@ -88,7 +88,7 @@ class Layout:
         for name, extents in parameters:
             shape = tuple(extents)
             if not isinstance(name, str) or not name or name in names:
-                raise UsageError(f"layout: parameter names are texts, each used once; got {name!r}")
+                raise UsageError(f"layout: parameter names are strings, each used once; got {name!r}")
             if not all(type(extent) is int and extent > 0 for extent in shape):
                 raise UsageError(f"layout: shape of {name} has integers of at least 1, got {shape}")
             names.add(name)
@@ -98,7 +98,7 @@ class Layout:
         if unknown := {*(parts or {}), *(tied or {}).values()} - names:
             raise UsageError(f"layout: a part or a tie of {sorted(map(str, unknown))[0]}, which is not a parameter")
         if wrong := [name for name in tied or {} if not isinstance(name, str) or not name or name in names]:
-            raise UsageError(f"layout: parameter names are texts, each used once; got {wrong[0]!r}")
+            raise UsageError(f"layout: parameter names are strings, each used once; got {wrong[0]!r}")
         object.__setattr__(self, "parameters", tuple(placed))
         object.__setattr__(self, "align", align)
         object.__setattr__(self, "tied", tuple((tied or {}).items()))

@@ -30,7 +30,7 @@ class Linear(Layer[LinearState]):
 
     Attributes:
         units: outputs for each sample, or for each token of samples (tokens, features).
-        relu: rectify in the same pass that adds the bias; the same as a ReLU layer behind, in less time.
+        relu: rectify in the same pass that adds the bias; the same as a ReLU layer after it, but faster.
         init: None chooses he when a ReLU follows and xavier otherwise.
     """
 
@@ -41,7 +41,6 @@ class Linear(Layer[LinearState]):
 
     @property
     def reads_output(self) -> bool:
-        """For ReLU alone."""
         return self.relu
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -53,7 +52,6 @@ class Linear(Layer[LinearState]):
         return (*shape[:-1], self.units)
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
-        """Returns weight (inputs, units) and bias (units,)."""
         initializer = Uniform(shape[-1], self.units, self.init or ("he" if self.relu else None))
         return (
             ParameterSpec("weight", (shape[-1], self.units), initializer),
@@ -62,12 +60,10 @@ class Linear(Layer[LinearState]):
 
     def allocate(self, room: Room) -> LinearState:
         """Makes output, input gradient, and the ones that sum the bias's gradient on BLAS."""
-        dx = room.empty(*room.shape) if room.wants_dx else None
         rows = room.batch * math.prod(room.shape[:-1])
-        return LinearState(room.empty(*self.output_shape(room.shape)), room.xp.ones(rows, room.dtype), dx)
+        return LinearState(room.empty(*self.output_shape(room.shape)), room.xp.ones(rows, room.dtype), room.dx())
 
     def forward(self, state: LinearState, x: Array, params: Arrays) -> Array:
-        """Returns x W + b, rectified or not."""
         weight, bias = params
         y = rows = state.y[: len(x)]
         if x.ndim != 2:  # tokens

@@ -27,14 +27,9 @@ class MaxPool(Layer[MaxPoolState]):
 
     size: int = 2
     name = "pool"
-
-    @property
-    def reads_output(self) -> bool:
-        """False: backward needs the winners alone."""
-        return False
+    reads_output = False  # backward needs the winners alone
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Returns (height // size, width // size, channels)."""
         if len(shape) != 3:
             raise UsageError(f"MaxPool takes images (height, width, channels), got samples of shape {shape}")
         if not 1 <= self.size <= 15:
@@ -44,13 +39,11 @@ class MaxPool(Layer[MaxPoolState]):
         return shape[0] // self.size, shape[1] // self.size, shape[2]
 
     def allocate(self, room: Room) -> MaxPoolState:
-        """Makes output, winners and input gradient."""
         shape = self.output_shape(room.shape)
         dx = room.zeros(*room.shape) if room.wants_dx else None
         return MaxPoolState(room.empty(*shape), room.empty(*shape, dtype="uint8"), dx)
 
     def forward(self, state: MaxPoolState, x: Array, params: Arrays) -> Array:
-        """Returns each window's maximum."""
         y = state.y[: len(x)]
         max_pool(x, y, state.winner[: len(x)], self.size)
         return y

@@ -22,15 +22,12 @@ class ReLU(Layer[ReLUState]):
     name = "relu"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Returns `shape`."""
         return shape
 
     def allocate(self, room: Room) -> ReLUState:
-        """Makes output and mask."""
         return ReLUState(room.empty(*room.shape), room.empty(*room.shape))
 
     def forward(self, state: ReLUState, x: Array, params: Arrays) -> Array:
-        """Returns max(x, 0)."""
         return array_module(x).maximum(x, 0, out=state.y[: len(x)])
 
     def backward(self, state: ReLUState, dy: Array, params: Arrays, grads: Arrays) -> Array:

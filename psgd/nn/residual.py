@@ -28,33 +28,26 @@ class ResidualState:
 
 @dataclass(frozen=True)
 class Residual(Layer[ResidualState]):
-    """x plus what `layers`, one behind the other, make of it (He et al. 2016).
+    """x plus the output of `layers`, in sequence, for x (He et al. 2016).
 
     Its parameters are theirs, named "linear1.weight" and so on. Its whole gradient is ready at once.
     """
 
     layers: tuple[Layer[Any], ...]
     name = "residual"
-
-    @property
-    def reads_output(self) -> bool:
-        """False: the sum has a buffer of its own."""
-        return False
+    reads_output = False  # the sum has a buffer of its own
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Returns `shape`, which the layers must keep."""
         _, output = sequential.fit(self.layers, shape)
         if output != shape or not self.layers:
-            raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these make {output} of it")
+            raise UsageError(f"Residual needs layers that keep the samples' shape {shape}, these return {output}")
         return shape
 
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
-        """Returns the parameters of all layers, in order."""
         steps, _ = sequential.fit(self.layers, shape)
         return tuple(spec for step in steps for spec in step.specs)
 
     def allocate(self, room: Room) -> ResidualState:
-        """Makes the layers' states, the output and the input's gradient."""
         steps, _ = sequential.fit(self.layers, room.shape)
         branch: list[tuple[Layer[Any], Any, slice]] = []
         start = 0
@@ -62,19 +55,17 @@ class Residual(Layer[ResidualState]):
             stop = start + len(step.specs)
             branch.append((step.layer, state, slice(start, stop)))
             start = stop
-        dx = room.empty(*room.shape) if room.wants_dx else None
         first = 0 if room.wants_dx else sequential.first_with_parameters(steps)
-        return ResidualState(branch, branch[first:][::-1], room.empty(*room.shape), dx)
+        return ResidualState(branch, branch[first:][::-1], room.empty(*room.shape), room.dx())
 
     def forward(self, state: ResidualState, x: Array, params: Arrays) -> Array:
-        """Returns x + f(x)."""
         y = x
         for layer, inner, mine in state.branch:
             y = layer.forward(inner, y, params[mine])
         return array_module(x).add(x, y, out=state.y[: len(x)])
 
     def backward(self, state: ResidualState, dy: Array, params: Arrays, grads: Arrays) -> Array:
-        """Returns dx = dy + what the branch's backward makes of it."""
+        """Returns dx = dy + the branch's input gradient."""
         dx = None if state.dx is None else state.dx[: len(dy)]
         if dx is not None:
             dx[...] = dy  # the branch may overwrite dy

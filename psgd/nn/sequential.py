@@ -1,4 +1,4 @@
-"""Layers one behind the other: shapes that fit, names of their parameters, first values by place."""
+"""Layers in sequence: shapes that fit, names of their parameters, first values by place."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Step:
 
 
 def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
-    """Returns each layer in its place behind samples of `shape`, and the last one's output shape.
+    """Returns each layer in its place for samples of `shape`, and the last one's output shape.
 
     Raises:
         UsageError: shapes that do not fit.
@@ -46,7 +46,7 @@ def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
 
 
 def _by_place(steps: Sequence[Step], index: int) -> tuple[ParameterSpec, ...]:
-    """Chooses what a layer left open: he where a ReLU comes before the next layer with parameters, else xavier."""
+    """Fills in initializations left open: he if a ReLU comes before the next layer with parameters, else xavier."""
     following = next((s for s in steps[index + 1 :] if s.specs or isinstance(s.layer, ReLU)), None)
     init: Any = "he" if following is not None and isinstance(following.layer, ReLU) else "xavier"
     return tuple(

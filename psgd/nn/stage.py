@@ -46,7 +46,7 @@ class Context:
 
 
 class Stage:
-    """Layers one behind the other, from samples of one shape to samples of another.
+    """Layers in sequence, from samples of one shape to samples of another.
 
     It owns no parameters and no activations: `bind` gives it views of two vectors, `context` makes buffers.
     Arrays are NumPy's or CuPy's, whichever the bound vectors are. Not for use from several threads at once.
@@ -225,7 +225,7 @@ class Stage:
     def _check(self, ctx: Context, x: Array) -> int:
         """Returns the number of samples, or says what is wrong."""
         if ctx.owner is not self or ctx.xp is not self._xp:
-            raise UsageError("model: the context is another model's or device's, or nothing is bound yet")
+            raise UsageError("model: the context belongs to another model or device, or nothing is bound yet")
         n = len(x)
         if not 1 <= n <= ctx.batch:
             raise UsageError(f"model: a batch has 1 to {ctx.batch} samples (the context's size), got {n}")

@@ -90,6 +90,7 @@ class Serving:
                 tensors, facts, own = saver.parts(self._part)
                 server.restore(tensors, facts)
                 self.transport.restore({} if own is None else own.tensors, saver.pulled(self._part))
+        self._sum_over_servers(0.0)  # all are ready: server 0's seconds do not count what another compiles
         server.run()
         if isinstance(self._policy, Recorder):
             self._policy.close()

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from psgd.checkpoint import final_weights
 from psgd.checkpoint.requests import CheckpointRequest
+from psgd.collectives.shm import call_kernel
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
@@ -84,6 +85,8 @@ def run(
         injector = Injector(config.inject, placement.index(rank, serving), workers, servers, serves)
         if serves:
             injector.watch(metrics, params)
+        if not servers and rank % 2:  # what rank 0 compiles last: on a fresh installation two ranks share the work
+            call_kernel.prepare(params.dtype)
         trainer = None if serves else Trainer(config, task, params, injector)
         connection = connect(
             comm,

@@ -76,6 +76,7 @@ class AccumulatingWorker:
         self._worker, self._steps = worker, steps
         self.grads: Vector = np.empty(0)
         self._loss_sum = 0.0
+        GradientSum(worker.params, steps)  # compiles now: with `start` the run's seconds begin
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)

@@ -65,6 +65,7 @@ class CentreRing:
             self.incoming[:] = self.centre
         else:
             self.expect()
+        self._waiter.soon(self._comm.Ibarrier().Test)  # the run's seconds count from when all are ready
 
     def check(self) -> None:
         """Looks after the other workers, and lets the next centre come. Does not block."""

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from psgd.collectives.arguments import descriptor
+from psgd.collectives.communicator import Communicator
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.call_kernel import run
+from psgd.collectives.shm.call_kernel import prepare, run
 from psgd.collectives.shm.registered import Node
+from psgd.kernels import reduce
 
 
 def addresses(node, block):
@@ -63,3 +66,14 @@ def test_descriptors_that_differ_are_a_mismatch_on_both(comm):
     assert status == layout.DONE and kept[1][layout.CALLS] == 2
     comm.Barrier()
     node.close()
+
+
+@pytest.mark.ranks(2)
+def test_what_is_prepared_is_what_calls_need(comm):
+    prepare(np.dtype(np.float32))
+    made = reduce.arithmetic.cache_info().misses
+    values = np.ones(3, np.float32)
+    with Communicator(comm) as communicator:
+        communicator.Allreduce(MPI.IN_PLACE, values)
+    assert values.tolist() == [2, 2, 2]
+    assert len(run.signatures) == 1 and reduce.arithmetic.cache_info().misses == made

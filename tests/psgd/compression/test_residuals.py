@@ -61,4 +61,4 @@ def test_what_nobody_saved_begins_anew():
     codec, before = made("threshold")
     whole = save(kept(None, before_encoding(options.create("threshold", 0.05, 0.0, 0, rules.sgd()))), 0)
     assert whole.tensors == {}
-    assert "momentum: begins anew" in restore_all(kept(codec, before)[:3], None, [whole], 0)
+    assert "momentum: starts from zero" in restore_all(kept(codec, before)[:3], None, [whole], 0)

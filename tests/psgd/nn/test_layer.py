@@ -185,7 +185,7 @@ def test_what_backward_does_not_read_may_be_overwritten(layer, shape):
         (Transpose(), (2, 3, 4), "tokens, features"),
         (MeanPool(), (9,), "tokens, features"),
         (RowTokens(), (9, 4), "height, width, channels"),
-        (Residual((Linear(4),)), (5,), r"keep the samples' shape \(5,\), these make \(4,\)"),
+        (Residual((Linear(4),)), (5,), r"keep the samples' shape \(5,\), these return \(4,\)"),
         (Residual(()), (5,), "keep the samples' shape"),
         (Residual((Flatten(), Linear(3))), (3, 1), "keep the samples' shape"),
     ],
