@@ -10,7 +10,7 @@ from pathlib import Path
 
 from psgd.kernels.errors import UsageError
 
-OPEN_MPI = "Open MPI"
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
 INTEL = "Intel MPI"
 NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.openmpi", "mpiexec.mpich")
 _PLACEMENT = ("bind-to", "map-by", "rank-by", "oversubscribe", "cpu-set", "rankfile")
@@ -31,6 +31,11 @@ class Library:
     vendor: str
     version: str
     path: Path | None
+
+    @property
+    def family(self) -> str:
+        """The vendor of its mpiexec: MVAPICH has Hydra, as MPICH."""
+        return MPICH if self.vendor == "MVAPICH" else self.vendor
 
 
 def library() -> Library:
@@ -78,28 +83,15 @@ def candidates(libmpi: Path | None) -> list[str]:
 
 def vendor_of(text: str) -> str | None:
     """The vendor of an mpiexec from the output of its `--version`, in `get_vendor`'s words; None if unknown."""
-    for sign, vendor in (
-        ("Open MPI", OPEN_MPI),
-        ("OpenRTE", OPEN_MPI),
-        ("Intel(R) MPI", INTEL),
-        ("HYDRA", "MPICH"),
-    ):
-        if sign in text:
-            return vendor
-    return None
+    signs = {"Open MPI": OPEN_MPI, "OpenRTE": OPEN_MPI, "Intel(R) MPI": INTEL, "HYDRA": MPICH}
+    return next((vendor for sign, vendor in signs.items() if sign in text), None)
 
 
 def asked(program: str) -> str | None:
     """The vendor of an mpiexec, from its version; None where it is none that is known. Runs it."""
     try:
-        done = subprocess.run(
-            [program, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        words = [program, "--version"]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return vendor_of(done.stdout + done.stderr)
@@ -111,11 +103,10 @@ def find(library: Library) -> str:
     Raises:
         UsageError: there is none, or only other vendors'.
     """
-    family = "MPICH" if library.vendor == "MVAPICH" else library.vendor  # MVAPICH ships Hydra
     others = []
     for program in candidates(library.path):
         vendor = asked(program)
-        if vendor == family:
+        if vendor == library.family:
             return program
         others.append(f"{program} ({vendor or 'unknown'})")
     name = f"{library.vendor} {library.version}"

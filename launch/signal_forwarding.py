@@ -9,6 +9,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from psgd.runtime.launcher_env import parent
+
 
 class Forwarding:
     """Signals on their way.
@@ -45,9 +47,8 @@ class Forwarding:
         found: list[int] = []
         for pid in descendants(mpiexec):
             with contextlib.suppress(OSError):
-                stat = Path(f"/proc/{pid}/stat").read_text()
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-                if words == self._words and int(stat.rpartition(")")[2].split()[1]) not in found:
+                if words == self._words and parent(pid)[1] not in found:
                     found.append(pid)
         return found
 
@@ -75,8 +76,8 @@ def descendants(pid: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, ValueError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
+                child = int(entry.name)
+                children.setdefault(parent(child)[1], []).append(child)
     found = list(children.get(pid, []))
     for child in found:  # grows as it is walked
         found += children.get(child, [])

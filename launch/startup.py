@@ -70,11 +70,9 @@ def gpus(devices: str = "/dev") -> int:
     files = [file for file in Path(devices).glob("nvidia*") if file.name[6:].isdecimal()]
     count = sum(os.access(file, os.R_OK | os.W_OK) for file in files)
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        count
-        if named is None
-        else min(count, len([word for word in named.split(",") if word.strip() not in ("", "-1")]))
-    )
+    if named is None:
+        return count
+    return min(count, sum(word.strip() not in ("", "-1") for word in named.split(",")))
 
 
 def leads(comm: "MPI.Intracomm") -> bool:

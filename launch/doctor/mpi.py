@@ -56,7 +56,6 @@ def launcher(library: mpiexec.Library) -> Check:
 
 def first_on_path(library: mpiexec.Library) -> list[Check]:
     """Whether the mpirun and mpiexec that a shell finds start ranks of this MPI."""
-    family = "MPICH" if library.vendor == "MVAPICH" else library.vendor
     seen, found = set(), []
     for name in ("mpirun", "mpiexec"):
         program = shutil.which(name)
@@ -64,7 +63,7 @@ def first_on_path(library: mpiexec.Library) -> list[Check]:
             continue
         seen.add(real)
         vendor = mpiexec.asked(program)
-        if vendor != family:
+        if vendor != library.family:
             value = f"{program} is {vendor or 'no mpiexec that psgd knows'}, mpi4py uses {library.vendor}: "
             value += "each rank that it starts is alone"
             fix = f"put the folder of {library.vendor}'s {name} first on PATH, or start with plain psgd train"
