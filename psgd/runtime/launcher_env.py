@@ -21,10 +21,9 @@ _PAIRS = (
 _SLURM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's batch, interactive and extern steps are numbered from here on
 
-LAUNCHERS = frozenset(
-    "prterun prted prte orterun orted mpirun mpiexec mpirun.openmpi mpiexec.openmpi mpirun.mpich mpiexec.mpich "
-    "mpiexec.hydra hydra_pmi_proxy pmi_proxy slurmstepd palsd flux-shell jsmd apinit".split()
-)
+LAUNCHERS = {"prterun", "prted", "prte", "orterun", "orted", "mpirun", "mpirun.openmpi", "mpirun.mpich"}
+LAUNCHERS |= {"mpiexec", "mpiexec.openmpi", "mpiexec.mpich", "mpiexec.hydra", "hydra_pmi_proxy", "pmi_proxy"}
+LAUNCHERS |= {"slurmstepd", "palsd", "flux-shell", "jsmd", "apinit"}
 """Names of the processes that start ranks, as /proc has them."""
 
 FROM_A_LAUNCHER = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "SLURM_")

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harness.mpi import below_a_launcher
 
 import psgd
 from psgd.config import TrainConfig
@@ -210,9 +211,10 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_that_another_mpi_started_refuse(program, rank):
+def test_ranks_that_another_mpi_started_refuse(program, tmp_path, rank):
     variables, mend = FOREIGN[mpiexec.library().vendor]
-    done = run(program, **{name: value.format(rank) for name, value in variables.items()})
+    words = below_a_launcher(tmp_path, program)
+    done = run(words, **{name: value.format(rank) for name, value in variables.items()})
     assert done.returncode == (0 if rank else 2)
     assert len(said_by_us(done.stderr)) == (0 if rank else 1)
     if rank == 0:

@@ -8,7 +8,6 @@ import click
 
 from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.errors import UsageError
-from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
 
 DATA = ("random", "recorded")
@@ -29,8 +28,6 @@ def codec(*, codecs: str, densities: str, sizes: str, data: str, repeats: int, a
     One core. Verified first: what is sent plus what is left is what was put in. Bits are for an entry's place and
     sign, with all headers; the entropy is of its place alone, at the density that was measured.
     """
-    if not ranks.speaks():
-        return
     names, kinds = _some("--codecs", codecs, tuple(CODECS)), _some("--data", data, DATA)
     rows = _rows(names, kinds, _densities(densities), parse_sizes(sizes), repeats)
     if not as_json:

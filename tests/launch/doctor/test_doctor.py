@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness.mpi import below_a_launcher
 
 import psgd
 from psgd.launch.doctor import gpus
@@ -15,10 +16,11 @@ ROOT = str(Path(psgd.__file__).resolve().parent.parent)
 BIN = str(Path(sys.prefix) / "bin")
 
 
-def doctor(*arguments, cwd, **extra):
+def doctor(*arguments, cwd, rank=False, **extra):
     env = {**os.environ, "PYTHONPATH": ROOT, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **extra}
+    words = [sys.executable, "-m", "psgd.launch", "doctor", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "psgd.launch", "doctor", *arguments],
+        below_a_launcher(cwd, words) if rank else words,
         env=env,
         cwd=cwd,
         capture_output=True,
@@ -137,7 +139,7 @@ def test_singletons(tmp_path):
     """Ranks that MPI does not join: rank 0 alone tells, with the fix."""
     for rank in range(2):
         names = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
-        done = doctor("--device", "cpu", cwd=tmp_path, **names)
+        done = doctor("--device", "cpu", cwd=tmp_path, rank=True, **names)
         if rank:
             assert (done.returncode, done.stdout) == (0, "")
             continue
