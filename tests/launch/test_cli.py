@@ -128,11 +128,8 @@ def test_only_rank_0_prints(variables, arguments, code, tmp_path):
 @pytest.mark.parametrize("below_a_launcher", [False, True])
 def test_commands_that_are_never_ranks_always_speak(below_a_launcher, tmp_path):
     """From rank 1 of a job they say as much, and end with the same exit code, as from a shell."""
-    for arguments in (
-        ["checkpoint", "export", "nothere"],
-        ["plot", "nothere.jsonl"],
-        ["bench", "codec", "--codecs", "x"],
-    ):
+    for words in ("checkpoint export nothere", "plot nothere.jsonl", "bench codec --codecs x"):
+        arguments = words.split()
         done = psgd_command(*arguments, cwd=tmp_path, rank=below_a_launcher, PMI_RANK="1", PMI_SIZE="3")
         assert (done.returncode, done.stderr.count("psgd: error: ")) == (2, 1), arguments
     done = psgd_command("checkpoint", "--help", cwd=tmp_path, rank=below_a_launcher, PMI_RANK="1", PMI_SIZE="3")
