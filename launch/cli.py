@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import ranks, threads
+from psgd.launch import cores, ranks, threads
 
 _COMMANDS = {
     "train": ("psgd.launch.train", "train", "Train a model: starts a server and workers, or is one of them."),
@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     ranks.leave()
+    cores.bind()
     quiet = _quiet(words)
     threads.limit()
     # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.

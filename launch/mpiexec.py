@@ -1,6 +1,5 @@
 """Finds the mpiexec that belongs to mpi4py's MPI, and builds its argument list."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -116,19 +115,6 @@ def find(library: Library) -> str:
     raise UsageError(f"mpiexec: mpi4py uses {name}, but no mpiexec beside it or on PATH; {FIX}")
 
 
-def usable_cores() -> tuple[int, bool]:
-    """Counts the physical cores this process may run on, and whether those are all of the machine's."""
-    cpus = os.sched_getaffinity(0)
-    cores = set()
-    for cpu in cpus:
-        try:
-            siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-        except OSError:
-            siblings = str(cpu)
-        cores.add(siblings.strip())
-    return len(cores), len(cpus) == os.cpu_count()
-
-
 def one_host(environment: Iterable[str], nodes: str = "1", extra: Sequence[str] = ()) -> bool:
     """Whether mpiexec will put all ranks on this host: no hosts named, no allocation of several nodes.
 
@@ -145,6 +131,11 @@ def one_host(environment: Iterable[str], nodes: str = "1", extra: Sequence[str] 
     return not names & {"PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"}
 
 
+def places(extra: Sequence[str]) -> bool:
+    """Whether the user's own arguments for mpiexec say where ranks run."""
+    return bool(_options(extra) & set(_PLACEMENT))
+
+
 def _options(words: Sequence[str]) -> set[str]:
     return {word.lstrip("-").partition("=")[0] for word in words if word.startswith("-")}
 
@@ -157,7 +148,6 @@ def command(
     root: bool,
     *,
     local: bool = True,
-    bind: bool = True,
     exports: Sequence[str] = (),
     extra: Sequence[str] = (),
     slurm: bool = False,
@@ -168,29 +158,28 @@ def command(
         vendor: of the MPI, as in `Library`.
         mpiexec: the program.
         ranks: how many to start.
-        cores: usable physical cores of this host; more ranks than that are oversubscribed and not bound.
+        cores: usable physical cores of this host; more ranks than that are oversubscribed.
         root: the user is root, whom Open MPI refuses unless asked.
-        local: all ranks run on this host. Otherwise placement is left to mpiexec and the batch system.
-        bind: one core a rank where there are enough. False where this process may use some cores only: a
-            launcher counts the machine's cores and would bind to ones that are not ours.
+        local: all ranks run on this host. Otherwise it is left to mpiexec and the batch system who runs where.
         exports: environment variables to hand to ranks on other hosts.
-        extra: the user's own arguments, last; a placement named in them replaces ours.
+        extra: the user's own arguments, last. Where they name no placement, mpiexec binds nobody: it would bind each
+            job to the same cores. Ranks do that themselves (`psgd.launch.cores`).
         slurm: this is in a job of SLURM, where Hydra would have srun start even the ranks of this host; in the shell of
             `srun --pty` that waits for ever for the CPUs which that shell holds.
     """
     words = [mpiexec]
-    place = local and not _options(extra) & set(_PLACEMENT)
+    place = not places(extra)
     if vendor == OPEN_MPI:
         words += ["--allow-run-as-root"] if root else []
         if local and ranks > cores and not _options(extra) & {"oversubscribe", "map-by", "rankfile"}:
             words += ["--oversubscribe"]
         if place:
-            words += ["--bind-to", "core" if bind and ranks <= cores else "none"]
+            words += ["--bind-to", "none"]
         if local and "btl" not in extra:
             words += ["--mca", "btl", "^ofi"]  # looking for fabrics takes 1 s of every start
         for name in exports:
             words += ["-x", name]
     elif vendor != INTEL:
         words += ["-launcher", "fork"] if slurm and local and "launcher" not in _options(extra) else []
-        words += ["-bind-to", "core" if bind and ranks <= cores else "none"] if place else []
+        words += ["-bind-to", "none"] if place else []
     return [*words, "-n", str(ranks), *extra]

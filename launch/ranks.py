@@ -8,17 +8,15 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from psgd.launch import exit_status
+from psgd.launch import cores, exit_status
 from psgd.launch.output import terminal
-from psgd.runtime.launcher_env import FROM_A_LAUNCHER, LAUNCHERS, ancestors, parent, place
+from psgd.runtime.launcher_env import FROM_A_LAUNCHER, LAUNCHERS, ancestors, parent, place, sees_all_processes
 
 __all__ = ["leave", "place", "speaks"]
 
-_OURS = (exit_status.VARIABLE, terminal.VARIABLE)
+_OURS = (exit_status.VARIABLE, terminal.VARIABLE, cores.VARIABLE)
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish"}
 """Never ranks themselves, even where a tool has preloaded MPI."""
-_ALL_PROCESSES = "pid:[4026531836]"
-"""The namespace of processes in which nothing is hidden: its number is fixed in Linux."""
 
 
 def speaks() -> bool:
@@ -48,9 +46,7 @@ def _inherited() -> bool:
                 return name == "slurmstepd" and "OMPI_COMM_WORLD_RANK" in os.environ
             if name not in _SHELLS and _is_that_rank(pid):
                 return True
-        return not _connected(os.environ) and (
-            _has_channel(os.environ) or os.readlink("/proc/self/ns/pid") == _ALL_PROCESSES
-        )
+        return not _connected(os.environ) and (_has_channel(os.environ) or sees_all_processes())
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""Hands signals on to the ranks of a job: to each once, and only when it is ready for them.
+"""Hands signals on to the ranks of a job: to each once, and only when it is ready for them; stops and resumes ranks.
 
 mpiexecs differ: Open MPI's hands SIGUSR1 and SIGUSR2 on, MPICH's dies of the second. And a rank that has just started
 would die of either. So on one host each rank gets the signal from here, as soon as it has a handler.
@@ -6,10 +6,14 @@ would die of either. So on one host each rank gets the signal from here, as soon
 
 import contextlib
 import os
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from psgd.runtime.launcher_env import parent
+from psgd.runtime.launcher_env import LAUNCHERS, parent
+
+STARTING_S = 2.0  # for mpiexec to have started all ranks, when it is stopped as it begins
 
 
 class Forwarding:
@@ -42,6 +46,28 @@ class Forwarding:
             if (not self._local or len(reached) >= self._ranks) and self._reached.get(number) is reached:
                 del self._reached[number]
 
+    def stop(self, mpiexec: int) -> list[int]:
+        """Stops the ranks, also those that mpiexec is still about to start. Returns whom `resume` is to have.
+
+        mpiexec itself goes on: it ends the ranks should this process be killed meanwhile.
+        """
+        if not self._local:
+            _send(mpiexec, signal.SIGTSTP)  # Open MPI's hands it on, as SIGSTOP
+            return [mpiexec]
+        stopped: list[int] = []
+        limit = time.monotonic() + STARTING_S
+        while True:
+            new = [pid for pid in descendants(mpiexec) if pid not in stopped and _name(pid) not in LAUNCHERS]
+            stopped += [pid for pid in new if _send(pid, signal.SIGSTOP)]
+            if (len(self._find(mpiexec)) >= self._ranks and not new) or time.monotonic() > limit:
+                return stopped
+            time.sleep(0.02)
+
+    def resume(self, stopped: Sequence[int]) -> None:
+        """Lets those go on that `stop` has stopped."""
+        for pid in stopped:
+            _send(pid, signal.SIGCONT)
+
     def _find(self, mpiexec: int) -> list[int]:
         """Processes that run the program, without those that they have forked."""
         found: list[int] = []
@@ -68,6 +94,13 @@ def _send(pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _name(pid: int) -> str:
+    try:
+        return parent(pid)[0]
+    except OSError:
+        return ""
 
 
 def descendants(pid: int) -> list[int]:

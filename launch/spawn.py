@@ -3,22 +3,18 @@
 import contextlib
 import os
 import shlex
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+
+import click
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import exit_status, mpiexec, signal_forwarding, threads
+from psgd.launch import cores, exit_status, mpiexec, node_memory, supervise, threads
 from psgd.launch.output import terminal
-from psgd.launch.signal_forwarding import descendants
+from psgd.launch.signal_forwarding import Forwarding
 
-GRACE_S = 3.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OURS = (*threads.VARIABLES, exit_status.VARIABLE, terminal.VARIABLE)
 
 
@@ -53,7 +49,8 @@ def run(
     """Runs `program` on `ranks` ranks and waits for the job's end. Blocks.
 
     The job must end with `exit_status.report` on rank 0. SIGINT, SIGTERM and SIGHUP end all of it within a few
-    seconds; no process is left behind.
+    seconds; no process is left behind. SIGTSTP, as by Ctrl-Z, stops the ranks too until SIGCONT. A signal that is
+    ignored stays so.
 
     Args:
         program: what each rank runs.
@@ -61,7 +58,8 @@ def run(
         mpiexec_args: further arguments for mpiexec, as in a shell.
         verbose: print the command to stderr.
         forward: signals to forward to the ranks.
-        bind: each rank to a core, where there are enough. Not for GPUs: CUDA's and MPI's threads would share it.
+        bind: each rank to a core that no other job has, where there are enough. Not for GPUs: CUDA's and MPI's threads
+            would share it.
 
     Returns:
         The exit code for this process: the one that the run reported; mpiexec's where it failed; 1 where
@@ -72,34 +70,47 @@ def run(
     """
     extra = split(mpiexec_args)
     found = mpiexec.library()
+    program_of_mpi = mpiexec.find(found)
     local = mpiexec.one_host(os.environ, os.environ.get("SLURM_JOB_NUM_NODES", "1"), extra)
-    cores, whole = mpiexec.usable_cores()
-    env = dict(os.environ)
+    here = len(cores.usable())
+    env = node_memory.settings(found.vendor) | os.environ
     threads.limit(env)
-    env.pop(terminal.VARIABLE, None)
-    name = terminal.name()
-    if name:
-        env[terminal.VARIABLE] = name
-    with tempfile.TemporaryDirectory(prefix=".psgd-", dir=None if local else _shared_folder()) as folder:
+    for name in (terminal.VARIABLE, cores.VARIABLE):
+        env.pop(name, None)
+    if shown := terminal.name():
+        env[terminal.VARIABLE] = shown
+    if found.vendor == mpiexec.INTEL and not mpiexec.places(extra):
+        env.setdefault("I_MPI_PIN", "0")  # its own way of giving each job the same cores
+    bind = bind and local and not mpiexec.places(extra)
+    with (
+        tempfile.TemporaryDirectory(prefix=".psgd-", dir=None if local else _shared_folder()) as folder,
+        cores.reserved(ranks) if bind else contextlib.nullcontext() as ours,
+    ):
+        if ours:
+            env[cores.VARIABLE] = cores.text(ours)
+        elif bind and ranks <= here:
+            click.echo(f"psgd: ranks are not bound to cores: other jobs have some of the {here}", err=True)
         result = Path(folder) / "outcome"
         env[exit_status.VARIABLE] = str(result)
         words = mpiexec.command(
             found.vendor,
-            mpiexec.find(found),
+            program_of_mpi,
             ranks,
-            cores,
+            here,
             os.geteuid() == 0,
             local=local,
-            bind=bind and whole,
             exports=[] if local else [n for n in _OURS if n in env],
             extra=extra,
             slurm="SLURM_JOB_ID" in os.environ,
         )
         words += program
         if verbose:
-            print(f"psgd: {shlex.join(words)}", file=sys.stderr, flush=True)
-        forwarding = signal_forwarding.Forwarding(program, ranks, local)
-        code, caught = _watch(words, env, forwarding, forward)
+            click.echo(f"psgd: {shlex.join(words)}", err=True)
+        before = node_memory.files()
+        try:
+            code, caught = supervise.run(words, env, Forwarding(program, ranks, local), forward)
+        finally:
+            node_memory.remove_leftovers(before)
         return 128 + caught if caught else _judge(code, exit_status.read(result))
 
 
@@ -107,7 +118,7 @@ def _judge(code: int, reported: int | None) -> int:
     if code != 0:
         return reported or code
     if reported is None:
-        print("psgd: error: mpiexec returned 0 but the run did not complete", file=sys.stderr, flush=True)
+        click.echo("psgd: error: mpiexec returned 0 but the run did not complete", err=True)
         return 1
     return reported
 
@@ -115,79 +126,3 @@ def _judge(code: int, reported: int | None) -> int:
 def _shared_folder() -> str | None:
     """The working folder, which hosts tend to share, unlike /tmp; None where it is read-only."""
     return os.getcwd() if os.access(os.getcwd(), os.W_OK) else None
-
-
-def _watch(
-    words: Sequence[str], env: dict[str, str], forwarding: signal_forwarding.Forwarding, forward: Sequence[int]
-) -> tuple[int, int]:
-    """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0.
-
-    It gets a session of its own: a terminal's Ctrl-C reaches this process only, which forwards it.
-    """
-    caught: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-
-    def forward_signal(number: int, frame: FrameType | None) -> None:
-        forwarding.wanted(number)
-
-    handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(_SIGNALS, note)
-    handlers |= dict.fromkeys(forward, forward_signal)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        process = subprocess.Popen(
-            words,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 -- no threads here
-        )
-        try:
-            while not caught:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # a signal alone would not end the wait
-                    code = process.wait(timeout=0.2)
-                    return (code if code >= 0 else 128 - code), 0
-                forwarding.look(process.pid)
-            _end(process, caught)
-            return 0, caught[0]
-        finally:
-            if process.poll() is None:
-                _kill(process)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _die_with(parent: int) -> Callable[[], None] | None:
-    """Makes what Popen calls in the child: SIGTERM for mpiexec should its launcher be killed outright."""
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    prctl = ctypes.CDLL(None).prctl
-    pr_set_pdeathsig = 1
-
-    def ask() -> None:
-        prctl(pr_set_pdeathsig, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
-
-
-def _end(process: "subprocess.Popen[bytes]", caught: list[int]) -> None:
-    """Lets mpiexec end its ranks; kills all after `GRACE_S`, or at the second signal."""
-    process.terminate()
-    limit = time.monotonic() + GRACE_S
-    while process.poll() is None and time.monotonic() < limit and len(caught) == 1:
-        time.sleep(0.02)
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kills mpiexec and all below it, found before it dies: ranks may lead sessions of their own."""
-    below = descendants(process.pid)
-    for pid in [process.pid, *below]:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()

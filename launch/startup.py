@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psgd.launch import exit_status, threads
+from psgd.launch import cores, exit_status, node_memory, threads
 from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def start() -> "MPI.Intracomm":
     from mpi4py import MPI
 
     expected = expected_ranks()
+    for name, value in node_memory.settings(MPI.get_vendor()[0]).items():
+        os.environ.setdefault(name, value)  # also where another launcher than psgd's has started this rank
     # Under another MPI's launcher each rank is alone, or MPICH ends the process before we could say why.
     foreign = expected > 1 and _other_launcher(MPI.get_vendor()[0], MPI.Get_library_version())
     if not foreign and not MPI.Is_initialized():
@@ -153,6 +155,13 @@ def ranks_table(everyone: Sequence[Facts], roles: Sequence[str]) -> str:
     return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
 
 
+def _bound(everyone: Sequence[Facts]) -> str:
+    """What psgd's own launcher has done about cores; of others `--verbose` shows it."""
+    if cores.VARIABLE in os.environ:
+        return f", bound to {_cpus(sorted({cpu for each in everyone for cpu in each['cpus']}))}"
+    return ", not bound to cores" if exit_status.VARIABLE in os.environ else ""
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
@@ -191,7 +200,7 @@ def announce(comm: "MPI.Intracomm", servers: int, placement: str, verbose: bool,
     from psgd.runtime.placement import choose
 
     everyone = gather(comm, facts())
-    note(line(everyone, servers))
+    note(line(everyone, servers) + _bound(everyone))
     for text in crowded(everyone):
         note(f"psgd: warning: {text}; {fix(text)}")
     if verbose:

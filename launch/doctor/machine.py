@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from psgd.launch import mpiexec, threads
+from psgd.launch import threads
+from psgd.launch.cores import usable
 from psgd.launch.doctor import child
 from psgd.launch.doctor.check import Check
 
@@ -41,9 +42,8 @@ def tuning() -> Check:
 
 def cores() -> Check:
     """The physical cores that this process may run on."""
-    count, whole = mpiexec.usable_cores()
-    allowed, all_of_them = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    if whole:
+    count, allowed, all_of_them = len(usable()), len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if allowed == all_of_them:
         several = f" ({allowed} hardware threads)" if allowed > count else ""
         return Check("cores", f"{count}{several}, all of this host's")
     value = f"{count}: this process is bound to {allowed} of {all_of_them} CPUs"

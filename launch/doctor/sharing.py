@@ -12,20 +12,14 @@ from psgd.launch.doctor.check import Check
 SMALL_BYTES = 256 << 20
 
 _MEET = """
-import ctypes, errno, json, sys
+import json, sys
 import numpy as np
 from psgd.collectives.mpi import shared_memory
+from psgd.launch import node_memory
 asked = json.loads(sys.argv[1])
 memory = None if asked["memory"] is None else shared_memory.attach(asked["memory"], 1, "u8")
 got = np.zeros(1, "u8")
-try:
-    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    mine, theirs = ((ctypes.c_size_t * 2)(address, 8) for address in (got.ctypes.data, asked["address"]))
-    read.argtypes = [ctypes.c_long, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
-    read.restype = ctypes.c_ssize_t
-    error = 0 if read(asked["process"], mine, 1, theirs, 1, 0) == 8 else ctypes.get_errno()
-except AttributeError:
-    error = errno.ENOSYS
+error = node_memory.refusal(asked["process"], asked["address"], got.ctypes.data)
 print(json.dumps([None if memory is None else int(memory[0]), int(got[0]), error]))
 """
 

@@ -98,7 +98,8 @@ def known(name: str) -> signal.Signals | None:
 def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:
     """From now on SIGUSR1 asks for a checkpoint, and the signal named `stop` for one and the end. For the command.
 
-    Until the process ends: a signal that comes as a run is leaving must not kill it. Where the run does not save
+    Until the process ends: a signal that comes as a run is leaving must not kill it. One that is ignored stays so.
+    Where the run does not save
     (`saves`), rank 0 says so once.
     """
     chosen, said = known(stop), False
@@ -114,4 +115,5 @@ def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:
 
     if threading.current_thread() is threading.main_thread():
         for each in filter(None, (signal.SIGUSR1, chosen)):
-            signal.signal(each, on_signal)
+            if signal.getsignal(each) != signal.SIG_IGN:
+                signal.signal(each, on_signal)

@@ -50,6 +50,14 @@ def ancestors() -> Iterator[tuple[int, str]]:
         pid = above
 
 
+def sees_all_processes() -> bool:
+    """Whether no process of this host is hidden from this one, as in most containers; only Linux tells."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # the first one's number is fixed
+    except OSError:
+        return False
+
+
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
     return int(text) if text.isdecimal() else None

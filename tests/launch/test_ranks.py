@@ -51,7 +51,7 @@ def told(monkeypatch):
         if name.startswith(FROM_A_LAUNCHER):
             monkeypatch.delenv(name)
     monkeypatch.setattr(ranks, "ancestors", lambda: iter([(7, "bash")]))
-    monkeypatch.setattr(os, "readlink", lambda path: ranks._ALL_PROCESSES)
+    monkeypatch.setattr(ranks, "sees_all_processes", lambda: True)
 
     def told(**variables):
         for name, value in variables.items():
@@ -95,9 +95,9 @@ def test_a_channel_of_its_own_makes_a_rank(told):
 
 def test_where_a_launcher_may_hide_slurms_variables_count(told, monkeypatch):
     task = {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}
-    monkeypatch.setattr(os, "readlink", lambda path: "pid:[4711]")
+    monkeypatch.setattr(ranks, "sees_all_processes", lambda: False)
     assert told(**task)
-    monkeypatch.setattr(os, "readlink", lambda path: ranks._ALL_PROCESSES)
+    monkeypatch.setattr(ranks, "sees_all_processes", lambda: True)
     assert not told(**task)
 
 

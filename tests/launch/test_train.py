@@ -130,7 +130,8 @@ def test_plain_lines_and_a_summary_without_a_terminal(program):
     assert done.returncode == 0
     assert "\r" not in done.stderr
     first, *lines = done.stderr.splitlines()
-    assert first == f"3 ranks on 1 node (1 server, 2 workers), 1 thread each, {cards()}"
+    assert first.startswith(f"3 ranks on 1 node (1 server, 2 workers), 1 thread each, {cards()}, ")
+    assert first.endswith(", not bound to cores") or ", bound to CPUs " in first
     assert [line.split("  ")[0] for line in lines] == [f"epoch {n}/4" for n in range(1, 5)]
     assert done.stdout.splitlines() == [
         "accuracy     0.5000 on the test samples",
@@ -249,6 +250,8 @@ def test_a_signal_ends_all_ranks(program, tmp_path, number, code):
         env=environment(MODE="wait", MARKS=str(marks)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # It is ignored in the background of a script.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
     )
     pids = []
     try:
@@ -256,6 +259,49 @@ def test_a_signal_ends_all_ranks(program, tmp_path, number, code):
         pids = [int(mark.read_text()) for mark in marks.iterdir()]
         launcher.send_signal(number)
         assert launcher.wait(10) == code
+        assert wait_for(lambda: not any(map(alive, pids)), 10)
+    finally:
+        launcher.kill()
+        launcher.wait()
+        for pid in filter(alive, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_job_that_is_stopped_stops_its_ranks_and_goes_on(program, tmp_path):
+    """Ctrl-Z, then fg or bg; SIGHUP is ignored, as under nohup."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def prepare():
+        os.setpgid(0, 0)  # as a shell does for each job
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    launcher = subprocess.Popen(
+        program,
+        env=environment(MODE="wait", MARKS=str(marks)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=prepare,  # noqa: PLW1509 -- no threads here
+    )
+    pids = []
+    try:
+        assert wait_for(lambda: sum(f.stat().st_size > 0 for f in marks.iterdir()) == 3, 30)
+        pids = [int(mark.read_text()) for mark in marks.iterdir()]
+        for _ in range(2):
+            launcher.send_signal(signal.SIGTSTP)
+            assert wait_for(lambda: [state(pid) for pid in (launcher.pid, *pids)] == ["T"] * 4, 10)
+            launcher.send_signal(signal.SIGCONT)
+            assert wait_for(lambda: "T" not in [state(pid) for pid in (launcher.pid, *pids)], 10)
+        launcher.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert launcher.poll() is None and all(map(alive, pids))
+        launcher.terminate()
+        assert launcher.wait(10) == 143
         assert wait_for(lambda: not any(map(alive, pids)), 10)
     finally:
         launcher.kill()
