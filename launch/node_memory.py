@@ -58,7 +58,7 @@ def _mapped() -> set[str]:
     found = set()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            with contextlib.suppress(OSError):  # it has ended, or is none of ours, as process 1
                 if os.geteuid() in (0, process.stat().st_uid):
                     lines = (process / "maps").read_text().splitlines()
                     found |= {line.partition(f"{SHM}/")[2] for line in lines if f"{SHM}/" in line}
@@ -78,10 +78,7 @@ def remove_leftovers(before: set[str]) -> None:
         if not candidates:
             return
         time.sleep(wait_s)
-        try:
-            candidates -= _mapped()
-        except OSError:  # a process of this user that may not be looked at
-            return
+        candidates -= _mapped()
     for name in candidates:
         with contextlib.suppress(OSError):
             (SHM / name).unlink()

@@ -1,5 +1,7 @@
 """`psgd train`: starts the ranks of a training run, or is one of them."""
 
+import contextlib
+import functools
 import json
 import os
 import signal
@@ -20,6 +22,7 @@ from psgd.runtime import faults
 from psgd.strategies import catalog as strategies
 
 WORKERS = 2
+_ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @click.command()
@@ -55,7 +58,18 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     forward = [signal.SIGUSR1, requests.known(chosen.save_signal)]
     numbers = [s for s in forward if s is not None]
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    return spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
+    code = spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
+    if code in _ENDED:
+        with contextlib.suppress(OSError):  # the terminal has gone
+            bar = "\n" if sys.stderr.isatty() else ""  # whose line the ranks have not ended
+            click.echo(f"{bar}psgd: {_advice(chosen)}", err=True)
+    return code
+
+
+def _advice(config: TrainConfig) -> str:
+    from psgd.checkpoint import folder
+
+    return folder.how_to_resume(config.checkpoint_dir)
 
 
 def sizes(config: TrainConfig) -> tuple[int, int]:
@@ -112,7 +126,8 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     request.leads = comm.Get_rank() == 0
     from psgd.runtime.fail_together import guard
 
-    with guard(comm):
+    told = comm.Get_rank() == 0 and exit_status.VARIABLE not in os.environ  # else psgd's launcher says it
+    with guard(comm, functools.partial(_advice, config) if told and isinstance(config, TrainConfig) else None):
         from psgd.launch.output import logs
         from psgd.training import run
 

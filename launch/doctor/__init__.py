@@ -35,22 +35,23 @@ def doctor(as_json: bool, device: str) -> int:
     """
     wanted = {"auto": None, "cpu": False, "cuda": True}[device]
     if ranks.place() is None:
-        found = examine(wanted)
+        found = examine(wanted, starts=True)
         return _tell(found, found, as_json)
     return _be_rank(wanted, as_json)
 
 
-def examine(wanted: bool | None = None) -> list[Check]:
-    """Looks at this host. Starts no MPI in this process; a second one starts it to ask it.
+def examine(wanted: bool | None = None, starts: bool = False) -> list[Check]:
+    """Looks at this host. Starts no MPI in this process; others start it to ask it.
 
     Args:
         wanted: whether to train on GPUs; None where CuPy is installed.
+        starts: try whether mpiexec can start ranks, which those of a job know already.
     """
     from psgd.launch.doctor import gpus, machine, mpi, sharing, slurm
 
-    of_mpi = mpi.checks()
+    of_mpi = mpi.checks(starts)
     vendor = next((v for v in ("Open MPI", "MPICH", "MVAPICH", "Intel MPI") if of_mpi[0].value.startswith(v)), None)
-    return [*machine.checks(), *of_mpi, *sharing.checks(), *gpus.checks(wanted), *slurm.checks(vendor)]
+    return [*machine.checks(), *of_mpi, *sharing.checks(vendor), *gpus.checks(wanted), *slurm.checks(vendor)]
 
 
 def _tell(new: Sequence[Check], found: Sequence[Check], as_json: bool) -> int:

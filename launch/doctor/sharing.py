@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from psgd.launch import node_memory
 from psgd.launch.doctor import child
 from psgd.launch.doctor.check import Check
 
@@ -24,8 +25,12 @@ print(json.dumps([None if memory is None else int(memory[0]), int(got[0]), error
 """
 
 
-def checks() -> list[Check]:
-    """Shared memory, peers' memory, and the room in /dev/shm."""
+def checks(vendor: str | None = None) -> list[Check]:
+    """Shared memory, peers' memory, and the room in /dev/shm.
+
+    Args:
+        vendor: of the MPI, None where that is not known.
+    """
     memory, reading = _meet()
     slower = "ranks of a node send messages instead, which is slower, and hogwild does not run"
     share = "unset PSGD_SHARED" if "PSGD_SHARED" in memory else slower
@@ -33,6 +38,8 @@ def checks() -> list[Check]:
         "large arrays are copied once more; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add "
         "SYS_PTRACE"
     )
+    for name, value in node_memory.settings(vendor or "").items():
+        allow += f"; {vendor} fails without {name}={value}, which psgd sets; set it for programs of your own"
     return [
         _yes("shared memory", memory, share),
         _yes("reads peers", reading, allow if "process_vm_readv" in reading else ""),

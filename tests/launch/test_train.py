@@ -311,6 +311,56 @@ def test_a_job_that_is_stopped_stops_its_ranks_and_goes_on(program, tmp_path):
                 os.kill(pid, signal.SIGKILL)
 
 
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    """And the same command again, or one that does not fit, is refused before MPI starts."""
+    words = [sys.executable, "-m", "psgd.launch", "train", "--workers", "1", "--epochs", "400", "--hidden", "4"]
+    words += ["--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "20"]
+    launcher = subprocess.Popen(
+        words,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
+    )
+    assert wait_for(lambda: list(tmp_path.glob("c/step-*[0-9]")), 60)
+    busy = run(words)
+    launcher.send_signal(signal.SIGINT)
+    said = launcher.communicate(timeout=30)[1]
+    assert launcher.returncode == 130
+    newest = max(tmp_path.glob("c/step-*[0-9]"))
+    assert said_by_us(said)[-1] == (
+        f"psgd: the newest checkpoint is {newest}, at step {int(newest.name[5:])}; the same command with --resume "
+        "continues from it"
+    )
+    again, other = run(words), run([*words, "--resume", "--seed", "3"], PATH="")
+    for refused, why in (
+        (busy, "another run writes into"),
+        (again, "of a run with the same options: continue that one with --resume"),
+        (other, "is of a run with seed 0, this one has 3"),
+    ):
+        (line,) = refused.stderr.splitlines()
+        assert refused.returncode == 2 and why in line, line
+
+
+def test_memory_that_killed_ranks_have_left_is_removed(program, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    words = [*program, "--workers", "1"]
+    launcher = subprocess.Popen(
+        words, env=environment(MODE="wait", MARKS=str(marks)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    assert wait_for(lambda: sum(f.stat().st_size > 0 for f in marks.iterdir()) == 2, 30)
+    pids = [int(mark.read_text()) for mark in marks.iterdir()]
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    files = {line.split()[-1] for line in lines if "/dev/shm/mpich_shm_" in line or "/dev/shm/sm_segment" in line}
+    assert files and all(map(os.path.exists, files))
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert launcher.wait(20) != 0
+    assert not any(map(os.path.exists, files))
+
+
 def test_the_bar_moves_on_the_launchers_terminal(program):
     control, terminal = pty.openpty()
     launcher = subprocess.Popen(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness import HARNESS
 from harness.mpi import below_a_launcher
 
 import psgd
@@ -41,7 +42,7 @@ def test_lines_and_json_tell_the_same(tmp_path):
     assert Path(found["mpiexec"]["value"]).is_file()
     assert found["thread_level"]["value"] in ("single", "funneled", "serialized", "multiple")
     names = {"cuda-aware", "ulfm", "shared_memory", "reads_peers", "/dev/shm", "gpus", "slurm", "cores", "threads"}
-    assert names | {"one_MPI_only", "mpirun_on_PATH", "tuning", "python", "numba"} <= set(found)
+    assert names | {"two_ranks", "one_MPI_only", "mpirun_on_PATH", "tuning", "python", "numba"} <= set(found)
     lines = doctor("--device", "cpu", cwd=tmp_path).stdout.splitlines()
     shown = [line for line in lines if line.startswith(("ok ", "warning ", "wrong "))]
     assert len(shown) == len(found)
@@ -109,6 +110,26 @@ def test_what_cannot_be_imported_is_not_known(tmp_path):
     names = ("shared_memory", "reads_peers", "tuning")
     assert [found[name]["value"] for name in names] == ["not known: no such NumPy"] * 3
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.job
+def test_where_memory_may_not_be_read_it_says_what_mpich_needs(tmp_path):
+    words = [
+        sys.executable,
+        str(HARNESS / "forbid_reading.py"),
+        sys.executable,
+        "-m",
+        "psgd.launch",
+        "doctor",
+        "--json",
+    ]
+    env = {**os.environ, "PYTHONPATH": ROOT, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    found = json.loads(done.stdout)["checks"]
+    assert found["two_ranks"]["state"] == "ok"
+    assert found["reads_peers"]["state"] == "warning"
+    mpich = found["mpi"]["value"].startswith("MPICH")
+    assert ("MPIR_CVAR_CH4_CMA_ENABLE=0" in found["reads_peers"]["fix"]) == mpich
 
 
 @pytest.mark.job
