@@ -52,11 +52,12 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
         )
     faults.check(chosen.inject, workers, servers)
     options.check_here(chosen)
+    if chosen.checkpoint_dir is not None and (line := requests.ignored(chosen.save_signal)):
+        click.echo(f"psgd: warning: {line}", err=True)
     if servers + workers == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
-    forward = [signal.SIGUSR1, requests.known(chosen.save_signal)]
-    numbers = [s for s in forward if s is not None]
+    numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
     code = spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
     if code in _ENDED:
