@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,20 +115,13 @@ def find(library: Library) -> str:
     raise UsageError(f"mpiexec: mpi4py uses {name}, but no mpiexec beside it or on PATH; {FIX}")
 
 
-def one_host(environment: Iterable[str], nodes: str = "1", extra: Sequence[str] = ()) -> bool:
-    """Whether mpiexec will put all ranks on this host: no hosts named, no allocation of several nodes.
-
-    Args:
-        environment: names of the variables that are set.
-        nodes: of the SLURM job, if this is one.
-        extra: the user's own arguments for mpiexec.
-    """
+def one_host(environment: Mapping[str, str], extra: Sequence[str] = ()) -> bool:
+    """Whether mpiexec will put all ranks on this host: `extra` names no hosts, no allocation of several nodes."""
     if _options(extra) & set(_HOSTS):
         return False
-    names = set(environment)
-    if "SLURM_JOB_ID" in names:
-        return nodes == "1"
-    return not names & {"PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"}
+    if "SLURM_JOB_ID" in environment:
+        return environment.get("SLURM_JOB_NUM_NODES", "1") == "1"
+    return not set(environment) & {"PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"}
 
 
 def places(extra: Sequence[str]) -> bool:

@@ -5,12 +5,11 @@ A launcher's variables alone do not say so: all that a rank starts inherits them
 
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 from psgd.launch import cores, exit_status
 from psgd.launch.output import terminal
-from psgd.runtime.launcher_env import FROM_A_LAUNCHER, LAUNCHERS, ancestors, parent, place, sees_all_processes
+from psgd.runtime.launcher_env import FROM_A_LAUNCHER, LAUNCHERS, ancestors, name_of, place, sees_all_processes
 
 __all__ = ["leave", "place", "speaks"]
 
@@ -46,7 +45,7 @@ def _inherited() -> bool:
                 return name == "slurmstepd" and "OMPI_COMM_WORLD_RANK" in os.environ
             if name not in _SHELLS and _is_that_rank(pid):
                 return True
-        return not _connected(os.environ) and (_has_channel(os.environ) or sees_all_processes())
+        return not _connected() and (_has_channel() or sees_all_processes())
     except OSError:
         return False
 
@@ -62,19 +61,19 @@ def _is_that_rank(pid: int) -> bool:
     return "/libmpi" in maps and place({name: value for name, _, value in pairs}) == place()
 
 
-def _has_channel(environment: Mapping[str, str]) -> bool:
-    return "PMI_FD" in environment or any(name.startswith("PMIX_SERVER_URI") for name in environment)
+def _has_channel() -> bool:
+    return "PMI_FD" in os.environ or any(name.startswith("PMIX_SERVER_URI") for name in os.environ)
 
 
-def _connected(environment: Mapping[str, str]) -> bool:
+def _connected() -> bool:
     """Whether a launcher that is not seen above this process, as from within a container, can be reached."""
-    if "PMI_FD" in environment:
+    if "PMI_FD" in os.environ:
         return True  # and open
     # As in `prterun-HOST-PROCESS@1`: of this process's own view of processes it would have been seen above.
-    process = environment.get("PMIX_NAMESPACE", "").partition("@")[0].rpartition("-")[2]
-    if process.isdecimal() and _name(int(process)) in LAUNCHERS:
+    process = os.environ.get("PMIX_NAMESPACE", "").partition("@")[0].rpartition("-")[2]
+    if process.isdecimal() and name_of(int(process)) in LAUNCHERS:
         return False
-    addresses = (value for name, value in environment.items() if name.startswith("PMIX_SERVER_URI"))
+    addresses = (value for name, value in os.environ.items() if name.startswith("PMIX_SERVER_URI"))
     return any(_listens(address.rpartition(":")[2]) for address in addresses)
 
 
@@ -83,13 +82,6 @@ def _is_socket(descriptor: str) -> bool:
         return stat.S_ISSOCK(os.fstat(int(descriptor)).st_mode)
     except (OSError, ValueError):
         return False
-
-
-def _name(pid: int) -> str:
-    try:
-        return parent(pid)[0]
-    except OSError:
-        return ""
 
 
 def _listens(port: str) -> bool:

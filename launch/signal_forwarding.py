@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from psgd.runtime.launcher_env import LAUNCHERS, parent
+from psgd.runtime.launcher_env import LAUNCHERS, name_of, parent
 
 STARTING_S = 2.0  # for mpiexec to have started all ranks, when it is stopped as it begins
 
@@ -57,7 +57,7 @@ class Forwarding:
         stopped: list[int] = []
         limit = time.monotonic() + STARTING_S
         while True:
-            new = [pid for pid in descendants(mpiexec) if pid not in stopped and _name(pid) not in LAUNCHERS]
+            new = [pid for pid in descendants(mpiexec) if pid not in stopped and name_of(pid) not in LAUNCHERS]
             stopped += [pid for pid in new if _send(pid, signal.SIGSTOP)]
             if (len(self._find(mpiexec)) >= self._ranks and not new) or time.monotonic() > limit:
                 return stopped
@@ -94,13 +94,6 @@ def _send(pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _name(pid: int) -> str:
-    try:
-        return parent(pid)[0]
-    except OSError:
-        return ""
 
 
 def descendants(pid: int) -> list[int]:

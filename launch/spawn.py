@@ -71,7 +71,7 @@ def run(
     extra = split(mpiexec_args)
     found = mpiexec.library()
     program_of_mpi = mpiexec.find(found)
-    local = mpiexec.one_host(os.environ, os.environ.get("SLURM_JOB_NUM_NODES", "1"), extra)
+    local = mpiexec.one_host(os.environ, extra)
     here = len(cores.usable())
     env = node_memory.settings(found.vendor) | os.environ
     threads.limit(env)

@@ -56,12 +56,14 @@ def examine(wanted: bool | None = None, starts: bool = False) -> list[Check]:
 
 def _tell(new: Sequence[Check], found: Sequence[Check], as_json: bool) -> int:
     """Prints what is new, or all as JSON; returns the exit code."""
-    problems = [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == "wrong"]
+    problems, warnings = (
+        [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == state]
+        for state in ("wrong", "warning")
+    )
     if as_json:
-        checks = {
-            check.name.replace(" ", "_"): {k: v for k, v in asdict(check).items() if k != "name"} for check in found
-        }
-        warnings = [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == "warning"]
+        checks = {check.name.replace(" ", "_"): asdict(check) for check in found}
+        for each in checks.values():
+            del each["name"]
         click.echo(json.dumps({"checks": checks, "problems": problems, "warnings": warnings}))
     else:
         for line in lines(new):

@@ -92,19 +92,15 @@ def links(name: str, measured: Sequence[Pair], hosts: Sequence[str], judged: boo
         f"{_span(latencies)} us, {_span(rates)} MB/s over {len(measured)} {'pair' if len(measured) == 1 else 'pairs'}"
     )
     found = [Check(name, value)]
-    late = pairs.slow(measured) if judged else []
+    late = sorted(pairs.slow(measured), key=lambda pair: pair.bytes_per_s) if judged else []
     host = pairs.culprit(late, measured, hosts)
     if host is not None:
-        value = f"{host}: all {len(late)} slow pairs are with it, {_pair(_worst(late), hosts)}"
+        value = f"{host}: all {len(late)} slow pairs are with it, {_pair(late[0], hosts)}"
         found.append(Check("slow host", value, "warning", f"look at {host}'s link, or leave it out: --exclude={host}"))
     else:
-        for pair in sorted(late, key=lambda p: p.bytes_per_s)[:4]:
-            found.append(Check("slow pair", _pair(pair, hosts), "warning", "look at the link between them"))
+        fix = "look at the link between them"
+        found += [Check("slow pair", _pair(pair, hosts), "warning", fix) for pair in late[:4]]
     return found
-
-
-def _worst(found: Sequence[Pair]) -> Pair:
-    return min(found, key=lambda pair: pair.bytes_per_s)
 
 
 def _pair(pair: Pair, hosts: Sequence[str]) -> str:

@@ -70,7 +70,7 @@ def checks(starts: bool = False) -> list[Check]:
 
 def ranks(library: mpiexec.Library, program: str, timeout_s: float = 60.0) -> Check:
     """Whether mpiexec starts two ranks, as `psgd train` would, that exchange a large message. Blocks."""
-    local = mpiexec.one_host(os.environ, os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    local = mpiexec.one_host(os.environ)
     root, slurm = os.geteuid() == 0, "SLURM_JOB_ID" in os.environ
     words = mpiexec.command(library.vendor, program, 2, len(usable()), root, local=local, slurm=slurm)
     env = node_memory.settings(library.vendor) | os.environ

@@ -68,15 +68,14 @@ def _meet() -> tuple[str, str]:
     secret = np.array([secrets.randbits(62)], np.uint64)
     asked: dict[str, Any] = {"process": os.getpid(), "address": secret.ctypes.data, "memory": None}
     cannot, memory = "", None
-    if not hasattr(os, "memfd_create"):
+    try:
+        memory = shared_memory.SharedArray(1, np.uint64)
+        memory.array[:] = secret
+        asked["memory"] = memory.address()
+    except AttributeError:
         cannot = "this Python or system has no memfd_create"
-    else:
-        try:
-            memory = shared_memory.SharedArray(1, np.uint64)
-            memory.array[:] = secret
-            asked["memory"] = memory.address()
-        except OSError as error:
-            cannot = f"memfd_create: {error.strerror}"
+    except OSError as error:
+        cannot = f"memfd_create: {error.strerror}"
     printed = child.output(_MEET, json.dumps(asked))
     if memory is not None:
         memory.seal()

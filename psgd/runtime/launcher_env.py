@@ -41,6 +41,14 @@ def parent(pid: int) -> tuple[str, int]:
     return name, int(rest.split()[1])
 
 
+def name_of(pid: int) -> str:
+    """The name of a process; empty where it is gone."""
+    try:
+        return parent(pid)[0]
+    except OSError:
+        return ""
+
+
 def ancestors() -> Iterator[tuple[int, str]]:
     """The processes above this one and their names, the nearest first, as far as they show."""
     pid = os.getppid()

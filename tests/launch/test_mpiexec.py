@@ -125,7 +125,8 @@ def test_mvapich_is_started_by_hydra(places):
     ],
 )
 def test_one_host(names, nodes, extra, local):
-    assert mpiexec.one_host(names, nodes, extra.split()) is local
+    environment = dict.fromkeys(names, "") | {"SLURM_JOB_NUM_NODES": nodes}
+    assert mpiexec.one_host(environment, extra.split()) is local
 
 
 ASK = """
