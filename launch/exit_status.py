@@ -1,6 +1,5 @@
 """How a run ended, reported by rank 0 through a file: mpiexec's exit code is not proof of success."""
 
-import json
 import os
 from pathlib import Path
 
@@ -17,7 +16,7 @@ def report(code: int) -> bool:
     if not target:
         return False
     part = f"{target}.{os.getpid()}"
-    Path(part).write_text(json.dumps({"exit": code}))
+    Path(part).write_text(str(code))
     os.replace(part, target)
     return True
 
@@ -25,8 +24,6 @@ def report(code: int) -> bool:
 def read(path: str | Path) -> int | None:
     """Reads the exit code that `report` wrote; None where there is none to be read."""
     try:
-        found = json.loads(Path(path).read_text())
+        return int(Path(path).read_text())
     except (OSError, ValueError):
         return None
-    code = found.get("exit") if isinstance(found, dict) else None
-    return code if isinstance(code, int) and not isinstance(code, bool) else None

@@ -30,7 +30,7 @@ def checks(comm: MPI.Intracomm, mine: Sequence[Check]) -> list[Check]:
     own = {hosts[rank]: [Check(**check) for check in gathered[rank]["checks"]] for rank in leaders}
     found += differing(own)
     crowd = startup.crowded(facts)
-    found += [Check("cores of ranks", text, "warning", startup.fix(text)) for text in crowd]
+    found += [Check("cores of ranks", text, "warning", fix) for text, fix in crowd]
     if not crowd:
         found.append(Check("cores of ranks", "no two ranks share one by accident"))
     meter = pairs.Meter(comm)
