@@ -83,7 +83,7 @@ def run(
         env.setdefault("I_MPI_PIN", "0")  # its own way of giving each job the same cores
     bind = bind and local and not mpiexec.places(extra)
     with (
-        tempfile.TemporaryDirectory(prefix=".psgd-", dir=None if local else _shared_folder()) as folder,
+        _temporary_folder(local) as folder,
         cores.reserved(ranks) if bind else contextlib.nullcontext() as ours,
     ):
         if ours:
@@ -123,6 +123,12 @@ def _judge(code: int, reported: int | None) -> int:
     return reported
 
 
-def _shared_folder() -> str | None:
-    """The working folder, which hosts tend to share, unlike /tmp; None where it is read-only."""
-    return os.getcwd() if os.access(os.getcwd(), os.W_OK) else None
+def _temporary_folder(local: bool) -> "tempfile.TemporaryDirectory[str]":
+    """A folder for the report of the run's end; across hosts in the working folder, which they tend to share."""
+    try:
+        here = os.getcwd() if not local and os.access(os.getcwd(), os.W_OK) else None
+        return tempfile.TemporaryDirectory(prefix=".psgd-", dir=here)
+    except OSError as error:
+        raise UsageError(
+            f"TMPDIR: expected a folder that can be written, for the report of the run's end: {error}"
+        ) from None

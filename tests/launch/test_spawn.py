@@ -1,4 +1,5 @@
 import sys
+import tempfile
 
 import pytest
 from click.testing import CliRunner
@@ -35,6 +36,12 @@ def test_the_exit_code_of_a_run(mpiexec, reported, code, capsys):
     assert said == (
         "psgd: error: mpiexec returned 0 but the run did not complete\n" if (mpiexec, reported) == (0, None) else ""
     )
+
+
+def test_without_room_for_the_report_nothing_starts(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(UsageError, match="TMPDIR: expected a folder that can be written"):
+        spawn.run(["nothing"], 2)
 
 
 @pytest.mark.parametrize(("device", "bound"), [("cpu", True), ("cuda", False)])
