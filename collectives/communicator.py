@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +12,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from psgd.collectives.arguments import parse
 from psgd.collectives.arguments.call import Call
+from psgd.collectives.arguments.operations import AnyOp
 from psgd.collectives.dispatch import tuning
 from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.dispatch.nonblocking import Request, RequestQueue
-from psgd.collectives.dispatch.planner import Planner
+from psgd.collectives.dispatch.planner import CallPlan, Planner
 from psgd.collectives.fastpath.fast_path import FastPath
 from psgd.collectives.fastpath.persistent import Prequest, prepare
 from psgd.collectives.mpi.agreement import together
@@ -119,13 +120,7 @@ class Communicator(StartedVerbs):
         return self._engine.last
 
     def Allreduce(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
+        self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None, stream: Any = None
     ) -> None:
         """Reduces everyone's values; all ranks get the result. `sendbuf` may be `MPI.IN_PLACE`.
 
@@ -137,81 +132,80 @@ class Communicator(StartedVerbs):
             stream: of CuPy, PyTorch or Numba, or its address: the work on it so far is waited for before device arrays
                 are read or written; by default that on their library's current stream. The result is there on return.
         """
-        if algorithm is None and self._fast.allreduce(sendbuf, recvbuf, op):
-            return
-        self._run("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
+        if algorithm is None:
+            if self._fast.allreduce(sendbuf, recvbuf, op):
+                return
+            ways = self._engine.ways
+            if ways is not None and ways.allreduce(sendbuf, recvbuf, op, stream):
+                return
+        self._run("Allreduce", (sendbuf, recvbuf, op), algorithm, stream)
+
+    def Allreduce_enqueue(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, stream: Any = None) -> None:
+        """As Allreduce of device arrays, put on a CUDA stream: what is started there afterwards finds the result.
+
+        Returns at once where GPUs are peers and the same arguments were passed before; otherwise it blocks. On a stream
+        that is being captured, the call becomes part of the CUDA graph, and is carried out whenever that is launched,
+        in the same order on all ranks. If ranks have passed different calls, or one has ended, a later call raises.
+        """
+        ways = self._engine.ways
+        if ways is None or not ways.allreduce(sendbuf, recvbuf, op, stream, waits=False):
+            self._run("Allreduce", (sendbuf, recvbuf, op), None, stream)
 
     def Reduce(
         self,
         sendbuf: Any,
         recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
+        op: AnyOp = MPI.SUM,
         root: int = 0,
         *,
         algorithm: str | None = None,
         stream: Any = None,
     ) -> None:
         """Reduces everyone's values to `root`, the only rank whose `recvbuf` is used and that may pass MPI.IN_PLACE."""
-        self._run("Reduce", lambda: parse.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm, stream)
+        self._run("Reduce", (sendbuf, recvbuf, op, root), algorithm, stream)
 
     def Reduce_scatter(
         self,
         sendbuf: Any,
         recvbuf: Any,
         recvcounts: Sequence[int] | None = None,
-        op: MPI.Op | str = MPI.SUM,
+        op: AnyOp = MPI.SUM,
         *,
         algorithm: str | None = None,
         stream: Any = None,
     ) -> None:
         """Reduces everyone's values; rank r gets the next `recvcounts[r]` elements of the result."""
-        self._run(
-            "Reduce_scatter",
-            lambda: parse.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op),
-            algorithm,
-            stream,
-        )
+        self._run("Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, stream)
 
     def Reduce_scatter_block(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
+        self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None, stream: Any = None
     ) -> None:
         """Reduces everyone's values; each rank gets an equal block of the result."""
         if algorithm is None and self._fast.reduce_scatter_block(sendbuf, recvbuf, op):
             return
-        self._run(
-            "Reduce_scatter_block",
-            lambda: parse.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op),
-            algorithm,
-            stream,
-        )
+        self._run("Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, stream)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers equal blocks of all ranks on all ranks."""
         if algorithm is None and self._fast.allgather(sendbuf, recvbuf):
             return
-        self._run("Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
+        self._run("Allgather", (sendbuf, recvbuf), algorithm, stream)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Gathers blocks of any lengths; `recvbuf` is `[buffer, counts]` or `[buffer, counts, displacements, type]`."""
-        self._run("Allgatherv", lambda: parse.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm, stream)
+        self._run("Allgatherv", (sendbuf, recvbuf), algorithm, stream)
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None, stream: Any = None) -> None:
         """Copies the root's values to all ranks."""
         if algorithm is None and self._fast.bcast(buf, root):
             return
-        self._run("Bcast", lambda: parse.bcast(self.size, self.rank, buf, root), algorithm, stream)
+        self._run("Bcast", (buf, root), algorithm, stream)
 
     def Barrier(self) -> None:
         """Returns once all ranks have called it."""
         if self._fast.barrier():
             return
-        self._run("Barrier", lambda: Call("Barrier"), None)
+        self._run("Barrier", (), None)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """An array in registered memory, zero at first, which all ranks of the node reduce where it lies.
@@ -236,7 +230,8 @@ class Communicator(StartedVerbs):
             calls.append(Call("empty", count=nbytes, shape=extents))
             return calls[0]
 
-        self._run("empty", parse, None)
+        self._check_usable()
+        self._engine.run(self._planner.plan("empty", parse, None, None).steps(self._engine))
         call = calls[0]
         if self._node is None:
             return np.zeros(call.shape, dtype)
@@ -264,17 +259,19 @@ class Communicator(StartedVerbs):
         if self._node is not None:
             self._node.close()
 
-    def _run(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> None:
-        self._check_usable()
-        self._engine.run(self._planner.plan(verb, parse, algorithm, stream).steps(self._engine))
+    def _run(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> None:
+        self._engine.run(self._plan(verb, arguments, algorithm, stream).steps(self._engine))
 
-    def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Request:
-        self._check_usable()
-        return self._queue.start(self._planner.plan(verb, parse, algorithm, stream).steps(self._queue.engine))
+    def _start(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Request:
+        return self._queue.start(self._plan(verb, arguments, algorithm, stream).steps(self._queue.engine))
 
-    def _prepare(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Prequest:
+    def _prepare(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Prequest:
         self._check_usable()
-        return prepare(self._queue, lambda: self._planner.plan(verb, parse, algorithm, stream), self._check_usable)
+        return prepare(self._queue, lambda: self._plan(verb, arguments, algorithm, stream), self._check_usable)
+
+    def _plan(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any) -> CallPlan:
+        self._check_usable()
+        return self._planner.plan(verb, lambda: parse.VERBS[verb](self.size, self.rank, *arguments), algorithm, stream)
 
     def _check_usable(self) -> None:
         if self._freed:

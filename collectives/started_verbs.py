@@ -1,13 +1,12 @@
 """The verbs of a Communicator that return a request: non-blocking ones, and persistent ones to be started often."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
 
-from psgd.collectives.arguments import parse
-from psgd.collectives.arguments.call import Call
+from psgd.collectives.arguments.operations import AnyOp
 from psgd.collectives.dispatch.nonblocking import Request
 from psgd.collectives.fastpath.persistent import Prequest
 
@@ -15,69 +14,42 @@ from psgd.collectives.fastpath.persistent import Prequest
 class StartedVerbs(ABC):
     """Part of `psgd.collectives.Communicator`, which documents the arguments and the errors."""
 
-    rank: int
-    size: int
-
     @abstractmethod
-    def _start(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Request:
+    def _start(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Request:
         """Starts a call now."""
 
     @abstractmethod
-    def _prepare(self, verb: str, parse: Callable[[], Call], algorithm: str | None, stream: Any = None) -> Prequest:
+    def _prepare(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Prequest:
         """Makes a call that is started later."""
 
     def Iallreduce(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
+        self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None, stream: Any = None
     ) -> Request:
         """As Allreduce, at once; the buffers are psgd's until the request is done."""
-        return self._start("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
+        return self._start("Allreduce", (sendbuf, recvbuf, op), algorithm, stream)
 
     def Ireduce_scatter(
         self,
         sendbuf: Any,
         recvbuf: Any,
         recvcounts: Sequence[int] | None = None,
-        op: MPI.Op | str = MPI.SUM,
+        op: AnyOp = MPI.SUM,
         *,
         algorithm: str | None = None,
         stream: Any = None,
     ) -> Request:
         """As Reduce_scatter, at once."""
-        return self._start(
-            "Reduce_scatter",
-            lambda: parse.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op),
-            algorithm,
-            stream,
-        )
+        return self._start("Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, stream)
 
     def Ireduce_scatter_block(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
+        self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None, stream: Any = None
     ) -> Request:
         """As Reduce_scatter_block, at once."""
-        return self._start(
-            "Reduce_scatter_block",
-            lambda: parse.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op),
-            algorithm,
-            stream,
-        )
+        return self._start("Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, stream)
 
     def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, stream: Any = None) -> Request:
         """As Allgather, at once."""
-        return self._start(
-            "Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
-        )
+        return self._start("Allgather", (sendbuf, recvbuf), algorithm, stream)
 
     # Persistent calls. `info` is there as mpi4py has it, and is not used.
 
@@ -85,7 +57,7 @@ class StartedVerbs(ABC):
         self,
         sendbuf: Any,
         recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
+        op: AnyOp = MPI.SUM,
         info: Any = None,
         *,
         algorithm: str | None = None,
@@ -97,13 +69,13 @@ class StartedVerbs(ABC):
             UsageError: some rank's own arguments are wrong; on all ranks.
             ContractError: ranks passed different calls, counts, dtypes, operations or roots; on all ranks.
         """
-        return self._prepare("Allreduce", lambda: parse.allreduce(self.size, sendbuf, recvbuf, op), algorithm, stream)
+        return self._prepare("Allreduce", (sendbuf, recvbuf, op), algorithm, stream)
 
     def Reduce_init(
         self,
         sendbuf: Any,
         recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
+        op: AnyOp = MPI.SUM,
         root: int = 0,
         info: Any = None,
         *,
@@ -111,87 +83,53 @@ class StartedVerbs(ABC):
         stream: Any = None,
     ) -> Prequest:
         """As Allreduce_init, of a Reduce."""
-        return self._prepare(
-            "Reduce", lambda: parse.reduce(self.size, self.rank, sendbuf, recvbuf, op, root), algorithm, stream
-        )
+        return self._prepare("Reduce", (sendbuf, recvbuf, op, root), algorithm, stream)
 
     def Reduce_scatter_init(
         self,
         sendbuf: Any,
         recvbuf: Any,
         recvcounts: Sequence[int] | None = None,
-        op: MPI.Op | str = MPI.SUM,
+        op: AnyOp = MPI.SUM,
         info: Any = None,
         *,
         algorithm: str | None = None,
         stream: Any = None,
     ) -> Prequest:
         """As Allreduce_init, of a Reduce_scatter."""
-        return self._prepare(
-            "Reduce_scatter",
-            lambda: parse.reduce_scatter(self.size, self.rank, sendbuf, recvbuf, recvcounts, op),
-            algorithm,
-            stream,
-        )
+        return self._prepare("Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, stream)
 
     def Reduce_scatter_block_init(
         self,
         sendbuf: Any,
         recvbuf: Any,
-        op: MPI.Op | str = MPI.SUM,
+        op: AnyOp = MPI.SUM,
         info: Any = None,
         *,
         algorithm: str | None = None,
         stream: Any = None,
     ) -> Prequest:
         """As Allreduce_init, of a Reduce_scatter_block."""
-        return self._prepare(
-            "Reduce_scatter_block",
-            lambda: parse.reduce_scatter_block(self.size, self.rank, sendbuf, recvbuf, op),
-            algorithm,
-            stream,
-        )
+        return self._prepare("Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, stream)
 
     def Allgather_init(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        info: Any = None,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
+        self, sendbuf: Any, recvbuf: Any, info: Any = None, *, algorithm: str | None = None, stream: Any = None
     ) -> Prequest:
         """As Allreduce_init, of an Allgather."""
-        return self._prepare(
-            "Allgather", lambda: parse.allgather(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
-        )
+        return self._prepare("Allgather", (sendbuf, recvbuf), algorithm, stream)
 
     def Allgatherv_init(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        info: Any = None,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
+        self, sendbuf: Any, recvbuf: Any, info: Any = None, *, algorithm: str | None = None, stream: Any = None
     ) -> Prequest:
         """As Allreduce_init, of an Allgatherv."""
-        return self._prepare(
-            "Allgatherv", lambda: parse.allgatherv(self.size, self.rank, sendbuf, recvbuf), algorithm, stream
-        )
+        return self._prepare("Allgatherv", (sendbuf, recvbuf), algorithm, stream)
 
     def Bcast_init(
-        self,
-        buf: Any,
-        root: int = 0,
-        info: Any = None,
-        *,
-        algorithm: str | None = None,
-        stream: Any = None,
+        self, buf: Any, root: int = 0, info: Any = None, *, algorithm: str | None = None, stream: Any = None
     ) -> Prequest:
         """As Allreduce_init, of a Bcast."""
-        return self._prepare("Bcast", lambda: parse.bcast(self.size, self.rank, buf, root), algorithm, stream)
+        return self._prepare("Bcast", (buf, root), algorithm, stream)
 
     def Barrier_init(self, info: Any = None) -> Prequest:
         """As Allreduce_init, of a Barrier."""
-        return self._prepare("Barrier", lambda: Call("Barrier"), None)
+        return self._prepare("Barrier", (), None)

@@ -25,6 +25,10 @@ class PeerLostError(Error):
     """A peer died or closed its side while it was still needed."""
 
 
+class DivergedError(Error):
+    """A gradient that is not finite, where the run is to stop then. Raised alike on all ranks."""
+
+
 class AgreedError(Error):
     """Marks an error that all ranks of a communicator raise alike, so that each may leave by itself."""
 

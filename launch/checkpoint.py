@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def checkpoint() -> None:
-    """Look into checkpoints. PATH is one, or a directory of them: then the newest complete one."""
+    """Inspect checkpoints. PATH is a checkpoint, or a folder of them: then the newest complete one is used."""
 
 
 @checkpoint.command()
@@ -33,13 +33,13 @@ def show(path: str, as_json: bool) -> None:
 @checkpoint.command()
 @click.argument("path")
 def verify(path: str) -> int:
-    """Read a checkpoint whole, or each one of a directory, and compare every checksum. Exit code 1 where damaged."""
+    """Read all of a checkpoint, or of each one in a folder, and check it. The exit code is 1 if one is damaged."""
     from psgd.checkpoint import folder
 
     place = Path(path)
     paths = [place] if _is_one(place) else folder.folders(place)
     if not paths:
-        raise CheckpointError(f"{path}: expected a checkpoint or a directory with some, there is none")
+        raise CheckpointError(f"{path}: expected a checkpoint or a folder of checkpoints, found none")
     damaged = 0
     for one in paths:
         try:
@@ -59,7 +59,7 @@ def verify(path: str) -> int:
 @click.argument("path")
 @click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help=".npz or .pt.")
 def export(path: str, output: str) -> None:
-    """Write the weights under their layers' names: .npz for NumPy, .pt, a state dict, for PyTorch."""
+    """Write the weights under their layers' names: .npz for NumPy, or .pt, a state dict for PyTorch."""
     from psgd.checkpoint import export as exporter
 
     target = Path(output)
@@ -86,7 +86,7 @@ def _find(path: str) -> "Checkpoint":
         return found
     for found in folder.complete(place, lambda line: click.echo(f"psgd: warning: {line}", err=True)):
         return found
-    raise CheckpointError(f"{path}: expected a checkpoint or a directory with a complete one, there is none")
+    raise CheckpointError(f"{path}: expected a checkpoint or a folder with a complete one, found none")
 
 
 def _lines(found: "Checkpoint") -> list[str]:

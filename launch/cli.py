@@ -16,10 +16,10 @@ from psgd.launch import cores, ranks, threads
 
 _COMMANDS = {
     "train": ("psgd.launch.train", "train", "Train a model: starts a server and workers, or is one of them."),
-    "bench": ("psgd.launch.bench", "bench", "Verify and measure, beside peers in the same run."),
-    "doctor": ("psgd.launch.doctor", "doctor", "Show what will work here, and how to fix the rest."),
-    "checkpoint": ("psgd.launch.checkpoint", "checkpoint", "Show, verify and export what --checkpoint-dir saved."),
-    "plot": ("psgd.launch.plot.command", "plot", "Draw pictures from the logs of train."),
+    "bench": ("psgd.launch.bench", "bench", "Run benchmarks: verify psgd, and compare it with peers."),
+    "doctor": ("psgd.launch.doctor", "doctor", "Show what works here, and how to fix the rest."),
+    "checkpoint": ("psgd.launch.checkpoint", "checkpoint", "Show, verify and export checkpoints."),
+    "plot": ("psgd.launch.plot.command", "plot", "Draw plots from the logs of psgd train."),
     "slurm": ("psgd.launch.slurm.command", "slurm", "Write batch scripts for SLURM, and submit them."),
 }
 
@@ -76,7 +76,9 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
 @click.pass_context
 def psgd(ctx: click.Context) -> None:
     """Distributed SGD over MPI: parameter server and collectives."""

@@ -101,7 +101,7 @@ def read_file(path: str) -> dict[str, Any]:
             hint = f"did you mean {near[0].replace('_', '-')}?" if near else "see psgd train --help"
             raise UsageError(f"--config {path}: unknown option {key!r}; {hint}")
         if name in values:
-            raise UsageError(f"--config {path}: {key!r} is there twice, with - and with _")
+            raise UsageError(f"--config {path}: {key!r} is given twice, with - and with _")
         values[name] = known[name].check(f"{key} in {path}", value)
     return values
 
@@ -135,15 +135,15 @@ def _check_strategy(config: TrainConfig) -> None:
         raise UsageError(f"{flag(name)}: strategy {config.strategy} does not take it, expected --strategy {able}")
     requirements.check(config.strategy, vars(config), config.own, _FLAGS)
     if not strategy.servers and config.server_device != "cpu":
-        raise UsageError(f"--server-device: strategy {config.strategy} has no servers, omit it")
+        raise UsageError(f"--server-device: strategy {config.strategy} has no servers; omit it")
     if strategy.servers and config.servers == 0 and (config.workers or 1) != 1:
         raise UsageError(f"--servers 0: expected --workers 1 with it, got {config.workers}")
     if config.placement != "auto" and (not strategy.servers or config.servers == 0):
-        raise UsageError(f"--placement {config.placement}: no servers are there to be placed, omit it")
+        raise UsageError(f"--placement {config.placement}: there are no servers to place; omit it")
     if config.data_device != "auto" and config.device != "cuda":
         raise UsageError(f"--data-device {config.data_device}: expected --device cuda with it")
     if config.target_accuracy and (config.record or config.replay):
-        raise UsageError("--target-accuracy: when it is reached depends on time, omit it with --record and --replay")
+        raise UsageError("--target-accuracy: when it is reached depends on timing; omit it with --record and --replay")
 
 
 def _check_checkpoints(values: Mapping[str, Any]) -> None:
@@ -171,7 +171,7 @@ def check_files(config: TrainConfig) -> None:
     if config.save is not None:
         export.check(config.save, "--save")
     if config.replay is not None and not config.replay.is_file():
-        raise UsageError(f"--replay {config.replay}: expected a file that --record wrote, there is none")
+        raise UsageError(f"--replay {config.replay}: expected a file that --record wrote; there is none")
 
 
 def check_here(config: TrainConfig) -> None:

@@ -26,16 +26,16 @@ _ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @click.command()
-@click.option("--config", metavar="FILE.toml", help="Read options from this file; flags win over it.")
+@click.option("--config", metavar="FILE.toml", help="Read options from this file; flags take precedence.")
 @options.train_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object, last on stdout.")
-@click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell.")
-@click.option("--verbose", is_flag=True, help="Show how the ranks are started, and where each is.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object at the end of stdout.")
+@click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, quoted as in a shell.")
+@click.option("--verbose", is_flag=True, help="Show how the ranks are started, and where each one runs.")
 def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, **flags: Any) -> int:
     """Train a model with distributed SGD.
 
-    Alone, the command starts its own ranks: 1 server and 2 workers. Started by mpirun or srun, it is one rank
-    of that job, server 0 being rank 0.
+    By itself, the command starts its own ranks: 1 server and 2 workers. Started by mpirun or srun, it is one rank
+    of that job; rank 0 is server 0.
     """
     if ranks.place() is not None:
         return _be_rank(flags, config, as_json, verbose)

@@ -42,6 +42,7 @@ _EXPORTS = {
     "CodecError": "psgd.kernels.errors",
     "ContractError": "psgd.kernels.errors",
     "DataError": "psgd.kernels.errors",
+    "DivergedError": "psgd.kernels.errors",
     "PeerLostError": "psgd.kernels.errors",
     "UsageError": "psgd.kernels.errors",
     "abort_on_exception": "psgd.runtime.fail_together",

@@ -20,7 +20,7 @@ OF_THE_RUN = ("dataset", "model", "hidden", "batch_size", "seed")
 """Options that a run shares with the one whose checkpoint it resumes, beside those that `psgd.connect` compares."""
 _HIDDEN = ", ".join(name for name, model in MODELS.items() if model.hidden)
 _INJECT = (
-    "Trouble on purpose, commas between or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "
+    "Injected faults, separated by commas or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "
     "stop:RANK@STEP:S, raise:RANK@STEP, nan:RANK@STEP; RANK is a worker's index, or s0 for server 0."
 )
 _CODECS = "".join(f"; {name} {each.codec}" for name, each in strategies.STRATEGIES.items() if each.codec)
@@ -37,18 +37,22 @@ class TrainConfig:
     dataset: str = Option(
         str,
         "digits",
-        "digits, fashion-mnist, or a path: IDX, .npz, .npy.",
+        "digits, fashion-mnist, or a path to IDX, .npz or .npy files.",
         bool,
         "a name or a path",
         metavar="NAME|PATH",
     ).field()
-    model: str = one_of(MODELS, "mlp", "Network.").field()
-    hidden: int = whole(1, 256, f"{_HIDDEN}: units of the hidden layer.").field()
-    strategy: str = one_of(strategies.STRATEGIES, "sync", "When gradients are applied and workers continue.").field()
-    workers: int | None = whole(
-        1, None, "Ranks that compute gradients.", shown="2; under mpirun or srun the others"
+    model: str = one_of(MODELS, "mlp", "The network to train.").field()
+    hidden: int = whole(1, 256, f"{_HIDDEN}: number of hidden units.").field()
+    strategy: str = one_of(
+        strategies.STRATEGIES, "sync", "When gradients are applied, and when workers continue."
     ).field()
-    servers: int | None = whole(0, None, "Ranks that hold the parameters.", shown="1; 0 on a single rank").field()
+    workers: int | None = whole(
+        1, None, "Number of ranks that compute gradients.", shown="2; under mpirun or srun, the other ranks"
+    ).field()
+    servers: int | None = whole(
+        0, None, "Number of ranks that hold the parameters.", shown="1; 0 on a single rank"
+    ).field()
     epochs: int = whole(1, 10, "Passes over the training set.").field()
     batch_size: int = whole(1, 32, "Samples per worker and step.").field()
     lr: float = optim.LR.field()
@@ -56,20 +60,22 @@ class TrainConfig:
     momentum: float = optim.MOMENTUM.field()
     weight_decay: float = optim.WEIGHT_DECAY.field()
     schedule: str = optim.SCHEDULE.field()
-    warmup_epochs: float = from_zero(0.0, "Epochs of linear warm-up from 0.").field()
-    step_epochs: float = above_zero(10.0, "Epochs between two steps of the step schedule.").field()
-    step_factor: float = above_zero(0.1, "What each step multiplies the rate by.").field()
-    scale_lr: bool = switch(False, "Multiply the rate by the number of workers.").field()
+    warmup_epochs: float = from_zero(0.0, "Epochs over which the learning rate rises from 0.").field()
+    step_epochs: float = above_zero(10.0, "step schedule: epochs between two changes.").field()
+    step_factor: float = above_zero(0.1, "step schedule: factor of each change.").field()
+    scale_lr: bool = switch(False, "Multiply the learning rate by the number of workers.").field()
     clip_norm: float = optim.CLIP_NORM.field()
     reduction: str = optim.REDUCTION.field()
     seed: int = Option(
-        int, 0, "Of all randomness.", lambda seed: 0 <= seed < 2**63, "a whole number from 0 to 2^63 - 1"
+        int, 0, "Seed of all random numbers.", lambda seed: 0 <= seed < 2**63, "a whole number from 0 to 2^63 - 1"
     ).field()
-    eval_every: float = from_zero(
-        1.0, "Epochs between evaluations, 0.25 for four an epoch; 0 is only at the end."
-    ).field()
+    eval_every: float = from_zero(1.0, "Epochs between evaluations: 0.25 is four per epoch, 0 only at the end.").field()
     target_accuracy: float = Option(
-        float, 0.0, "Stop there; 0 is off.", lambda share: 0 <= share <= 1, "a number in [0, 1]"
+        float,
+        0.0,
+        "Stop when the test accuracy reaches this; 0 is off.",
+        lambda share: 0 <= share <= 1,
+        "a number in [0, 1]",
     ).field()
     own: Mapping[str, Any] = field(default_factory=dict)
     compress: str | None = compression.compress("none" + _CODECS).field()
@@ -77,8 +83,8 @@ class TrainConfig:
     compress_warmup: float = compression.WARMUP.field()
     compress_sync: int = compression.SYNC.field()
     staleness_lr: str = optim.STALENESS_LR.field()
-    record: Path | None = path("Write the order of pushes and releases here.").field()
-    replay: Path | None = path("Follow the order in this file.").field()
+    record: Path | None = path("Write the order of pushes and releases to this file.").field()
+    replay: Path | None = path("Repeat the run that --record wrote to this file.").field()
     device: str = choices.DEVICE.field()
     server_device: str = choices.SERVER_DEVICE.field()
     data_device: str = choices.DATA_DEVICE.field()
@@ -91,7 +97,7 @@ class TrainConfig:
     checkpoint_keep: int = checkpoint.KEEP.field()
     resume: bool = checkpoint.RESUME.field()
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
-    log_dir: Path | None = path("Append what each rank prints to a file here.", "a folder's path", "DIR").field()
+    log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()
     placement: str = choices.PLACEMENT.field()
 
     def flat(self) -> dict[str, Any]:

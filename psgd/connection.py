@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.saver import Saver
-from psgd.collectives.communicator import Communicator
 from psgd.compression.options import Compression
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
@@ -254,13 +253,12 @@ class Connection:
                     self.metrics,
                     options.compression,
                     self._teardown.listen(),
-                    Communicator,
                     options.accumulate,
                 )
                 self._begin(options.strategy(context))
-        except BaseException:
+        except BaseException as error:
             self._client = None
-            self._teardown.end(failed=True)
+            self._teardown.end(error)
             raise
         return self
 
@@ -307,16 +305,16 @@ class Connection:
         client, skipping = self._client, self._skipping
         self._client, self._skipping = None, False
         if client is None:
-            self._teardown.end(failed=False)
+            self._teardown.end(None)
             return skipping and kind is _WorkersOnly
         try:
             if kind is None:
                 client.finish()
                 self._teardown.bytes_sent, self._teardown.bytes_received = client.bytes_sent, client.bytes_received
-        except BaseException:
-            self._teardown.end(failed=True)
+        except BaseException as failure:
+            self._teardown.end(failure)
             raise
         finally:  # it refers to the worker, whose memory is to go with the last reference to it
             client.checkpoint.on_reached = nobody_saves
-        self._teardown.end(failed=kind is not None)
+        self._teardown.end(error)
         return False

@@ -49,15 +49,16 @@ class Teardown:
         """Waits that look for the alarm. Collective over the mesh."""
         return Waiter.for_node(self._mesh.world, None if self.alarm is None else self.alarm.check)
 
-    def end(self, failed: bool) -> None:
-        """Ends this rank's part: rings the alarm if it failed, and takes back every request.
+    def end(self, error: BaseException | None) -> None:
+        """Ends this rank's part: rings the alarm if it left with an error, and takes back every request.
 
         After a failure the communicators are not freed: a late message could reach the next one of that number.
         """
         transport, self.transport = self.transport, None
+        failed = error is not None
         try:
             if failed and self.alarm is not None:
-                self.alarm.ring()
+                self.alarm.ring(error)
             self._saver.close(failed)
             if transport is not None:
                 self.bytes_sent, self.bytes_received = transport.bytes_sent, transport.bytes_received

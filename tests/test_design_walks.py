@@ -69,7 +69,7 @@ def follows(walk, calls):
 def test_one_gradient(comm):
     import psgd
 
-    worker, server = tables("The walk of one gradient")
+    worker, server = tables("The path of one gradient")
     params, trace = np.zeros(100_000, np.float32), Tracer()
     if comm.rank == 0:  # it serves in here
         trace.__enter__()
@@ -98,7 +98,7 @@ def test_one_gradient(comm):
 def test_one_allreduce(comm):
     from psgd import collectives
 
-    fast, general = tables("The walk of one Allreduce")
+    fast, general = tables("The path of one Allreduce")
     with collectives.Communicator(comm) as ours:
         for walk, size, options in ((fast, 1000, {}), (general, 500_000, {"algorithm": "ring"})):
             array = np.ones(size, np.float32)

@@ -96,12 +96,13 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact
+from psgd.collectives import Communicator
 from psgd.worker.serverless.lockstep import LockstepWorker
 
 
 class JoinedWorker(LockstepWorker):
     def __init__(self, context, power):
-        super().__init__(context, context.collectives(context.workers), np.zeros_like(context.params))
+        super().__init__(context, Communicator(context.workers), np.zeros_like(context.params))
         self._optimizer = context.optimizer.create(context.params)
         self._factor = 0.5**power
         self._samples = 0

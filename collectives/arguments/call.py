@@ -1,6 +1,7 @@
 """One collective call, parsed: what every algorithm works on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from psgd.collectives.arguments.operations import Operation
 from psgd.collectives.mpi.split import ALIGN_BYTES, split
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """What one rank passed to a collective, parsed.
 
@@ -34,58 +36,28 @@ class Call:
             addresses then, which the host must not read.
     """
 
-    __slots__ = (
-        *(
-            "copied",
-            "count",
-            "finish",
-            "job",
-            "kind",
-            "lengths",
-            "longest",
-            "nbytes",
-            "op",
-            "recv",
-            "root",
-            "send",
-            "shape",
-            "starts",
-        ),
-        *("mark", "verb"),
-    )
+    verb: str
+    _: KW_ONLY
+    kind: str = "?"
+    op: Operation | None = None
+    root: int = 0
+    send: NDArray[Any] | None = None
+    recv: NDArray[Any] | None = None
+    starts: Sequence[int] | None = None
+    lengths: Sequence[int] = ()
+    count: int = 0
+    shape: tuple[int, ...] = ()
+    mark: int = 0
+    nbytes: int = field(init=False)
+    longest: int = field(init=False)
+    finish: list[Callable[[], None]] = field(init=False, default_factory=list)
+    copied: bool = field(init=False, default=False)
+    job: Any = field(init=False, default=None)
 
-    def __init__(
-        self,
-        verb: str,
-        *,
-        kind: str = "?",
-        op: Operation | None = None,
-        root: int = 0,
-        send: NDArray[Any] | None = None,
-        recv: NDArray[Any] | None = None,
-        starts: Sequence[int] | None = None,
-        lengths: Sequence[int] = (),
-        count: int = 0,
-        shape: tuple[int, ...] = (),
-        mark: int = 0,
-    ) -> None:
-        self.verb = verb
-        self.kind = kind
-        self.op = op
-        self.root = root
-        self.send = send
-        self.recv = recv
-        self.starts = starts
-        self.lengths = lengths
-        self.count = count
-        self.shape = shape
-        self.mark = mark
-        self.finish: list[Callable[[], None]] = []
-        self.copied = False
-        self.job: Any = None
+    def __post_init__(self) -> None:
         item = self.itemsize
-        self.nbytes = (count if starts is None else sum(lengths)) * item
-        self.longest = max(lengths) * item if lengths else self.nbytes
+        self.nbytes = (self.count if self.starts is None else sum(self.lengths)) * item
+        self.longest = max(self.lengths) * item if self.lengths else self.nbytes
 
     @property
     def itemsize(self) -> int:

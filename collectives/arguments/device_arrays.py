@@ -26,11 +26,12 @@ class DeviceView(View):
     Attributes:
         device: number of the GPU.
         ready: an event behind the caller's work on the buffer so far.
+        stream: address of the stream of that work.
     """
 
-    __slots__ = ("_base", "_host", "_memory", "_parts", "_work", "device", "ready")
+    __slots__ = ("_base", "_host", "_memory", "_parts", "_work", "device", "ready", "stream")
 
-    def __init__(self, base: Any, kind: str, ready: Any, work: Any = None) -> None:
+    def __init__(self, base: Any, kind: str, ready: Any, stream: int, work: Any = None) -> None:
         self._base = base
         contiguous = base.flags.c_contiguous
         if work is None:
@@ -43,6 +44,7 @@ class DeviceView(View):
         self.copied = True  # `flat` is, and `ready` is of this moment too
         self.device = int(base.device.id)
         self.ready = ready
+        self.stream = stream
         self.logical = self.memory.reshape(base.shape) if contiguous else _shadow(base)
 
     @property
@@ -76,6 +78,11 @@ class DeviceView(View):
         return self._memory
 
     @property
+    def strided(self) -> bool:
+        """Whether `memory` is a copy, which `write_back` copies to the caller's."""
+        return not self._base.flags.c_contiguous
+
+    @property
     def work(self) -> Any:
         """The same as a CuPy array."""
         return self._work
@@ -100,13 +107,13 @@ class DeviceView(View):
 
     def part(self, start: int, count: int) -> "View":
         if self._base.flags.c_contiguous:
-            return DeviceView(self._work[start : start + count], self.kind, self.ready)
+            return DeviceView(self._work[start : start + count], self.kind, self.ready, self.stream)
         return super().part(start, count)
 
     def reinterpret(self, dtype: np.dtype[Any], kind: str, name: str, writable: bool) -> "View":
         if not self._base.flags.c_contiguous or self._work.nbytes % dtype.itemsize:
             return super().reinterpret(dtype, kind, name, writable)
-        return DeviceView(self._work.view(dtype), kind, self.ready)
+        return DeviceView(self._work.view(dtype), kind, self.ready, self.stream)
 
     def _with(self, flat: NDArray[Any], kind: str) -> "View":
         raise UsageError(
@@ -120,6 +127,19 @@ def on_stream(stream: Any) -> Iterator[None]:
     if stream is None:
         yield
         return
+    _given.append(stream_address(stream))
+    try:
+        yield
+    finally:
+        _given.pop()
+
+
+def stream_address(stream: Any) -> int:
+    """The address of a caller's stream; 0 is CUDA's default stream.
+
+    Raises:
+        UsageError: it is none.
+    """
     pointer = stream
     for name in ("ptr", "cuda_stream", "handle"):
         if hasattr(stream, name):
@@ -130,11 +150,7 @@ def on_stream(stream: Any) -> Iterator[None]:
         pointer = 0
     if not isinstance(pointer, int):
         raise UsageError(f"stream: expected a CUDA stream of CuPy, PyTorch or Numba, or its address, got {stream!r}")
-    _given.append(pointer)
-    try:
-        yield
-    finally:
-        _given.pop()
+    return pointer
 
 
 def view(obj: Any, name: str, writable: bool) -> DeviceView:
@@ -166,8 +182,8 @@ def view(obj: Any, name: str, writable: bool) -> DeviceView:
     with cupy.cuda.Device(int(array.device.id)):
         event = cupy.cuda.Event(disable_timing=True)
         source = _given[-1] if _given else pointer
-        event.record(cupy.cuda.ExternalStream(source) if source else cupy.cuda.Stream.null)
-        return DeviceView(array, kind, event)
+        cupy.cuda.runtime.eventRecord(event.ptr, source)
+        return DeviceView(array, kind, event, source)
 
 
 def _array(obj: Any, name: str, writable: bool) -> tuple[Any, str | None, int]:

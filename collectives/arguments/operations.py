@@ -10,6 +10,8 @@ from psgd.kernels import reduce
 from psgd.kernels.errors import UsageError
 
 MEAN = "mean"
+AnyOp = MPI.Op | str
+"""What callers pass for an operation."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class Operation:
             return self.code in {reduce.SUM, reduce.PROD}
         return not self.mean or "float" in dtype
 
+    def same_in_mpi(self, kind: str) -> bool:
+        """Whether MPI's own gives what the kernels give: it may drop NaN from minima, and saturate small integers."""
+        if self.code in {reduce.MIN, reduce.MAX} and "float" in kind:
+            return False
+        return kind not in {"int8", "int16", "uint8", "uint16"}
+
 
 SUM_ = Operation("SUM", 1, reduce.SUM, MPI.SUM)
 PROD_ = Operation("PROD", 2, reduce.PROD, MPI.PROD)
@@ -62,7 +70,7 @@ _OTHERS = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC", "MAXLOC", "RE
 _NAMES = {operation.name.lower(): operation for operation in ALL}
 
 
-def resolve(op: MPI.Op | str) -> Operation:
+def resolve(op: AnyOp) -> Operation:
     """Finds the operation for what a caller passed: an `MPI.Op`, or a name such as "mean".
 
     Raises:

@@ -4,7 +4,7 @@ Every function raises UsageError where arguments cannot be right whatever the ot
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from psgd.collectives.arguments import buffer_spec
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.descriptor import fingerprint
-from psgd.collectives.arguments.operations import Operation, resolve
+from psgd.collectives.arguments.operations import AnyOp, Operation, resolve
 from psgd.collectives.arguments.view import View
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels import half
@@ -24,23 +24,27 @@ from psgd.kernels.errors import UsageError
 _WORK: Any = 10_000  # steps that looking for an overlap of strided arrays may take
 
 
-def allreduce(size: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
+def allreduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp) -> Call:
     """Allreduce on `size` ranks."""
     operation = resolve(op)
     recv = buffer_spec.single(recvbuf, "recvbuf", True)
     send = recv if _in_place(sendbuf) else buffer_spec.single(sendbuf, "sendbuf", False)
     _same(send, recv, recv.size, "recvbuf")
     _apart(send, recv)
-    if _rings(size, send, recv, recv, operation):
-        made: Call = _device().reduction("Allreduce", operation, send, recv, slice(0, recv.size), recv.size)
+
+    def on_host() -> Call:
+        call = _reduction("Allreduce", operation, send, recv.flat, recv.size)
+        call.shape, call.mark = recv.shape, fingerprint(recv.shape)
+        _finish(call, recv)
+        return call
+
+    if _on_device(size, send, recv, operation):
+        made: Call = _device().reduction("Allreduce", operation, send, recv, slice(0, recv.size), recv.size, on_host)
         return made
-    call = _reduction("Allreduce", operation, send, recv.flat, recv.size)
-    call.shape, call.mark = recv.shape, fingerprint(recv.shape)
-    _finish(call, recv)
-    return call
+    return on_host()
 
 
-def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, root: int) -> Call:
+def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp, root: int) -> Call:
     """Reduce to `root`; `recvbuf` means nothing on other ranks."""
     operation = resolve(op)
     _check_root(root, size)
@@ -61,7 +65,7 @@ def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str, r
 
 
 def reduce_scatter(
-    size: int, rank: int, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op | str
+    size: int, rank: int, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: AnyOp
 ) -> Call:
     """Reduce_scatter: `recvcounts[r]` elements of the result go to rank r, by default equally many."""
     operation = resolve(op)
@@ -75,7 +79,7 @@ def reduce_scatter(
     return _scatter("Reduce_scatter", rank, sendbuf, recv, counts, operation)
 
 
-def reduce_scatter_block(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: MPI.Op | str) -> Call:
+def reduce_scatter_block(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp) -> Call:
     """Reduce_scatter_block: equally many elements to each rank."""
     operation = resolve(op)
     if _in_place(sendbuf):
@@ -103,19 +107,23 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
         if _overlap(send.logical, recv.logical):
             raise _overlapping(send.logical, recv.logical)
         recv.restrict([(0, own)])
-    if _rings(len(counts), send, recv, send, op):
-        made: Call = _device().reduction(verb, op, send, recv, slice(0, own), total, counts)
+
+    def on_host() -> Call:
+        target = recv.flat[:own]
+        # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
+        into = np.empty_like(target) if _in_place(sendbuf) else target
+        call = _reduction(verb, op, send, into, total, counts)
+        if into is not target:
+            call.finish.append(lambda: target.__setitem__(slice(None), into))
+        _finish(call, recv)
+        if verb == "Reduce_scatter":
+            call.mark = fingerprint((0, *counts))
+        return call
+
+    if _on_device(len(counts), send, recv, op):
+        made: Call = _device().reduction(verb, op, send, recv, slice(0, own), total, on_host, counts)
         return made
-    target = recv.flat[:own]
-    # In place, this rank's result would overwrite what another rank still reads: it waits in memory of its own.
-    into = np.empty_like(target) if _in_place(sendbuf) else target
-    call = _reduction(verb, op, send, into, total, counts)
-    if into is not target:
-        call.finish.append(lambda: target.__setitem__(slice(None), into))
-    _finish(call, recv)
-    if verb == "Reduce_scatter":
-        call.mark = fingerprint((0, *counts))
-    return call
+    return on_host()
 
 
 def allgather(size: int, rank: int, sendbuf: Any, recvbuf: Any) -> Call:
@@ -141,26 +149,38 @@ def bcast(size: int, rank: int, buf: Any, root: int) -> Call:
     """Bcast from `root`."""
     _check_root(root, size)
     whole = buffer_spec.single(buf, "buf", rank != root)
-    data = whole.flat.view(np.uint8)
-    starts = [0] * size
-    lengths = [0] * size
-    lengths[root] = data.size
-    call = Call(
-        "Bcast",
-        kind=whole.kind,
-        root=root,
-        send=data if rank == root else None,
-        recv=data,
-        starts=starts,
-        lengths=lengths,
-        count=whole.size,
-        shape=whole.shape,
-        mark=fingerprint(whole.shape),
-    )
-    call.copied = whole.copied
-    if rank != root:
-        _finish(call, whole)
-    return call
+
+    def on_host() -> Call:
+        data = whole.flat.view(np.uint8)
+        starts = [0] * size
+        lengths = [0] * size
+        lengths[root] = data.size
+        call = Call(
+            "Bcast",
+            kind=whole.kind,
+            root=root,
+            send=data if rank == root else None,
+            recv=data,
+            starts=starts,
+            lengths=lengths,
+            count=whole.size,
+            shape=whole.shape,
+            mark=fingerprint(whole.shape),
+        )
+        call.copied = whole.copied
+        if rank != root:
+            _finish(call, whole)
+        return call
+
+    if _on_device(size, whole, whole, None):
+        made: Call = _device().broadcast(whole, root, on_host)
+        return made
+    return on_host()
+
+
+def barrier(size: int, rank: int) -> Call:
+    """Barrier, which has no arguments."""
+    return Call("Barrier")
 
 
 def _gather(verb: str, rank: int, sendbuf: Any, recv: View, starts: list[int], counts: list[int]) -> Call:
@@ -174,18 +194,27 @@ def _gather(verb: str, rank: int, sendbuf: Any, recv: View, starts: list[int], c
             aliased = _is_block(send.logical, recv.logical, starts[rank])
             if not aliased:
                 raise _overlapping(send.logical, recv.logical)
-    if _rings(len(counts), send, recv, recv, None):
-        made: Call = _device().gather(verb, send, recv, starts, counts)
+
+    def on_host() -> Call:
+        values = recv.flat[starts[rank] : starts[rank] + counts[rank]] if aliased else send.flat
+        item = recv.flat.itemsize
+        places, lengths = [item * start for start in starts], [item * n for n in counts]
+        call = Call(
+            verb,
+            kind=recv.kind,
+            send=values.view(np.uint8),
+            recv=recv.flat.view(np.uint8),
+            starts=places,
+            lengths=lengths,
+        )
+        call.copied = recv.copied if aliased else send.copied
+        _finish(call, recv)
+        return call
+
+    if _on_device(len(counts), send, recv, None):
+        made: Call = _device().gather(verb, send, recv, starts, counts, on_host)
         return made
-    values = recv.flat[starts[rank] : starts[rank] + counts[rank]] if aliased else send.flat
-    item = recv.flat.itemsize
-    places, lengths = [item * start for start in starts], [item * n for n in counts]
-    call = Call(
-        verb, kind=recv.kind, send=values.view(np.uint8), recv=recv.flat.view(np.uint8), starts=places, lengths=lengths
-    )
-    call.copied = recv.copied if aliased else send.copied
-    _finish(call, recv)
-    return call
+    return on_host()
 
 
 def _finish(call: Call, recv: View) -> None:
@@ -200,11 +229,11 @@ def _is_block(send: NDArray[Any], recv: NDArray[Any], start: int) -> bool:
     return plain and address_of(send) == address_of(recv) + start * recv.itemsize
 
 
-def _rings(size: int, send: View, recv: View, whole: View, op: Operation | None) -> bool:
-    """Whether the ring on GPUs does a call; `whole` is the view of the whole vector."""
+def _on_device(size: int, send: View, recv: View, op: Operation | None) -> bool:
+    """Whether GPUs do a call by themselves."""
     if size == 1 or send.device is None or recv.device is None:
         return False
-    return bool(_device().takes(send, recv, whole.size * whole.logical.itemsize, op))
+    return bool(_device().takes(send, recv, op))
 
 
 def _device() -> ModuleType:
@@ -285,3 +314,16 @@ def _overlapping(send: NDArray[Any], recv: NDArray[Any]) -> UsageError:
         f"sendbuf and recvbuf: expected separate memory, got overlapping ranges, {send.nbytes} and {recv.nbytes} bytes "
         f"long, the second beginning {apart} bytes after the first; pass MPI.IN_PLACE or a copy"
     )
+
+
+VERBS: dict[str, Callable[..., Call]] = {
+    "Allreduce": allreduce,
+    "Reduce": reduce,
+    "Reduce_scatter": reduce_scatter,
+    "Reduce_scatter_block": reduce_scatter_block,
+    "Allgather": allgather,
+    "Allgatherv": allgatherv,
+    "Bcast": bcast,
+    "Barrier": barrier,
+}
+"""By mpi4py's name; each takes the number of ranks, this rank, and what the verb takes."""

@@ -43,17 +43,18 @@ def steps(engine: Engine, verb: str, call: Call | None, text: str, algorithm: st
         yield from _refuse(engine, text)
         return
     needs = "" if call.verb in _MEETINGS else catalog.ALGORITHMS[algorithm].needs
-    if call.job is not None:
-        yield from _on_device(engine, call)
-    elif not needs:
+    if not needs:
         engine.took = ("inline", "shared") if engine.local else ("ring", "messages")
         yield from _meet(engine)
     else:
         # Descriptors are compared before data moves. Shared memory does that by itself, and so do messages whose first
-        # ones carry descriptors; where all ranks are here, a look at shared memory spares those.
+        # ones carry descriptors; where all ranks are here, a look at shared memory spares those. MPI compares nothing,
+        # and who is inside it cannot be told of an error, so all ranks compare all descriptors before they enter.
         if engine.local and needs != catalog.NODE:
             yield from _meet(engine)
             engine.channel.begin(None)
+        elif needs == catalog.MPI:
+            yield from _compare(engine)
         elif needs not in {catalog.NODE, catalog.NODES}:
             engine.channel.begin(engine.descriptor, engine.calls)
         yield from _carry_out(engine, call, algorithm)
@@ -74,7 +75,10 @@ def agreement(engine: Engine, verb: str, call: Call | None, text: str, sign: int
         AgreedError: ranks disagree or some rank's arguments were wrong.
     """
     yield from _announce(engine, verb, call, text, sign)
-    yield from _refuse(engine, text) if call is None else _meet(engine)
+    if call is None:
+        yield from _refuse(engine, text)
+    else:
+        yield from _meet(engine) if engine.local else _compare(engine)
 
 
 def _announce(engine: Engine, verb: str, call: Call | None, text: str, sign: int) -> Steps:
@@ -100,7 +104,7 @@ def _refuse(engine: Engine, text: str) -> Steps:
 
 
 def _meet(engine: Engine) -> Steps:
-    """Ends once all ranks have begun it, with descriptors that agree."""
+    """Ends once all ranks have begun it, with descriptors that agree with those of the ranks that this one met."""
     if engine.local:
         assert engine.shared is not None
         yield from intranode.agree(engine.shared)
@@ -109,14 +113,10 @@ def _meet(engine: Engine) -> Steps:
         yield from barrier.barrier(engine.channel)
 
 
-def _on_device(engine: Engine, call: Call) -> Steps:
-    from psgd.collectives.device import execute
-    from psgd.collectives.device.context import DeviceContext
-
-    yield from _meet(engine)
-    if engine.context is None:
-        engine.context = DeviceContext.create(engine.comm, engine.one_node and engine.shared is not None)
-    engine.took = ("ring", (yield from execute.run(engine.context, call)))
+def _compare(engine: Engine) -> Steps:
+    """As `_meet`, but no rank goes on where any two disagree; unless PSGD_CHECK=1 has seen to that."""
+    if not engine.checks:
+        yield from engine.check("")
 
 
 def _carry_out(engine: Engine, call: Call, algorithm: str) -> Steps:
@@ -182,7 +182,7 @@ def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> No
     """
     known = available(verb, engine)
     if call.job is not None:
-        known = ["ring"]
+        known = ["ring"] if call.job.ring else []
     elif engine.size == 1:  # nothing to choose, but a name that no cluster has is wrong here too
         known = catalog.names(verb)
     elif engine.local and not intranode.fits_inline(call):

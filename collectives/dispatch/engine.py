@@ -49,7 +49,7 @@ class Engine:
         watchdog: called between tests.
         took: algorithm and transport of the last call; None: the shared channel knows.
         calls: so far.
-        context: what device calls keep between them, once there was one.
+        ways: what device calls use, once there was one: `psgd.collectives.dispatch.on_device.DeviceWays`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Engine:
         self.waiter = Waiter(crowded, self.watchdog, far=not self.one_node)
         self.calls = 0
         self.took: tuple[str, str] | None = ("", "")
-        self.context: Any = None
+        self.ways: Any = None
         self._yields = False
 
     def run(self, steps: Steps) -> None:
@@ -160,6 +160,6 @@ class Engine:
         if self.failures.broken:
             return
         self.failures.broken = "it was freed"
-        if self.context is not None:
-            self.context.close()
+        if self.ways is not None:
+            self.ways.close()
         self.comm.Free()

@@ -1,6 +1,7 @@
 """What happens when a call fails: reports to the other ranks, and the error that each of them raises."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -113,12 +114,16 @@ class Failures:
         control: reports of other ranks.
         text: what is wrong with this rank's arguments of the current call; empty where they are right.
         broken: why the engine cannot be used any more; empty while it can.
+        at_end: called when that happens: ends kernels that wait for other ranks.
+        disagreed: ranks have disagreed on a call since this was last reset, on all of them.
     """
 
     def __init__(self, comm: MPI.Intracomm, channel: Channel, shared: SharedChannel | None, descriptor: Words) -> None:
         self.control = Control(comm)
         self.text = ""
         self.broken = ""
+        self.at_end: Callable[[], None] | None = None
+        self.disagreed = False
         self._comm, self._channel = comm, channel
         self._shared, self._descriptor = shared, descriptor
         self._local = shared is not None and shared.node.size == comm.size
@@ -158,6 +163,7 @@ class Failures:
             self._break(str(agreed))
             return agreed
         if isinstance(error, AgreedError):
+            self.disagreed = True
             return error
         if isinstance(error, MPI.Exception) and error.Get_error_class() in _REFUSALS:
             return error  # by MPI, of arguments that are the same everywhere
@@ -173,6 +179,8 @@ class Failures:
     def _break(self, why: str) -> None:
         """Makes the engine unusable. Messages may still be on their way from and to memory: that is never freed."""
         self.broken = why
+        if self.at_end is not None:
+            self.at_end()
         keep_for_ever(self._channel)
         keep_for_ever(self._comm)
 

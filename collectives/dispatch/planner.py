@@ -10,7 +10,7 @@ from psgd.collectives.arguments.call import Call
 from psgd.collectives.dispatch import dispatch, tuning
 from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.mpi.wait import Steps
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import AgreedUsageError, UsageError
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class CallPlan:
         text: what was wrong with it.
         algorithm: of the catalog.
         sign: the signature.
+        on_host: of a device call: plans the same one on copies in the host's memory.
     """
 
     verb: str
@@ -30,6 +31,7 @@ class CallPlan:
     text: str = ""
     algorithm: str = "?"
     sign: int = 0
+    on_host: Callable[[], "CallPlan"] | None = None
 
     def in_shared_memory(self, engine: Engine) -> bool:
         """Whether its kernel can read the caller's memory again and again, with no message beside."""
@@ -41,13 +43,23 @@ class CallPlan:
     def steps(self, engine: Engine) -> Steps:
         """Carries it out. Wrong arguments are reported to the other ranks then."""
         if engine.size == 1:
-            assert self.call is not None
-            return _alone(self.call)
+            return _alone(self)
+        if self.call is not None and self.call.job is not None:
+            return self._on_device(engine)
         return dispatch.steps(engine, self.verb, self.call, self.text, self.algorithm, self.sign)
 
     def agreement(self, engine: Engine) -> Steps:
         """Compares it with the other ranks' and no more, as one that will be carried out often."""
+        if engine.size == 1:
+            return _alone(self, compares=True)
         return dispatch.agreement(engine, self.verb, self.call, self.text, self.sign | descriptor.PREPARES)
+
+    def _on_device(self, engine: Engine) -> Steps:
+        from psgd.collectives.dispatch.on_device import by_gpus
+
+        assert self.call is not None and self.on_host is not None
+        if not (yield from by_gpus(engine, self.call, self.sign, self.algorithm)):
+            yield from self.on_host().steps(engine)
 
 
 class Planner:
@@ -73,24 +85,20 @@ class Planner:
             parse: makes the call of the arguments.
             algorithm: what the caller asked for.
             stream: that of the caller's work on device arrays.
-
-        Raises:
-            UsageError: there is one rank only, and its arguments are wrong.
         """
-        engine = self._engine
         try:
             call = parse() if stream is None else _on_stream(stream, parse)
             if algorithm is not None:
-                dispatch.check_algorithm(verb, algorithm, engine, call)
+                dispatch.check_algorithm(verb, algorithm, self._engine, call)
         except Exception as error:
-            if engine.size == 1:
-                raise
             return CallPlan(verb, None, f"{verb}: {error if isinstance(error, UsageError) else repr(error)}")
         number = 0 if algorithm is None else catalog.number(algorithm)
         sign = descriptor.signature(verb, call.kind, call.op, call.root, number)
-        if call.job is not None:
-            sign |= descriptor.ON_DEVICE
-        return CallPlan(verb, call, "", algorithm or self._choose(call), sign)
+        job = call.job
+        if job is None:
+            return CallPlan(verb, call, "", algorithm or self._choose(call), sign)
+        sign |= descriptor.ON_DEVICE
+        return CallPlan(verb, call, "", algorithm or "", sign, lambda: self.plan(verb, job.on_host, None, None))
 
     def limits_of(self, verb: str) -> tuning.Limits:
         """The limits by which a verb's algorithm is chosen: the user's where they name what there is."""
@@ -105,6 +113,10 @@ class Planner:
         if call.op is not None and call.op.code < 0:
             return "native"
         name = tuning.choose(self.limits_of(call.verb), call.nbytes)
+        if name == "native" and call.op is not None and not call.op.same_in_mpi(call.kind):
+            engine = self._engine
+            limits = tuning.built_in(call.verb, engine.size, engine.local, self._hierarchical)
+            name = tuning.choose(limits, call.nbytes)
         if name == "inline" and not intranode.fits_inline(call):
             return "slots"
         return name
@@ -118,14 +130,13 @@ def _on_stream(stream: Any, parse: Callable[[], Call]) -> Call:
         return parse()
 
 
-def _alone(call: Call) -> Steps:
-    """One rank: the result is a copy."""
-    if call.send is not None and call.recv is not None:
-        own = call.ranges(1)[0]
-        start, length = own.start, len(own)
-        target = call.recv[start : start + length] if call.op is None else call.recv
-        source = call.send if call.op is None or call.send.size == target.size else call.send[start : start + length]
-        if target is not source:
-            target[...] = source
-    call.done()
+def _alone(plan: CallPlan, compares: bool = False) -> Steps:
+    """One rank: the result is a copy, unless this `compares` only. Errors are those of several ranks."""
+    call = plan.call
+    if call is None:
+        raise AgreedUsageError(plan.text)
+    if not compares:
+        if call.send is not None and call.recv is not None:
+            intranode.copy_own(call, call.ranges(1)[0])
+        call.done()
     yield from ()

@@ -131,6 +131,11 @@ class SharedChannel:
         steps = [int(self._region(rank)[:8].view(np.int64)[0]) for rank in range(self.node.size)]
         return [rank for rank in range(self.node.size) if steps[rank] < mine]
 
+    def ahead(self) -> bool:
+        """Whether some rank has come further than this one, which is in no call: it waits in a later one."""
+        mine = int(self._state[layout.STEP])
+        return any(int(self._region(rank)[:8].view(np.int64)[0]) > mine for rank in range(self.node.size))
+
     def abort(self) -> None:
         """Marks for the node's ranks that this one left a call in the middle."""
         at = layout.ABORT_AT

@@ -10,7 +10,7 @@ import cupy
 
 from psgd.kernels.reduce import MAX, MIN, PROD, SUM
 
-_TYPES = {
+TYPES = {
     "float32": "float",
     "float64": "double",
     "int8": "signed char",
@@ -22,7 +22,7 @@ _TYPES = {
     "uint32": "unsigned int",
     "uint64": "unsigned long long",
 }
-_FORMULAS = {
+FORMULAS = {
     SUM: "x + y",
     PROD: "x * y",
     MIN: "(x < y || x != x) ? x : y",
@@ -60,12 +60,12 @@ _BLOCKS = 264  # two for each multiprocessor of the largest GPUs
 
 def knows(dtype: str) -> bool:
     """Whether there are kernels for a dtype, by NumPy's name."""
-    return dtype in _TYPES
+    return dtype in TYPES
 
 
 @functools.cache
 def _kernels(dtype: str, op: int, device: int) -> tuple[Any, Any]:
-    source = f"typedef {_TYPES[dtype]} T;\n" + _SOURCE.replace("FORMULA", _FORMULAS[op])
+    source = f"typedef {TYPES[dtype]} T;\n" + _SOURCE.replace("FORMULA", FORMULAS[op])
     module = cupy.RawModule(code=source, options=("-std=c++14",))
     return module.get_function("combine").kernel, module.get_function("divide").kernel
 

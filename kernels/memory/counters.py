@@ -52,7 +52,15 @@ def totals(lines: int, workers: int) -> tuple[int, int, int, int]:
 
 
 @kernel
-def add_one(values: np.ndarray) -> None:
-    """`values += 1`: reads, adds and writes back without a lock, just as an update rule does."""
+def add_one(values: np.ndarray, grad: np.ndarray) -> int:
+    """Adds 1 where the gradient is not 0: reads, adds and writes back without a lock, just as an update rule does.
+
+    Returns:
+        How many elements that are.
+    """
+    added = 0
     for i in range(values.size):
-        values[i] += 1
+        if grad[i] != 0:
+            values[i] += 1
+            added += 1
+    return added

@@ -16,7 +16,7 @@ from psgd.launch.bench.train.command import train
 @click.group(invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """Verify and measure, beside peers in the same run."""
+    """Run benchmarks: verify psgd, and compare it with peers in the same run."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

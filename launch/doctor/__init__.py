@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="What to train on; auto is cuda where CuPy is installed. With cuda a missing GPU is wrong.",
+    help="What to train on; auto is cuda if CuPy is installed. With cuda, a missing GPU is an error.",
 )
 def doctor(as_json: bool, device: str) -> int:
-    """Show what will work here, and how to fix the rest. Exits with 1 where training cannot start.
+    """Show what works here, and how to fix the rest. The exit code is 1 if training cannot start.
 
-    Under mpirun or srun the ranks also find out whether they see each other, share cores, how far their clocks are
-    apart, and which links are slow.
+    Under mpirun or srun, the ranks also check whether they see each other, whether they share cores, how far apart
+    their clocks are, and which links are slow.
     """
     wanted = {"auto": None, "cpu": False, "cuda": True}[device]
     if ranks.place() is None:

@@ -95,10 +95,10 @@ def links(name: str, measured: Sequence[Pair], hosts: Sequence[str], judged: boo
     late = sorted(pairs.slow(measured), key=lambda pair: pair.bytes_per_s) if judged else []
     host = pairs.culprit(late, measured, hosts)
     if host is not None:
-        value = f"{host}: all {len(late)} slow pairs are with it, {_pair(late[0], hosts)}"
-        found.append(Check("slow host", value, "warning", f"look at {host}'s link, or leave it out: --exclude={host}"))
+        value = f"{host}: it is in all {len(late)} slow pairs, {_pair(late[0], hosts)}"
+        found.append(Check("slow host", value, "warning", f"check {host}'s link, or exclude it: --exclude={host}"))
     else:
-        fix = "look at the link between them"
+        fix = "check the link between them"
         found += [Check("slow pair", _pair(pair, hosts), "warning", fix) for pair in late[:4]]
     return found
 

@@ -34,7 +34,7 @@ def tuning() -> Check:
     try:
         entries = table.read(path)
     except ValueError as error:
-        return Check("tuning", f"not valid: {error}", "warning", "psgd bench allreduce --tune makes a new one")
+        return Check("tuning", f"not valid: {error}", "warning", "psgd bench allreduce --tune writes a new one")
     if not path.exists():
         return Check("tuning", f"{path} (none there: built-in limits)")
     return Check("tuning", f"{path} ({len(entries)} {'entry' if len(entries) == 1 else 'entries'})")
@@ -48,7 +48,7 @@ def cores() -> Check:
         return Check("cores", f"{count}{several}, all of this host's")
     value = f"{count}: this process is bound to {allowed} of {all_of_them} CPUs"
     if allowed == 1 and all_of_them > 1 and "SLURM_JOB_ID" not in os.environ:
-        fix = "psgd train will share it between ranks; taskset, the container or the shell's cpuset binds it"
+        fix = "psgd train will share it between its ranks; taskset, the container or the shell's cpuset sets it"
         return Check("cores", value, "warning", fix)
     return Check("cores", value)
 
@@ -60,7 +60,7 @@ def quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> li
     if limit is None or limit >= allowed:
         return []
     fix = f"start at most {max(1, int(limit))} ranks here, or docker run --cpus={allowed}"
-    return [Check("cpu quota", f"{limit:g} CPUs' time for {allowed} CPUs: ranks are halted in turn", "warning", fix)]
+    return [Check("cpu quota", f"{limit:g} CPUs' time for {allowed} CPUs: ranks are paused in turn", "warning", fix)]
 
 
 def cpu_limit(root: str, groups: str) -> float | None:
@@ -99,8 +99,8 @@ def blas(environment: Mapping[str, str]) -> Check:
     allowed = len(os.sched_getaffinity(0))
     given = {name: environment[name] for name in threads.VARIABLES if name in environment}
     counts = [int(value) for value in given.values() if value.isdecimal()]
-    shown = ", ".join(f"{name}={value}" for name, value in given.items()) or "1 a rank: psgd sets it"
+    shown = ", ".join(f"{name}={value}" for name, value in given.items()) or "1 per rank: psgd sets it"
     if counts and max(counts) > allowed:
-        fix = f"set OMP_NUM_THREADS to at most {allowed}, or unset it: psgd then takes 1 a rank"
+        fix = f"set OMP_NUM_THREADS to at most {allowed}, or unset it: psgd then uses 1 per rank"
         return Check("threads", f"{shown}: more than the {allowed} CPUs here", "warning", fix)
     return Check("threads", shown)

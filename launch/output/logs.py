@@ -72,9 +72,9 @@ def prepare(folder: Path) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return f"--log-dir {folder}: cannot be made: {error.strerror}"
+        return f"--log-dir {folder}: cannot be created: {error.strerror}"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return f"--log-dir {folder}: expected a folder that can be written, got no permission"
+        return f"--log-dir {folder}: expected a writable folder, got one that is not writable"
     return None
 
 

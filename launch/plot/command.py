@@ -17,11 +17,11 @@ Window = tuple[float, float]
 @click.option(
     "--timeline/--no-timeline",
     default=None,
-    help="Who waited for whom, a panel for each log; without this, where there is one log and it has waits.",
+    help="Show who waited for whom, in a panel per log.  [default: if there is one log, and it has waits]",
 )
-@click.option("--window", metavar="FROM:TO", help="Seconds that the timeline shows.  [default: all]")
+@click.option("--window", metavar="FROM:TO", help="Which seconds the timeline shows.  [default: all]")
 def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str | None) -> None:
-    """Draw loss and accuracy against time and samples, staleness and waiting, from the logs of train."""
+    """Plot loss, accuracy, staleness and waiting from the logs of psgd train."""
     target = Path(output)
     if target.suffix.lower() not in FORMATS:
         raise UsageError(f"-o {output}: expected a name that ends in {', '.join(FORMATS)}")

@@ -1,5 +1,6 @@
 """`psgd slurm`: writes batch scripts and submits them."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -43,7 +44,7 @@ def slurm() -> None:
     """Write batch scripts for SLURM, and submit them.
 
     KIND is one of cpu_parameter_server, gpu_allreduce, easgd_host_master, decentralized_slow_network, array,
-    long_job. Options of psgd train stand behind --, in place of the kind's example.
+    long_job. Options of psgd train go after --, and replace the kind's example.
     """
 
 
@@ -56,18 +57,18 @@ def render_command(kind: str, train: Sequence[str], **given: Any) -> int:
 
 
 @slurm.command()
-@click.option("--wait", is_flag=True, help="Follow the job's log, and end with its exit code.")
-@click.option("--dry-run", is_flag=True, help="Print the script and submit nothing.")
+@click.option("--wait", is_flag=True, help="Follow the job's log, and exit with the job's exit code.")
+@click.option("--dry-run", is_flag=True, help="Print the script without submitting it.")
 @render_options
 def submit(kind: str, train: Sequence[str], wait: bool, dry_run: bool, **given: Any) -> int:
-    """Hand a batch script to sbatch; prints the job's number.
+    """Submit a batch script with sbatch, and print the job's number.
 
-    The script takes the virtual environment and the MPI that this command runs with.
+    The script uses the virtual environment and the MPI that this command runs with.
     """
     from psgd.launch.slurm import submit as submitting
 
-    if wait and kind == "array":
-        raise UsageError("--wait: expected a single job, got kind array; `squeue --me` shows its jobs")
+    if wait and (kind == "array" or any(re.match("--array=|-a", option) for option in given["sbatch"])):
+        raise UsageError("--wait: expected a single job, got an array; `squeue --me` shows its jobs")
     if given["venv"] is None and given["container"] is None and (Path(sys.prefix) / "bin" / "psgd").exists():
         given["venv"] = sys.prefix
     if given["mpi"] is None and given["launcher"] != "mpirun" and given["container"] is None:
@@ -76,13 +77,15 @@ def submit(kind: str, train: Sequence[str], wait: bool, dry_run: bool, **given: 
     if dry_run:
         click.echo(text, nl=False)
         return 0
-    number = submitting.submit(text)
-    click.echo(number)
-    return submitting.follow(number) if wait else 0
+    job = submitting.submit(text)
+    click.echo(job.number)
+    if job.cluster:
+        click.echo(f"psgd: job {job.number} is on cluster {job.cluster}", err=True)
+    return submitting.follow(job) if wait else 0
 
 
 def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
-    """Renders what was given; a wrong option of train is reported now, not when the job starts."""
+    """Renders the script; a wrong option of train is reported now, not when the job starts."""
     from psgd.launch.train import train as command
 
     def build(words: Sequence[str]) -> TrainConfig:
@@ -91,7 +94,7 @@ def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
         return options.build({name: value for name, value in flags.items() if name in known}, flags["config"])
 
     if given["mpi"] is not None and given["launcher"] == "mpirun":
-        raise UsageError("--mpi: it is srun's, omit it with --launcher mpirun")
+        raise UsageError("--mpi: only srun takes it; omit it with --launcher mpirun")
     words = training(kind, train or None) + (["--checkpoint-dir", "checkpoints"] if kind == "long_job" else [])
     config = build(words)
     if "--config" in names(words):  # what render cannot know, as it reads no file

@@ -1,4 +1,4 @@
-"""GPUs that a job asks for, and `--device` of the training in it: the one does not go without the other."""
+"""The GPUs that a job asks for, and `--device` of its training: neither works without the other."""
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.slurm.templates import Template
@@ -11,7 +11,7 @@ def settle(kind: Template, words: list[str], given: int | None) -> int:
     Args:
         kind: for its GPUs, unless the words say `--device cpu`.
         words: options of train. With `--config` and no `--device` they do not tell, and nothing is added.
-        given: GPUs of a node; None: the kind's.
+        given: GPUs per node; None: the kind's.
 
     Raises:
         UsageError: GPUs that nothing would use, or training on GPUs without any.
@@ -20,14 +20,14 @@ def settle(kind: Template, words: list[str], given: int | None) -> int:
     device = value(words, "--device")
     if flag := on_gpu(words):
         if not gpus:
-            raise UsageError(f"{flag} cuda: expected GPUs to book, --gpus-per-node N with those of a node")
+            raise UsageError(f"{flag} cuda: expected --gpus-per-node N, with the number of GPUs of a node")
         return gpus
     if not gpus or (device is None and "--config" in names(words)):
         return gpus
     if device is None:
         words += ["--device", "cuda"]
     elif given:
-        raise UsageError(f"--gpus-per-node {given}: --device {device} uses none, expected --device cuda behind --")
+        raise UsageError(f"--gpus-per-node {given}: --device {device} uses no GPUs; expected --device cuda after --")
     else:
         gpus = 0
     return gpus

@@ -1,4 +1,4 @@
-"""Options that only one kind of batch script has, and their limits."""
+"""The options that only one kind of batch script has, and their limits."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ _LONGEST_DELAY_S = 65535  # that Slurm takes
 
 
 def check(kind: str, trial: Sequence[str], signal_delay_s: int | None, max_restarts: int | None) -> None:
-    """Refuses what another kind has. Raises UsageError."""
+    """Refuses the options of other kinds. Raises UsageError."""
     for flag, owner, given in (
         ("--trial", "array", trial or None),
         ("--signal-delay-s", "long_job", signal_delay_s),
@@ -26,11 +26,13 @@ def check_long_job(delay_s: int, restarts: int, time_min: int) -> None:
     most = min(_LONGEST_DELAY_S, time_min * 60 - 1)
     if delay_s > most:
         longer = ", or a longer --time-min" if most < _LONGEST_DELAY_S else ""
-        raise UsageError(f"--signal-delay-s {delay_s}: expected at most {most} with {time_min} min of time{longer}")
+        raise UsageError(
+            f"--signal-delay-s {delay_s}: expected at most {most} with a time limit of {time_min} min{longer}"
+        )
 
 
 def check_trials(trials: Sequence[str], gpus: int) -> None:
-    """Refuses jobs of an array that need GPUs where it books none. Raises UsageError."""
+    """Refuses trials that need GPUs where the array asks for none. Raises UsageError."""
     for text in trials:
         if not gpus and (flag := on_gpu(text.split())):
-            raise UsageError(f"--trial {text!r}: {flag} cuda needs GPUs, expected --gpus-per-node N")
+            raise UsageError(f"--trial {text!r}: {flag} cuda needs GPUs; expected --gpus-per-node N")

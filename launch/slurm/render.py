@@ -9,7 +9,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.slurm import options_by_template, shell
 from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
-from psgd.launch.slurm.resources import resources
+from psgd.launch.slurm.resources import Resources, resources
 from psgd.launch.slurm.templates import KINDS, Template
 from psgd.launch.slurm.training import names, number, training, trials, value
 from psgd.strategies.catalog import STRATEGIES
@@ -42,11 +42,42 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
     tried = trials(kind, train, batch.trial)
     named = names(words).union(*(names(text.split()) for text in tried))
     if twice := named.intersection(_LONG_JOB if kind == "long_job" else _OTHERS):
-        raise UsageError(f"{min(twice)}: the script gives it, omit it")
+        raise UsageError(f"{min(twice)}: the script sets it; omit it")
     gpus = settle(chosen, words, batch.gpus_per_node)
     options_by_template.check_trials(tried, gpus)
+    size = _size(chosen, words, batch, gpus)
+    if size.servers > 1 and "--servers" not in names(words):
+        words += ["--servers", str(size.servers)]
+
+    lines = [
+        "#!/bin/bash",
+        *(f"# {line}" for line in _what(chosen, words, gpus).splitlines()),
+        f"#   sbatch slurm/{kind}.sbatch",
+        f"# Written by `psgd slurm render {kind}`; its --help lists what can be set.",
+        "",
+        f"# ---- edit here {_RULE[16:]}",
+        *_directives(kind, batch, size, gpus, len(tried)),
+        f"module load {shlex.join(batch.module)}"
+        if batch.module
+        else "# module load openmpi # the MPI that mpi4py uses, unless pip installed it",
+        *_environment(batch.venv, batch.container, gpus > 0),
+    ]
+    if batch.launcher == "srun":
+        lines.append(
+            f"MPI={batch.mpi} # pmix for Open MPI, pmi2 for MPICH; `srun --mpi=list` lists this cluster's plugins"
+        )
+    lines += [
+        *_only(kind, tried, MAX_RESTARTS if batch.max_restarts is None else batch.max_restarts),
+        "# --dataset fashion-mnist needs its IDX files: export PSGD_DATA=FOLDER",
+        f"OPTIONS=({shlex.join(words)})",
+        f"# {_RULE[2:]}",
+    ]
+    return "\n".join(lines) + "\n" + _body(kind, batch.launcher, gpus > 0)
+
+
+def _size(chosen: Template, words: Sequence[str], batch: BatchOptions, gpus: int) -> Resources:
     strategy = value(words, "--strategy") or "sync"
-    size = resources(
+    return resources(
         chosen,
         servers=number(words, "--servers", batch.servers),
         workers=number(words, "--workers", batch.workers),
@@ -54,14 +85,14 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         gpus_per_node=gpus,
         serverless=strategy in STRATEGIES and not STRATEGIES[strategy].servers,
     )
-    if size.servers > 1 and "--servers" not in names(words):
-        words += ["--servers", str(size.servers)]
-    minutes = _positive("--time-min", batch.time_min) or chosen.time_min
-    delay = SIGNAL_DELAY_S if batch.signal_delay_s is None else batch.signal_delay_s
-    restarts = MAX_RESTARTS if batch.max_restarts is None else batch.max_restarts
-    if kind == "long_job":
-        options_by_template.check_long_job(delay, restarts, minutes)
 
+
+def _directives(kind: str, batch: BatchOptions, size: Resources, gpus: int, tried: int) -> list[str]:
+    """The lines for sbatch; what only the user knows is there as a comment."""
+    minutes = _positive("--time-min", batch.time_min) or KINDS[kind].time_min
+    delay = SIGNAL_DELAY_S if batch.signal_delay_s is None else batch.signal_delay_s
+    if kind == "long_job":
+        options_by_template.check_long_job(delay, batch.max_restarts or 0, minutes)
     asked = {
         "account": batch.account,
         "partition": batch.partition,
@@ -70,63 +101,40 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         "ntasks": size.tasks,
         "ntasks-per-node": size.tasks_per_node if size.nodes > 1 else None,
         "gpus-per-node": gpus or None,
-        "cpus-per-task": _positive("--cpus-per-task", batch.cpus_per_task) or chosen.cpus_per_task,
+        "cpus-per-task": _positive("--cpus-per-task", batch.cpus_per_task) or KINDS[kind].cpus_per_task,
         "mem-per-cpu": _positive("--mem-per-cpu-mb", batch.mem_per_cpu_mb),
         "time": minutes,
-        "array": f"0-{len(tried) - 1}" if kind == "array" else None,
+        "array": f"0-{tried - 1}" if kind == "array" else None,
         "signal": f"B:USR2@{delay}" if kind == "long_job" else None,
         "output": "%x-%A-%a.out" if kind == "array" else "%x-%j.out",
         "open-mode": "append",
     }
-    lines = ["#!/bin/bash", *(f"# {line}" for line in _what(chosen, words, gpus).splitlines())]
-    lines += [
-        f"#   sbatch slurm/{kind}.sbatch",
-        f"# `psgd slurm render {kind}` wrote it; --help lists what it can set.",
-    ]
-    lines += ["", f"# ---- edit here {_RULE[16:]}"]
+    lines = []
     for name, asking in asked.items():
         if asking is not None:
             lines.append(_directive(f"--{name}={asking}") + (" # minutes" if name == "time" else ""))
         elif name in ("account", "partition"):
             lines.append(f"##SBATCH --{name}={name.upper()}")
         elif name == "mem-per-cpu":
-            lines.append(f"##SBATCH --{name}=2000 # MB a core; `sacct -j JOB -o MaxRSS` shows what a job has used")
-    lines += ["#SBATCH --requeue"] if kind == "long_job" else []
-    lines += ["#SBATCH --no-kill"] if batch.launcher == "mpirun" else []
-    lines += [_directive(option) for option in batch.sbatch]
-    lines += [
-        f"module load {shlex.join(batch.module)}"
-        if batch.module
-        else "# module load openmpi # the MPI of mpi4py, unless it came with pip"
-    ]
-    lines += _environment(batch.venv, batch.container, gpus > 0)
-    if batch.launcher == "srun":
-        lines.append(
-            f"MPI={batch.mpi} # pmix for Open MPI, pmi2 for MPICH; `srun --mpi=list` shows what this cluster has"
-        )
-    lines += _only(kind, tried, restarts)
-    lines += ["# --dataset fashion-mnist needs its IDX files: export PSGD_DATA=FOLDER"]
-    lines += [f"OPTIONS=({shlex.join(words)})", f"# {_RULE[2:]}"]
-    start = shell.MPIRUN if batch.launcher == "mpirun" else shell.SRUN_GPUS if gpus else shell.SRUN
-    run = {"array": shell.RUN_TRIAL, "long_job": shell.RUN_LONG}.get(kind, shell.RUN)
-    step = shell.NEW_STEP if kind == "long_job" and batch.launcher == "srun" else ""
-    return "\n".join(lines) + "\n" + shell.PRELUDE + start + step + run
+            lines.append(f"##SBATCH --{name}=2000 # MB per core; `sacct -j JOB -o MaxRSS` shows how much a job used")
+    further = ["--requeue"] * (kind == "long_job") + ["--no-kill"] * (batch.launcher == "mpirun") + [*batch.sbatch]
+    return lines + [_directive(option) for option in further]
 
 
 def _only(kind: str, tried: Sequence[str], restarts: int) -> list[str]:
-    """Lines to edit that only one kind has."""
+    """The lines to edit that only this kind has."""
     if kind == "decentralized_slow_network":
-        return ["# export OMPI_MCA_btl_tcp_if_include=eth0 FI_TCP_IFACE=eth0 # where nodes have several networks"]
+        return ["# export OMPI_MCA_btl_tcp_if_include=eth0 FI_TCP_IFACE=eth0 # if the nodes have several networks"]
     if kind == "array":
-        return ["TRIALS=( # as many as --array counts", *(f"    {shlex.quote(text)}" for text in tried), ")"]
+        return ["TRIALS=( # one for each index of --array", *(f"    {shlex.quote(text)}" for text in tried), ")"]
     if kind == "long_job":
-        folder = "CHECKPOINTS=$SLURM_SUBMIT_DIR/checkpoints-$SLURM_JOB_ID # a folder that all nodes see"
+        folder = "CHECKPOINTS=$SLURM_SUBMIT_DIR/checkpoints-$SLURM_JOB_ID # a folder that all nodes share"
         return [folder, f"MAX_RESTARTS={restarts}"]
     return []
 
 
 def _what(chosen: Template, words: Sequence[str], gpus: int) -> str:
-    """The comment on top: the kind's, unless it is no longer true of the options."""
+    """The comment at the top: the kind's, unless the options make it untrue."""
     as_made = all(value(words, flag) == text for flag, text in chosen.always)
     if chosen.any_strategy or (as_made and bool(gpus) == bool(chosen.gpus_per_node)):
         return chosen.what
@@ -139,7 +147,16 @@ def _environment(venv: str | None, container: str | None, gpus: bool) -> list[st
     if container is not None:
         return ["VENV=", f"RUN=({image}{shlex.quote(container)})"]
     where = "$SLURM_SUBMIT_DIR/.venv" if venv is None else shlex.quote(venv)
-    return [f"VENV={where} # has psgd", f"RUN=() # in a container: VENV= and RUN=({image}psgd.sif)"]
+    return [f"VENV={where} # where psgd is installed", f"RUN=() # in a container: VENV= and RUN=({image}psgd.sif)"]
+
+
+def _body(kind: str, launcher: str, gpus: bool) -> str:
+    """The shell that follows the block."""
+    start = shell.MPIRUN if launcher == "mpirun" else shell.SRUN_GPUS if gpus else shell.SRUN
+    if kind == "long_job":
+        step = shell.NEW_STEP if launcher == "srun" else ""
+        return shell.PRELUDE + start + shell.PATIENTLY + step + shell.RUN_LONG
+    return shell.PRELUDE + start + (shell.RUN_TRIAL if kind == "array" else shell.RUN)
 
 
 def _known(what: str, name: str, names: Collection[str]) -> str:

@@ -48,7 +48,7 @@ def resources(
         if value is not None and value < low:
             raise UsageError(f"{flag} {value}: expected at least {low}")
     if serverless and servers:
-        raise UsageError(f"--servers {servers}: the strategy has none, omit it")
+        raise UsageError(f"--servers {servers}: the strategy has no servers; omit it")
     per_node = gpus_per_node or kind.per_node
     if workers is None:
         workers = nodes * per_node if nodes and per_node else kind.workers
@@ -60,8 +60,8 @@ def resources(
         nodes = -(-workers // per_node) if per_node else 1
     tasks = servers + workers
     if nodes > tasks:
-        raise UsageError(f"--nodes {nodes}: expected at most one a rank, got {tasks} ranks")
+        raise UsageError(f"--nodes {nodes}: expected at most one per rank, got {tasks} ranks")
     if gpus_per_node and workers > nodes * gpus_per_node:
         have = f"{nodes} nodes with {gpus_per_node} each"
-        raise UsageError(f"--workers {workers}: expected at most one a GPU, got {have}; take more --nodes")
+        raise UsageError(f"--workers {workers}: expected at most one per GPU, got {have}; ask for more --nodes")
     return Resources(servers, nodes, tasks, -(-tasks // nodes))

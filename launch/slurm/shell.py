@@ -1,4 +1,4 @@
-"""The shell below a batch script's block: the same for all kinds but for how the ranks are started."""
+"""The shell code of a batch script, below the block to edit: all kinds share it, except for how the ranks start."""
 
 PRELUDE = """
 set -euo pipefail
@@ -8,33 +8,44 @@ export OMP_NUM_THREADS=$threads OPENBLAS_NUM_THREADS=$threads MKL_NUM_THREADS=$t
 export PYTHONSAFEPATH=1 # a psgd.py or kernels.py in the working folder is not imported by mistake
 export PYTHONUNBUFFERED=1
 
-# Each node keeps what it compiled in a folder of its own. With exec, signals reach the rank itself.
+# Each node caches compiled code in a folder of its own. With exec, signals reach the rank itself.
 rank='cache=${XDG_CACHE_HOME:-$HOME/.cache}/psgd/$(uname -n)
 export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR-$cache/numba} CUPY_CACHE_DIR=${CUPY_CACHE_DIR-$cache/cupy}
 exec "$@"'
 """
 
 SRUN = """
-# srun does not take --cpus-per-task from sbatch since Slurm 22.05. One rank that fails ends the job.
+# Since Slurm 22.05, srun does not inherit --cpus-per-task from sbatch. If one rank fails, the job ends.
 start=(srun --mpi="$MPI" --cpus-per-task="$threads" --cpu-bind=cores --kill-on-bad-exit=1)
 """
 
 SRUN_GPUS = """
-# srun does not take --cpus-per-task from sbatch since Slurm 22.05. One rank that fails ends the job. Each rank sees all
-# GPUs of its node and takes the one of its place there: ranks with --gpus-per-task could not reach each other's.
+# Since Slurm 22.05, srun does not inherit --cpus-per-task from sbatch. If one rank fails, the job ends. Each rank sees
+# all GPUs of its node and uses the one of its local rank: with --gpus-per-task, ranks could not access other GPUs.
 start=(srun --mpi="$MPI" --cpus-per-task="$threads" --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1)
 """
 
 MPIRUN = """
-# Unlike srun's step, the job continues when a node is lost (--no-kill), if the MPI can.
+# Unlike a step of srun, the job can survive the loss of a node (--no-kill), if the MPI supports that.
 start=(mpirun -n "$SLURM_NTASKS")
 """
 
+PATIENTLY = """
+patiently() { # COMMAND: repeats it while the controller is busy, for about two minutes
+    local pause
+    for pause in 1 2 4 8 15 15 15 15 15 15 15; do
+        ! "$@" || return 0
+        sleep "$pause"
+    done
+    "$@"
+}
+"""
+
 NEW_STEP = """
-# MPICH names shared memory by job and step. Steps are counted anew in each turn: this one gets a number of its own, or
-# what a killed turn has left on a node would hang it.
-for ((turn = 0; turn < ${SLURM_RESTART_COUNT:-0}; turn++)); do
-    srun --nodes=1 --ntasks=1 true
+# MPICH names shared memory after the job and the step, and step numbers start again after a requeue. A new number keeps
+# this run from hanging on what a killed run left on a node.
+for ((run = 0; run < ${SLURM_RESTART_COUNT:-0}; run++)); do
+    patiently srun --nodes=1 --ntasks=1 true || echo "srun did not start a step; starting the ranks anyway" >&2
 done
 """
 
@@ -56,35 +67,54 @@ newest() { # the newest complete checkpoint, or nothing
 before=$(newest)
 resume=()
 [ -z "$before" ] || resume=(--resume)
+log=psgd-$SLURM_JOB_ID.jsonl
+logged() { # bytes in the log
+    stat -c %s "$log" 2>/dev/null || echo 0
+}
 
 ranks= warned=
 trap 'warned=yes; interrupted=1; [ -z "$ranks" ] || kill -USR2 "$ranks" || true' USR2
-"${start[@]}" bash -c "$rank" rank "${RUN[@]}" psgd train "${OPTIONS[@]}" --log "psgd-$SLURM_JOB_ID.jsonl" \\
-    --checkpoint-dir "$CHECKPOINTS" --save-signal USR2 "${resume[@]}" &
-ranks=$!
-interrupted=1
-while [ "$interrupted" = 1 ]; do # a signal ends the wait, not the ranks
-    interrupted=0 code=0
-    wait "$ranks" || code=$?
+run() { # starts the ranks and waits for them; sets `code` to the exit code
+    "${start[@]}" bash -c "$rank" rank "${RUN[@]}" psgd train "${OPTIONS[@]}" --log "$log" \\
+        --checkpoint-dir "$CHECKPOINTS" --save-signal USR2 "${resume[@]}" &
+    ranks=$!
+    interrupted=1
+    while [ "$interrupted" = 1 ]; do # a signal ends the wait, not the ranks
+        interrupted=0 code=0
+        wait "$ranks" || code=$?
+    done
+    ranks=
+}
+had=$(logged)
+for pause in 5 15 30 0; do
+    run
+    # A launcher that gets no step from a busy controller also exits with 1, before any rank has written to the log.
+    [ "$code" = 1 ] && [ "$(logged)" = "$had" ] && [ "$pause" != 0 ] && [ -z "$warned" ] || break
+    echo "the ranks did not start; trying again in $pause s" >&2
+    sleep "$pause"
+    [ -z "$warned" ] || break # too late to start
 done
 
 again() {
     if [ "${SLURM_RESTART_COUNT:-0}" -ge "$MAX_RESTARTS" ]; then
-        echo "requeued $MAX_RESTARTS times already: not again" >&2
+        echo "already requeued $MAX_RESTARTS times: not requeued again" >&2
         exit 1
     fi
-    echo "requeued, to resume after ${1:-the start}"
-    scontrol requeue "$SLURM_JOB_ID"
+    echo "requeued to resume from ${1:-the start}" # before scontrol, which ends this script
+    if ! patiently scontrol requeue "$SLURM_JOB_ID"; then
+        echo "not requeued: scontrol failed; to do it by hand: scontrol requeue $SLURM_JOB_ID" >&2
+        exit 1
+    fi
 }
-# 85: saved and stopped, with steps left. Of ranks that end a moment later than the first srun makes another code.
+# 85: saved and stopped with steps left. If some ranks end a moment after the first, srun returns another code.
 if [ "$code" = 85 ] || { [ "$code" != 0 ] && [ -n "$warned" ]; }; then
     if [ "$(newest)" = "$before" ]; then
-        echo "came no further than ${before:-the start}: not requeued" >&2
+        echo "no progress since ${before:-the start}: not requeued" >&2
         exit 1
     fi
     again "$(newest)"
-elif [ "$code" != 0 ]; then # a preempted job that ends by itself would not be requeued by Slurm
-    case $(scontrol show job --oneliner "$SLURM_JOB_ID") in
+elif [ "$code" != 0 ]; then # Slurm does not requeue a preempted job that ends by itself
+    case $(patiently scontrol show job --oneliner "$SLURM_JOB_ID") in
     *JobState=RUNNING*PreemptTime=[0-9]*) again "$(newest)" ;;
     esac
 fi

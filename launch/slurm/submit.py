@@ -4,13 +4,18 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
+from psgd.launch.slurm import job_states, queries
+from psgd.launch.slurm.queries import Job, Record
 
-ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 POLL_S = 1.0
-LONGEST_POLL_S = 15.0  # the controller answers all of a cluster's users
+LONGEST_POLL = 15  # times POLL_S: the controller answers all of a cluster's users
+PATIENCE = 12  # queries without an answer, some two minutes: long enough for a controller to be restarted
+PATIENCE_UNKNOWN = 4  # where the controller answers that there is no such job
+BUSY = 3  # so many unanswered queries before the accounting database is asked, which is behind the controller
 
 
 def plugin() -> str:
@@ -20,18 +25,31 @@ def plugin() -> str:
     return "pmix" if mpiexec.library().vendor == mpiexec.OPEN_MPI else "pmi2"
 
 
-def submit(text: str) -> str:
-    """Submits a script and returns the job's number.
+def submit(text: str) -> Job:
+    """Submits a script and returns the job.
 
     Raises:
-        UsageError: there is no sbatch, or it refuses; in its own words, the line that says most.
+        UsageError: there is no sbatch, or it refuses; in its own words, the line that says most. Or it names no job.
     """
     if shutil.which("sbatch") is None:
         raise UsageError("sbatch: not found on PATH; submit from a login node of a cluster with SLURM")
-    done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False)
+    script = text.encode(errors="surrogateescape")
+    done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, check=False)
+    said = done.stderr.decode(errors="replace")
+    job = queries.submitted(done.stdout.decode(errors="replace"))
+    if job is not None:  # whatever the exit code: with --sbatch=--wait it is the job's
+        return job
+    reason = _reason(said)
     if done.returncode:
-        raise UsageError(f"sbatch: {_reason(done.stderr) or f'exit code {done.returncode}'}")
-    return done.stdout.strip().partition(";")[0]
+        # After a timeout the controller may have taken the job all the same.
+        hint = "; `squeue --me` shows whether the job was queued all the same" if "timed out" in said.lower() else ""
+        raise UsageError(f"sbatch: {reason or f'exit code {done.returncode}'}{hint}")
+    got = reason or _first_line(done.stdout.decode(errors="replace")) or "nothing"
+    raise UsageError(f"sbatch: expected the job's number, got {got}; `squeue --me` shows whether a job was queued")
+
+
+def _first_line(said: str) -> str:
+    return next((repr(line.strip()) for line in said.splitlines() if line.strip()), "")
 
 
 def _reason(said: str) -> str:
@@ -44,39 +62,74 @@ def _reason(said: str) -> str:
     return lines[0] if lines else ""
 
 
-def follow(number: str) -> int:
+def follow(job: Job) -> int:
     """Copies a job's log to stdout as it grows, until the job has ended. Blocks; Ctrl-C leaves the job running.
 
     Returns:
-        The job's exit code; 1 where it ended without one of its own (cancelled, out of time); 128 + a signal.
+        The job's exit code; 1 where it ended without one of its own (cancelled, out of time), or where its end is not
+        known; 128 + a signal.
     """
     start = time.monotonic()
-    printed, state = 0, ""
+    printed, unanswered, known = 0, 0, Record()
     while True:
-        job = show(number)
-        if state != (state := job.get("JobState", "NOT KNOWN")):
-            print(f"psgd: job {number}: {state.lower()}", file=sys.stderr, flush=True)
-        printed += _copy(job.get("StdOut"), printed)
-        if state in ENDED or not job:
-            code, _, caught = job.get("ExitCode", "1:0").partition(":")
-            return 128 + int(caught) if int(caught or 0) else int(code) or (0 if state == "COMPLETED" else 1)
-        time.sleep(min(LONGEST_POLL_S, max(POLL_S, (time.monotonic() - start) / 20)))
+        record = _look(job, unanswered)
+        unanswered = 0 if record.state else unanswered + 1
+        if record.state:
+            if record.state != known.state:
+                _tell(job, record.state.lower() + _hint(job, record))
+            known = record._replace(log=record.log or known.log)
+        elif unanswered == BUSY:
+            _tell(job, f"no answer ({record.problem}), asking again")
+        printed += _copy(known.log, printed)
+        if queries.ended(record):
+            return _exit_code(record)
+        if unanswered >= (PATIENCE_UNKNOWN if record.unknown else PATIENCE):
+            where = f"; its log is {known.log}" if known.log else ""
+            _tell(job, f"not known ({record.problem}). `squeue --me` shows whether it is still there{where}")
+            return 1
+        pause = POLL_S * 2 ** (unanswered - 1) if unanswered else (time.monotonic() - start) / 20
+        time.sleep(min(POLL_S * LONGEST_POLL, max(POLL_S, pause)))
 
 
-def show(number: str) -> dict[str, str]:
-    """Returns what `scontrol show job` says of a job, empty where it is not known (any more)."""
-    words = ["scontrol", "show", "job", "--oneliner", number]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return dict(word.partition("=")[::2] for word in done.stdout.split() if "=" in word)
+def _look(job: Job, unanswered: int) -> Record:
+    """Asks the controller; the accounting database too where that does not know the job, or has been silent for long.
+
+    The database alone does not make a job run: it may show the turn before a requeue. Its word counts for ends only.
+    """
+    record = queries.show(job)
+    if not record.state and (record.unknown or unanswered + 1 >= BUSY):
+        final = queries.account(job)
+        if queries.ended(final):
+            return final
+    return record
 
 
-def _copy(path: str | None, start: int) -> int:
+def _hint(job: Job, record: Record) -> str:
+    states = job_states.read(record.state)
+    if job_states.held(states):
+        return f" (held: `scontrol release {job.number}` lets it run)"
+    return " (it runs on another cluster)" if "REVOKED" in states else ""
+
+
+def _exit_code(record: Record) -> int:
+    code, _, caught = (part if part.isdecimal() else "0" for part in record.exit_code.partition(":"))
+    if int(caught):
+        return min(128 + int(caught), 255)
+    return int(code) & 0xFF or (0 if "COMPLETED" in job_states.read(record.state) else 1)
+
+
+def _tell(job: Job, text: str) -> None:
+    print(f"psgd: job {job.number}: {text}", file=sys.stderr, flush=True)
+
+
+def _copy(path: str, start: int) -> int:
     """Writes what a file has from a byte on to stdout; returns how much that was."""
-    if path is None or not Path(path).is_file():
-        return 0
-    with Path(path).open("rb") as file:
-        file.seek(start)
-        more = file.read()
+    more = b""
+    with suppress(OSError):  # a file system that is away for a moment; the next look finds it
+        if path and Path(path).is_file():
+            with Path(path).open("rb") as file:
+                file.seek(start)
+                more = file.read()
     sys.stdout.buffer.write(more)
     sys.stdout.flush()
     return len(more)

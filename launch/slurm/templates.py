@@ -1,4 +1,4 @@
-"""What each bundled batch script trains, and on how much."""
+"""What each bundled batch script trains, and with what resources."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ class Template:
     """A batch script.
 
     Attributes:
-        what: it does, in lines of comment.
+        what: the script does, as lines of a comment.
         workers: ranks that compute gradients.
-        per_node: ranks of a node; None: all on one node.
+        per_node: ranks per node; None: all on one node.
         always: options of `psgd train` that make it this kind.
         example: the others, for the user to change.
-        any_strategy: `what` holds with every strategy.
+        any_strategy: whether `what` is true of every strategy.
         gpus_per_node: 0 for CPUs only.
-        cpus_per_task: cores of a rank.
+        cpus_per_task: cores per rank.
         time_min: the time limit, in minutes.
     """
 
@@ -34,13 +34,13 @@ _DIGITS = ("--dataset", "digits", "--model", "mlp", "--epochs", "50", "--batch-s
 
 KINDS = {
     "cpu_parameter_server": Template(
-        "Trains with a parameter server on CPUs: of the tasks the first --servers serve, the others work.",
+        "Trains with a parameter server on CPUs: the first --servers tasks are servers, the others are workers.",
         workers=8,
         always=(("--strategy", "sync"),),
         example=_DIGITS,
     ),
     "gpu_allreduce": Template(
-        "Trains on the GPUs of several nodes with ring all-reduce: one task a GPU, no server.",
+        "Trains on the GPUs of several nodes with ring all-reduce: one task per GPU, no servers.",
         workers=8,
         per_node=4,
         always=(("--strategy", "allreduce"), ("--device", "cuda")),
@@ -49,8 +49,8 @@ KINDS = {
         cpus_per_task=4,
     ),
     "easgd_host_master": Template(
-        "Trains on the GPUs of one node with elastic averaging: each worker has parameters of its own on its GPU,\n"
-        "the centre lies in the host's memory, and workers meet it one by one.",
+        "Trains on the GPUs of one node with elastic averaging: each worker keeps its own parameters on its GPU,\n"
+        "the centre is in host memory, and workers exchange with it one at a time.",
         workers=4,
         always=(("--strategy", "easgd"), ("--easgd-order", "async"), ("--device", "cuda")),
         example=(*_DIGITS, "--period", "8"),
@@ -59,8 +59,8 @@ KINDS = {
         cpus_per_task=4,
     ),
     "decentralized_slow_network": Template(
-        "Trains over a slow network, 1 Gbit/s say: no server, one worker a node, each with updates for the others\n"
-        "that are about a thousand times smaller than its parameters.",
+        "Trains over a slow network, such as 1 Gbit/s: no servers, one worker per node. The updates that workers\n"
+        "send each other are about a thousand times smaller than the parameters.",
         workers=4,
         per_node=1,
         always=(("--strategy", "decentralized"),),
@@ -75,9 +75,8 @@ KINDS = {
         any_strategy=True,
     ),
     "long_job": Template(
-        "Trains for longer than a job may last: saves and stops before its time limit, goes back into the queue by\n"
-        "itself, and resumes where it was. It ends when training is done, after MAX_RESTARTS, or when a turn made\n"
-        "no progress.",
+        "Trains for longer than the time limit allows: saves and stops before the limit, requeues itself, and resumes\n"
+        "where it stopped. It ends when training is done, after MAX_RESTARTS requeues, or when a run made no progress.",
         workers=8,
         always=(("--strategy", "sync"),),
         example=(*_DIGITS[:5], "1000", *_DIGITS[6:], "--checkpoint-every", "1000"),

@@ -29,7 +29,9 @@ def trials(kind: str, train: Sequence[str] | None, given: Sequence[str]) -> list
         pairs = zip(words[::2], words[1::2], strict=True)
         left[" ".join(word for pair in pairs if pair[0] not in named for word in pair)] = None
     if "" in left:
-        raise UsageError("kind array: --lr and --batch-size are given, nothing is left to try; expected --trial")
+        raise UsageError(
+            "kind array: --lr and --batch-size are both given, so nothing is left to try; expected --trial"
+        )
     return list(left)
 
 
@@ -61,5 +63,5 @@ def number(words: Sequence[str], flag: str, given: int | None) -> int | None:
     if not text.isdecimal():
         raise UsageError(f"{flag}: expected a whole number, got {text!r}")
     if given not in (None, int(text)):
-        raise UsageError(f"{flag}: {given} before --, {text} behind it; give it once")
+        raise UsageError(f"{flag}: {given} before --, {text} after it; give it once")
     return int(text)

@@ -37,7 +37,6 @@ class CudaBackend:
         self._model = model
         self._losses = Losses()
         resident = samples.fits(dataset.train) if keep is None else keep
-        self.resident = resident
         self._source: samples.Source = (
             samples.Resident(dataset.train, statistics, batch_size, self._losses.steps)
             if resident
@@ -55,7 +54,6 @@ class CudaBackend:
         self._place: tuple[int, int] = (0, 0)
 
     def prepare(self, params: Array) -> None:
-        """Compiles and loads what a step needs, before the clock starts."""
         self.bind(params, cupy.zeros_like(params))
         self._context = self._model.context(self._batch_size)
         self._test_context = self._model.context(self._at_once)
@@ -72,7 +70,6 @@ class CudaBackend:
         pinned.wait()
 
     def bind(self, params: Array, grads: Array) -> None:
-        """Uses these vectors from now on."""
         self._model.bind(params, grads)
         self._place = params.data.ptr, grads.data.ptr
 
@@ -82,15 +79,9 @@ class CudaBackend:
         on_ready: OnReady | None = None,
         touch: Callable[[Array], None] | None = None,
     ) -> Loss:
-        """Starts the bound gradient over these samples. Blocks only where the host is far ahead.
+        """Starts what `Backend.gradient` says; blocks only where the host is far ahead, or when the loss is read.
 
-        Args:
-            indices: of the samples.
-            on_ready: as `Stage.backward`; then nothing is captured.
-            touch: called with the batch before it is used; likewise.
-
-        Returns:
-            The mean loss, read when it is asked for.
+        With `on_ready` or `touch` nothing is captured.
         """
         n = len(indices)
         key = (n, self._source.choose(indices), *self._place)
@@ -100,9 +91,7 @@ class CudaBackend:
             self._graphs[key] = None  # the first time things are compiled and loaded, which no graph may do
             self._run(n)
         else:
-            graph = self._graphs[key]
-            if graph is None:
-                graph = self._graphs[key] = self._capture(n)
+            self._graphs[key] = graph = self._graphs[key] or self._capture(n)
             graph.launch(cupy.cuda.get_current_stream())
         self._source.used()
         return self._losses.newest()
@@ -124,7 +113,6 @@ class CudaBackend:
         self._model.gradient(self._context, x, y, on_ready, self._losses.start)
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        """Right answers and summed loss on every `parts`-th batch of the test set from `part` on. WaitLog."""
         correct, loss = 0, 0.0
         for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
             stop = min(start + self._at_once, self._test.samples)
@@ -134,5 +122,4 @@ class CudaBackend:
         return correct, loss
 
     def wait(self) -> None:
-        """Blocks until the GPU has done all that was started."""
         pinned.wait()

@@ -8,15 +8,15 @@ from psgd.checkpoint.export import FORMATS
 from psgd.kernels.errors import UsageError
 from psgd.runtime.option import Option, from_zero, path, switch, whole
 
-DIRECTORY = path("Checkpoints go here; all ranks see it.", "a folder's path", "DIR")
-EVERY = whole(0, 0, "Optimizer steps between checkpoints; 0 is at signals only.")
+DIRECTORY = path("Folder for checkpoints, which all ranks can access.", "a folder's path", "DIR")
+EVERY = whole(0, 0, "Optimizer steps between checkpoints; 0 is only on signals.")
 MINUTES = from_zero(0.0, "Minutes between checkpoints; 0 is off.")
-KEEP = whole(1, 3, "How many of the newest stay, and the best.")
+KEEP = whole(1, 3, "How many of the newest checkpoints to keep, besides the best.")
 RESUME = switch(False, "Resume from the newest complete checkpoint.")
 SAVE_SIGNAL = Option(
     str,
     "USR2",
-    "Signal to save and stop, exit code 85: USR2, TERM, HUP, any but USR1 (saves and continues), INT, KILL, STOP.",
+    "Signal to save and stop with exit code 85, such as TERM; not USR1 (saves and continues), INT, KILL or STOP.",
     requests.known,
     "a signal's name: USR2, TERM, HUP or any other but USR1, INT, KILL, STOP",
     metavar="NAME",
@@ -24,7 +24,7 @@ SAVE_SIGNAL = Option(
 SAVE = Option(
     Path,
     None,
-    "Write the final weights here: .npz for NumPy, .pt for PyTorch.",
+    "Write the final weights to this file: .npz for NumPy, .pt for PyTorch.",
     lambda file: file.suffix in FORMATS,
     f"a file's path that ends in {' or '.join(FORMATS)}",
     metavar="FILE",

@@ -139,7 +139,7 @@ def read(folder: Path, shard: ShardFile) -> State:
             for name in names:
                 tensors[name] = file.get_tensor(name)
     except (SafetensorError, OSError, TypeError, ValueError, AttributeError, KeyError) as error:
-        raise CheckpointError(f"{path}: no sound safetensors file: {error}") from None
+        raise CheckpointError(f"{path}: not a valid safetensors file: {error}") from None
     if text is None:
         raise CheckpointError(f"{path}: not written by psgd: it has no facts in its metadata")
     return State(tensors, parse_object(text, str(path)))

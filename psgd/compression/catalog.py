@@ -6,7 +6,7 @@ from psgd.runtime.option import Option, from_zero, one_of, whole
 
 def compress(defaults: str) -> Option:
     """Which codec; `defaults` says in words what each strategy does by itself."""
-    return one_of(("none", *CODECS), None, "Codec of updates.", shown=defaults)
+    return one_of(("none", *CODECS), None, "Codec that compresses updates.", shown=defaults)
 
 
 DENSITY = Option(
@@ -16,5 +16,5 @@ DENSITY = Option(
     lambda share: 0 < share <= 1,
     "a number above 0, at most 1",
 )
-WARMUP = from_zero(0.0, "Epochs of whole updates before compressed ones.")
-SYNC = whole(0, 0, "Steps after which the whole residual is sent; 0 is never.")
+WARMUP = from_zero(0.0, "Epochs at the start in which updates are sent whole.")
+SYNC = whole(0, 0, "Number of steps after which the whole residual is sent; 0 is never.")

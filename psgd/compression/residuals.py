@@ -20,7 +20,7 @@ def kept(codec: Codec | None, before: BeforeEncoding, factor: float = 1.0) -> li
     own = {name: array for name, array in arrays.items() if array.size > 1}
     numbers = {name: array for name, array in arrays.items() if array.size <= 1}  # a threshold, a count
     velocity = {"velocity": before.velocity} if before.velocity.size else {}
-    mean, anew = "momentum: each worker begins with the mean", "momentum: begins anew"
+    mean, anew = "momentum: each worker starts from the mean", "momentum: begins anew"
     return [
         Arrays(residual, Combine.SUM, found="residuals: worker 0 has the sum of all"),
         Arrays(own, Combine.MEAN, factor=factor, found=mean, missing=anew),

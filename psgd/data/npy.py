@@ -55,14 +55,14 @@ def read_archive(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     # zipfile answers damaged archives with half a dozen unrelated types, struct.error and EOFError among them
     except Exception as error:
-        raise DataError(f"{path}: is not a sound .npz (zip) archive ({error}); write it again") from error
+        raise DataError(f"{path}: is not a valid .npz (zip) archive ({error}); write it again") from error
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]:
     where = f"{path} ({name})"
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise DataError(f"{where}: packed with another method than numpy's; use savez or savez_compressed")
+        raise DataError(f"{where}: compressed with a method that numpy does not use; use savez or savez_compressed")
     packed = min(info.compress_size, path.stat().st_size)
     try:
         with archive.open(info) as stream:
@@ -86,7 +86,7 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
         raise
     # parsed as a Python literal: damage shows as SyntaxError, ValueError, TokenError, MemoryError
     except Exception as error:
-        raise DataError(f"{where}: is not a sound .npy file; write it again with numpy.save") from error
+        raise DataError(f"{where}: is not a valid .npy file; write it again with numpy.save") from error
     if dtype.hasobject:
         raise DataError(
             f"{where}: holds Python objects (pickles), which are never loaded; "

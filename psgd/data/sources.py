@@ -112,7 +112,7 @@ def _archive(name: str, path: Path) -> Dataset:
 def _numpy_folder(name: str, folder: Path) -> Dataset:
     files = {key: folder / f"{key}.npy" for key in _KEYS if (folder / f"{key}.npy").is_file()}
     if not files:
-        raise DataError(f"{folder}: holds none of the files that are looked for; expected {ACCEPTED}")
+        raise DataError(f"{folder}: contains none of the expected files; expected {ACCEPTED}")
     return _numpy_pairs(name, folder, set(files), lambda key: npy.read(files[key]), lambda key: str(files[key]))
 
 

@@ -96,7 +96,7 @@ class Layout:
             placed.append(_part(Parameter(name, shape, offset, tuple(whole), tuple(start))))
             offset = -(-placed[-1].stop // align) * align
         if unknown := {*(parts or {}), *(tied or {}).values()} - names:
-            raise UsageError(f"layout: a part or a tie of {sorted(map(str, unknown))[0]}, which is no parameter")
+            raise UsageError(f"layout: a part or a tie of {sorted(map(str, unknown))[0]}, which is not a parameter")
         if wrong := [name for name in tied or {} if not isinstance(name, str) or not name or name in names]:
             raise UsageError(f"layout: parameter names are texts, each used once; got {wrong[0]!r}")
         object.__setattr__(self, "parameters", tuple(placed))

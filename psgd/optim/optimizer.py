@@ -52,8 +52,6 @@ class Optimizer:
             the norm. Collective.
 
     Attributes:
-        params: as given.
-        options: as given.
         state: the rule's arrays.
         arrays: the same by name, to be saved.
         version: steps taken.
@@ -110,7 +108,7 @@ class Optimizer:
         Args:
             alike: all workers have the same. Else another number of workers begins with the mean.
         """
-        mean = "the optimizer's state: each worker begins with the mean"
+        mean = "the optimizer's state: each worker starts from the mean"
         return [
             Arrays(self.arrays, Combine.ALIKE if alike else Combine.MEAN, found=mean),
             Fact("steps", self, "version", also="version", default=0),

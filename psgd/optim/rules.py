@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.kernels import sparse_update as sparse_kernels
 from psgd.kernels import update as kernels
 from psgd.optim import catalog
 
@@ -29,6 +30,8 @@ class Rule(NamedTuple):
         factor: of momentum, 0 for plain SGD, for those who apply it elsewhere (`psgd.compression.options`); None for
             other rules.
         weight_decay: likewise.
+        sparse: the same as `update` for parameters that others write to meanwhile (strategy hogwild): an element whose
+            step is 0 is neither read nor written. None where every element changes, as with weight decay.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Rule(NamedTuple):
     update: Callable[[Vector, Vector, State, float, float, int], None]
     factor: float | None = None
     weight_decay: float = 0.0
+    sparse: Callable[[Vector, Vector, State, float, float, int], None] | None = None
 
 
 def sgd(weight_decay: float = 0.0) -> Rule:
@@ -44,7 +48,10 @@ def sgd(weight_decay: float = 0.0) -> Rule:
     def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         kernels.sgd(params, grad, lr, scale, weight_decay)
 
-    return Rule("sgd", lambda params: (), update, 0.0, weight_decay)
+    def sparse(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
+        sparse_kernels.sgd(params, grad, lr, scale)
+
+    return Rule("sgd", lambda params: (), update, 0.0, weight_decay, None if weight_decay else sparse)
 
 
 def momentum(factor: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Rule:
@@ -56,8 +63,12 @@ def momentum(factor: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fa
     def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         kernels.momentum(params, grad, state[0], lr, scale, weight_decay, factor, nesterov)
 
+    def sparse(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
+        sparse_kernels.momentum(params, grad, state[0], lr, scale, factor, nesterov)
+
     name, known = ("nesterov", None) if nesterov else ("momentum", factor)
-    return Rule(name, lambda params: (np.zeros_like(params),), update, known, weight_decay)
+    few = None if weight_decay else sparse
+    return Rule(name, lambda params: (np.zeros_like(params),), update, known, weight_decay, few)
 
 
 def nesterov(factor: float = 0.9, weight_decay: float = 0.0) -> Rule:
@@ -71,7 +82,11 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight
     def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         kernels.adam(params, grad, state[0], state[1], lr, scale, weight_decay, beta1, beta2, epsilon, step)
 
-    return Rule("adam", lambda params: (np.zeros_like(params), np.zeros_like(params)), update)
+    def sparse(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
+        sparse_kernels.adam(params, grad, state[0], state[1], lr, scale, beta1, beta2, epsilon, step)
+
+    few = None if weight_decay else sparse
+    return Rule("adam", lambda params: (np.zeros_like(params), np.zeros_like(params)), update, sparse=few)
 
 
 def create(name: str, momentum_factor: float = 0.9, weight_decay: float = 0.0) -> Rule:

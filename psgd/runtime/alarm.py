@@ -2,7 +2,7 @@
 
 It has a tag, buffers and receives of its own, so that it can be rung in the middle of an exchange, and every wait
 looks for it. A worker rings at all servers, a server at all workers. A rank that hears it leaves and rings in turn, so
-all ranks end, with the same first cause.
+all ranks end, with the same first cause. Of errors that all ranks are to raise alike the text goes with it.
 """
 
 import threading
@@ -13,7 +13,12 @@ from mpi4py import MPI
 
 from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.tags import Tag
-from psgd.kernels.errors import PeerLostError
+from psgd.kernels.errors import ContractError, DivergedError, PeerLostError
+
+_ALIKE = (ContractError, DivergedError)
+"""Errors that the others raise too; of all else they learn that this rank is lost."""
+_CAUSE, _KIND, _LENGTH, _HEAD = range(4)  # words in front of the text
+_TEXT_BYTES = 1000
 
 
 def cause_message(cause: int) -> str:
@@ -33,9 +38,11 @@ class Alarm:
     """
 
     def __init__(self, comm: MPI.Intracomm, peers: Sequence[int], cause: int) -> None:
-        self._cause = np.array([cause], np.int64)
-        self._heard = np.zeros((len(peers), 1), np.int64)
-        self._out = [comm.Send_init([self._cause, MPI.INT64_T], peer, Tag.ALARM) for peer in peers]
+        words = _HEAD + _TEXT_BYTES // 8
+        self._said = np.zeros(words, np.int64)
+        self._said[_CAUSE] = cause
+        self._heard = np.zeros((len(peers), words), np.int64)
+        self._out = [comm.Send_init([self._said, MPI.INT64_T], peer, Tag.ALARM) for peer in peers]
         self._in = [comm.Recv_init([self._heard[i], MPI.INT64_T], peer, Tag.ALARM) for i, peer in enumerate(peers)]
         self._rung = False
         self._lock = threading.Lock()
@@ -51,25 +58,44 @@ class Alarm:
 
         Raises:
             PeerLostError: names the first cause.
+            ContractError, DivergedError: the first cause was one, with the same text.
         """
         thread = threading.get_ident()
         with self._lock:
             index, rung = MPI.Request.Testany(self._in)
             if rung and index != MPI.UNDEFINED:
-                self._cause[0] = self._heard[index, 0]
+                self._said[:] = self._heard[index]
                 self._raised = set()
             if self._raised is None or thread in self._raised:
                 return
             self._raised.add(thread)
-        raise PeerLostError(cause_message(int(self._cause[0])))
+        lost = PeerLostError(cause_message(int(self._said[_CAUSE])))
+        kind, length = self._said[[_KIND, _LENGTH]].tolist()
+        if not 0 < kind <= len(_ALIKE):
+            raise lost
+        text = self._said[_HEAD:].tobytes()[: max(0, length)].decode(errors="replace")
+        raise _ALIKE[kind - 1](text) from lost
 
     advance = check  # so that the waits of collectives look too, as one of their BACKGROUND
 
-    def ring(self) -> None:
-        """Sends the alarm to all peers, once. Does not block."""
+    def ring(self, error: BaseException | None = None) -> None:
+        """Sends the alarm to all peers, once. Does not block.
+
+        Args:
+            error: that makes this rank leave; not read where another has rung before.
+        """
         if not self._rung and self._out:
             self._rung = True
+            if self._raised is None:
+                self._write(error)
             MPI.Prequest.Startall(self._out)
+
+    def _write(self, error: BaseException | None) -> None:
+        for kind, each in enumerate(_ALIKE, 1):
+            if isinstance(error, each):
+                text = str(error).encode()[:_TEXT_BYTES].decode(errors="ignore").encode()  # no half of a letter
+                self._said[[_KIND, _LENGTH]] = kind, len(text)
+                self._said[_HEAD:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
 
     def close(self) -> None:
         """Takes the receives back; after `ring`, lets the messages go out."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FORMS = (
     "slow:WORKER:FACTOR, slow:rotating:FACTOR:SHARE, compute:SECONDS, kill:RANK@STEP, stop:RANK@STEP:SECONDS, "
-    "raise:RANK@STEP or nan:RANK@STEP, with commas between"
+    "raise:RANK@STEP or nan:RANK@STEP, separated by commas"
 )
 _EVENT = re.compile(r"(kill|stop|raise|nan):(s?)(\d{1,9})@(\d{1,18})(?::([^:]+))?")
 
@@ -176,9 +176,9 @@ def _event(part: str, match: re.Match[str], workers: int, servers: int) -> Event
         raise UsageError(f"inject {part}: expected {what}:RANK@STEP{':SECONDS' if what == 'stop' else ''}")
     if index >= (servers if server else workers):
         role, many = ("server", servers) if server else ("worker", workers)
-        raise UsageError(f"inject {part}: expected a {role} of the {many} that there are, counted from 0, got {index}")
+        raise UsageError(f"inject {part}: expected one of the {many} {role}(s), counted from 0, got {index}")
     if step < 1:
-        raise UsageError(f"inject {part}: expected a step from 1 on, got {step}")
+        raise UsageError(f"inject {part}: expected a step of 1 or more, got {step}")
     return Event(what, server, index, step, _number(part, match[5] or "0", 0.0))
 
 

@@ -125,7 +125,7 @@ class AloneError(UsageError):
             f"the environment says {expected} ranks, but each would train alone: they were not started by the "
             f"mpiexec of mpi4py's MPI, {name}"
         )
-        super().__init__(f"{self.cause}; {self.fix} ({ALLOW}=1 where that is meant)")
+        super().__init__(f"{self.cause}; {self.fix} ({ALLOW}=1 allows it)")
 
 
 def expected_ranks() -> int:

@@ -84,5 +84,5 @@ def checked(placement: object, servers: int, size: int) -> str | list[int]:
         or ranks[:1] not in ([], [0])
         or not all(0 <= rank < size for rank in ranks)
     ):
-        raise UsageError(f"placement: expected {servers} different ranks of {size}, 0 the first, got {ranks}")
+        raise UsageError(f"placement: expected {servers} different ranks of {size}, starting with 0, got {ranks}")
     return ranks

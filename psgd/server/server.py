@@ -15,6 +15,7 @@ from psgd.checkpoint.state import State
 from psgd.kernels.errors import ContractError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.jsonable import JSON
+from psgd.server.clock_check import ClockCheck
 from psgd.server.log import LogEntry
 from psgd.server.log_position import LogPosition
 from psgd.server.policy import Policy
@@ -51,14 +52,7 @@ class ServerOptions:
 
 
 class Server:
-    """One server's part of a run.
-
-    Args:
-        transport: the wire.
-        shard: the parameters it owns.
-        strategy: decides the order; not asked on a server that follows.
-        options: which server it is.
-        metrics: counts every push, on server 0.
+    """One server's part of a run. The strategy is not asked on a server that follows.
 
     Attributes:
         position: where the log stands.
@@ -81,6 +75,8 @@ class Server:
         self._decides = options.index == 0 or strategy.fixed_order
         self._publishes = options.index == 0 and options.servers > 1 and not strategy.fixed_order
         self._answer = Header(shard=options.index)
+        self._clocks = ClockCheck(options.workers, options.index)
+        self._resumed = False
         self._pending: dict[int, Header] = {}
         self._arrived = [0.0] * options.workers  # when each worker's newest push did
         self._done: set[int] = set()
@@ -121,6 +117,9 @@ class Server:
         """Takes the first worker's parameters, whichever worker comes first, and only then answers anyone.
 
         A resumed run has its parameters.
+
+        Raises:
+            ContractError: a worker begins otherwise.
         """
         waiting: set[int] = set()
         transport, shard = self.transport, self.shard
@@ -129,7 +128,14 @@ class Server:
             if isinstance(header, LogEntry):
                 self._log.append(header)
                 continue
-            if header.kind == MessageKind.INIT:
+            kind = MessageKind.INIT if header.worker == 0 and not self._resumed else MessageKind.PULL
+            if header.kind != kind or header.worker in waiting:
+                raise ContractError(
+                    f"server {self._options.index}: worker {header.worker} sent kind {header.kind} at the start, "
+                    f"expected {kind:d}, once"
+                )
+            self._clocks.check(header)
+            if kind == MessageKind.INIT:
                 for segment, part in enumerate(shard.ranges):
                     shard.params[part.start : part.stop] = transport.fetch(header.worker, segment)
             waiting.add(header.worker)
@@ -146,12 +152,14 @@ class Server:
             )
         entries: tuple[LogEntry, ...] = ()
         if kind == _PUSH:
+            self._clocks.take(header)
             self._pending[worker] = header
             self._arrived[worker] = now
             self.metrics.dropped[worker] += header.dropped
             if self._decides:
                 entries = self.strategy.on_push(header, now)
         elif kind == MessageKind.DONE:
+            self._clocks.check(header)
             self._done.add(worker)
             self.metrics.ended(worker, header.waited_s, header.computed_s)
             if self._decides:
@@ -203,6 +211,8 @@ class Server:
         answer.version = version + steps
         answer.stop = self.metrics.stop or self.leaving
         # The reply's header goes ahead of the step; then segments go out one by one as they are final.
+        for worker in entry.release:
+            self._clocks.versions[worker] = answer.version
         transport.reply(entry.release, answer)
         emit = partial(transport.emit, entry.release)
         if steps:
@@ -239,8 +249,10 @@ class Server:
             tensors: this server's ranges of what all servers' states had.
             facts: server 0's.
         """
+        self._resumed = True
         self.shard.restore(tensors, facts)
         if len(facts["log"]["clocks"]) == self._options.workers:
             point = self.position.restore(facts["log"])
+            self._clocks.restore(point.clocks, facts["log"]["positions"])
             if self._decides:
                 self.strategy.restore(point)

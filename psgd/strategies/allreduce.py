@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
+from psgd.collectives import Communicator
 from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
@@ -41,7 +42,7 @@ class AllreduceWorker(LockstepWorker):
     accumulates = True
 
     def __init__(self, context: RunContext) -> None:
-        comm = context.collectives(context.workers)
+        comm = Communicator(context.workers)
         self._buckets = Buckets(comm, context.params, context.accumulate)
         super().__init__(context, comm, self._buckets.grads)
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}
@@ -70,14 +71,14 @@ class AllreduceWorker(LockstepWorker):
         buckets, rounds = self._buckets, self._rounds
         began = time.perf_counter()
         buckets.launch(samples)
-        if buckets.overlaps:
+        if buckets.early:
             buckets.wait()
             total = rounds.exchange(done=done, began=began)
         else:  # in this order a round without samples moves nothing
             total = rounds.exchange(done=done)
             if total:
                 buckets.reduce()
-        if buckets.overlaps or total:
+        if buckets.early or total:
             rounds.count_allreduce(buckets.sum.nbytes)
         buckets.clear()
         self.stop = rounds.stop

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
+from psgd.collectives import Communicator
 from psgd.kernels import accumulate
 from psgd.runtime.device_vectors import registered
 from psgd.worker.context import Alone, RunContext
@@ -65,7 +66,7 @@ class AveragingWorker(LockstepWorker):
         local_from: float,
         outer: tuple[float, float] | None,
     ) -> None:
-        comm = context.collectives(context.workers)
+        comm = Communicator(context.workers)
         super().__init__(context, comm, np.zeros_like(context.params))
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}
         self._optimizer = context.optimizer.create(context.params)

@@ -2,7 +2,8 @@
 
 Every worker adds samples * gradient, over one step or several, and the sum over the workers follows. A bucket is
 all-reduced as soon as its part of the gradient is final, in the order in which backward makes them: from the vector's
-end to its start. Each has a persistent call, bound to its memory once; a step only starts it.
+end to its start. Each has a persistent call, bound to its memory once; a step only starts it. On a GPU the whole
+vector is one bucket, whose all-reduce is put on the stream behind the gradient: the host waits for neither.
 """
 
 from collections.abc import Callable
@@ -11,11 +12,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import on_device, registered
-from psgd.worker.collectives import Collectives
 
 Vector = NDArray[np.floating]
 
@@ -39,19 +40,24 @@ class Buckets:
         unit: gradients are weighed by samples / unit. A power of two that divides them changes no bit of a sum, only
             its exponent; for batches of a power of two the weight is 1, which needs no pass over the vector.
         overlaps: the all-reduce runs during backward.
+        early: it is started before the workers know whether any had samples.
     """
 
-    def __init__(self, comm: Collectives, like: Vector, steps: int) -> None:
+    def __init__(self, comm: Communicator, like: Vector, steps: int) -> None:
         self._steps = steps
         self.unit = 1
         self.sum = registered(comm, like)
         self.grads: Vector = self.sum if steps == 1 else np.zeros_like(like)
         count = max(1, -(-self.sum.nbytes // BUCKET_BYTES))
-        self.overlaps = count > 1 and not on_device(like) and _all_have_threads(comm)
+        self._enqueues = on_device(like)
+        self.overlaps = count > 1 and not self._enqueues and _all_have_threads(comm)
+        self.early = self.overlaps or self._enqueues
         align = max(1, ALIGN_BYTES // like.dtype.itemsize)
         ranges = split(like.size, count, align) if self.overlaps else [range(like.size)]
         self._buckets = [(r.start, self.sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in reversed(ranges)]
-        self._calls = [comm.Allreduce_init(MPI.IN_PLACE, part) for _, part, _ in self._buckets]
+        self._comm = comm
+        parts = [] if self._enqueues else [part for _, part, _ in self._buckets]
+        self._calls = [comm.Allreduce_init(MPI.IN_PLACE, part) for part in parts]
         self._weighed = 0  # buckets that have this step's gradient
         self._launched = 0  # buckets whose reduction was started
         self._announced = 0  # samples of the gradient that is on its way through `overlap`
@@ -65,6 +71,8 @@ class Buckets:
         """Makes each call on zeros, so that no step waits for what compiles at the first one. Collective, blocks."""
         for call in self._calls:
             call.run()
+        if self._enqueues:
+            self._comm.Allreduce_enqueue(MPI.IN_PLACE, self.sum)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         """Announces a gradient of so many samples.
@@ -76,7 +84,7 @@ class Buckets:
         if not self.overlaps or not samples or self._added + 1 < self._steps:
             return None
         if self._weighed:
-            raise UsageError("overlap: a gradient is on its way already: call step() before the next one")
+            raise UsageError("overlap: a gradient is already being reduced: call step() before the next one")
         self._announced, self._final = samples, self.sum.size
         return self._ready
 
@@ -99,7 +107,9 @@ class Buckets:
         With a complete one, `start` and `reduce` or `clear` have to follow.
         """
         if self._weighed and self._announced != samples:
-            raise UsageError(f"step: expected the {self._announced} samples that overlap() was told of, got {samples}")
+            raise UsageError(
+                f"step: expected the {self._announced} samples that were passed to overlap(), got {samples}"
+            )
         if self._added + 1 == self._steps:
             return True
         while self._weighed < len(self._buckets):
@@ -110,21 +120,21 @@ class Buckets:
         return False
 
     def launch(self, samples: int) -> None:
-        """Adds what is left of the last step's gradient; where buckets overlap, starts to reduce it."""
+        """Adds what is left of the last step's gradient; where it is `early`, starts to reduce it."""
         while self._weighed < len(self._buckets):
-            if self.overlaps:
+            if self.early:
                 self._launch(samples)
             else:
                 self._weigh(samples)
 
     def wait(self) -> None:
-        """Returns when all that was launched is reduced. Blocks."""
+        """Returns when all that was launched is reduced, or will be before what is put on the GPU's stream next."""
         for call in self._calls[: self._launched]:
             call.Wait()
         self._launched = 0
 
     def reduce(self) -> None:
-        """Reduces the sum, where buckets do not overlap. Collective, blocks."""
+        """Reduces the sum, where it is not `early`. Collective, blocks."""
         self._calls[0].run()
 
     def clear(self) -> None:
@@ -152,13 +162,16 @@ class Buckets:
             np.multiply(into, into.dtype.type(weight), out=into)
 
     def _launch(self, samples: int) -> None:
-        call = self._calls[self._weighed]
+        bucket = self._weighed
         self._weigh(samples)
-        call.Start()
-        self._launched += 1
+        if self._enqueues:
+            self._comm.Allreduce_enqueue(MPI.IN_PLACE, self.sum)
+        else:
+            self._calls[bucket].Start()
+            self._launched += 1
 
 
-def _all_have_threads(comm: Collectives) -> bool:
+def _all_have_threads(comm: Communicator) -> bool:
     """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
     flag = np.array([comm.threaded], np.int64)
     comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)

@@ -55,7 +55,7 @@ class Strategy:
 _PEERS = re.compile(r"all|ring|pairs|random:([2-9]|[1-9]\d{1,4})")
 _PERIOD = whole(1, 8, "steps between two exchanges.")
 
-COMMON = {"accumulate": whole(1, 1, "steps whose gradients make one update.")}
+COMMON = {"accumulate": whole(1, 1, "steps whose gradients are combined into one update.")}
 """Options of every strategy, which it need not know of: workers do it (`psgd.worker.accumulation`)."""
 
 STRATEGIES: dict[str, Strategy] = {
@@ -63,13 +63,13 @@ STRATEGIES: dict[str, Strategy] = {
     "async": Strategy("psgd.strategies.async_", servers=True, compressible=True),
     "softsync": Strategy(
         "psgd.strategies.softsync",
-        {"softsync": whole(1, 1, "contributions of a step.")},
+        {"softsync": whole(1, 1, "gradients in one step.")},
         servers=True,
         compressible=True,
     ),
     "ssp": Strategy(
         "psgd.strategies.ssp",
-        {"staleness": whole(0, 3, "steps that a worker may be ahead.")},
+        {"staleness": whole(0, 3, "how many steps a worker may be ahead of the slowest.")},
         servers=True,
         compressible=True,
     ),
@@ -82,10 +82,10 @@ STRATEGIES: dict[str, Strategy] = {
         "psgd.strategies.averaging",
         {
             "period": _PERIOD,
-            "average_momentum": switch(True, "average momentum too.", shown="on"),
-            "local_from": from_zero(0.0, "epochs with a period of 1 first."),
-            "outer_lr": above_zero(1.0, "rate of the outer step."),
-            "outer_momentum": below_one(0.0, "outer Nesterov."),
+            "average_momentum": switch(True, "average the momentum too.", shown="on"),
+            "local_from": from_zero(0.0, "epochs at the start with a period of 1."),
+            "outer_lr": above_zero(1.0, "learning rate of the outer step."),
+            "outer_momentum": below_one(0.0, "Nesterov momentum of the outer step."),
         },
         on_device=True,
     ),
@@ -93,8 +93,10 @@ STRATEGIES: dict[str, Strategy] = {
         "psgd.strategies.easgd.easgd",
         {
             "period": _PERIOD,
-            "easgd_order": one_of(("sync", "round-robin", "async", "hogwild"), "sync", "who pulls when."),
-            "rho": above_zero(None, "elastic force.", shown="0.9 / (lr * workers)"),
+            "easgd_order": one_of(
+                ("sync", "round-robin", "async", "hogwild"), "sync", "how workers exchange with the centre."
+            ),
+            "rho": above_zero(None, "strength of the elastic force.", shown="0.9 / (lr * workers)"),
         },
         on_device=True,
     ),
@@ -111,11 +113,11 @@ STRATEGIES: dict[str, Strategy] = {
             "peers": Option(
                 str,
                 "all",
-                "who sends to whom: all, ring, random:D, pairs.",
+                "who sends to whom: all, ring, random:D or pairs.",
                 _PEERS.fullmatch,
                 "all, ring, random:D with D of 2 or more, or pairs",
             ),
-            "window": whole(1, 64, "updates that a worker may be ahead of others."),
+            "window": whole(1, 64, "how many updates a worker may be ahead of the others."),
         },
         compressible=True,
         codec="threshold",

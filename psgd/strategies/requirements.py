@@ -43,7 +43,7 @@ def check(name: str, values: Mapping[str, Any], own: Mapping[str, Any], spell: S
     strategy = catalog.find(name)
     if not strategy.servers:
         if values["servers"]:
-            raise UsageError(f"{spell.given('servers', values['servers'])}: strategy {name} has none, omit it")
+            raise UsageError(f"{spell.given('servers', values['servers'])}: strategy {name} has none; omit it")
         if values["staleness_lr"] != "none" or values["record"] or values["replay"]:
             names = ", ".join(map(spell.name, ("staleness_lr", "record", "replay")))
             raise UsageError(f"{names}: strategy {name} has no servers to do that")
@@ -61,7 +61,7 @@ def _check_compression(
             raise UsageError(f"{subject}: strategy {name} averages parameters, expected one of {able}")
         if not strategy.sends_updates(own):
             assert strategy.averages is not None
-            raise UsageError(f"{subject}: {spell.assigned(*strategy.averages)} averages whole parameters, omit it")
+            raise UsageError(f"{subject}: {spell.assigned(*strategy.averages)} averages whole parameters; omit it")
     elif strategy.codec and strategy.sends_updates(own):  # it sends updates even where no codec compresses them
         subject = spell.given("strategy", name)
     else:

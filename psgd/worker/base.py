@@ -14,12 +14,6 @@ class WorkerBase:
 
     A strategy writes `_take_step`, or `step` itself where each call counts or its time is not spent in waiting. It
     declares in `_kept` what it keeps for a checkpoint, and need not save or restore anything itself.
-
-    Args:
-        params: the parameters.
-        grads: the gradient.
-        index: this worker's.
-        checkpoint: its checkpoints.
     """
 
     accumulates = False

@@ -19,15 +19,10 @@ from psgd.worker.push_pull import PushPullWorker
 
 
 class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
-    """A worker.
+    """A worker whose gradients are sent from `wire`, which is not the vector that its caller fills.
 
     A gradient that is not finite is left out: the worker keeps pace without it, and residuals and momentum stay as they
     are.
-
-    Args:
-        context: of the run.
-        compression: how gradients are compressed.
-        wire: what gradients are sent from.
     """
 
     def __init__(self, context: PushPullContext, compression: Compression, wire: Vector) -> None:
@@ -83,11 +78,11 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
             for shard in self.transport.coded:
                 shard.codec.residual += residual[shard.part]
         if state is None:
-            return ["the workers' momentum and the codecs' thresholds start again, as the workers are others"]
+            return ["the workers' momentum and the codecs' thresholds start again, as the workers have changed"]
         if self._before.velocity.size:
             self._before.velocity[:] = state.tensors["velocity"]
         self._resume_at(state)
-        return ["the codecs' thresholds and momentum start again, as the servers are others"]
+        return ["the codecs' thresholds and momentum start again, as the servers have changed"]
 
     def _resume_at(self, state: State) -> None:
         self.transport.whole = state.facts["whole"]

@@ -12,7 +12,6 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
-from psgd.worker.collectives import Collectives
 from psgd.worker.interface import Worker
 
 Making = Callable[["RunContext"], Worker]
@@ -43,7 +42,6 @@ class RunContext:
         compression: how updates are compressed, or None.
         alarm: `alarm.check()` raises once another worker has failed. Call it in every wait of your own; waits of
             `psgd.collectives` do so by themselves.
-        collectives: makes the collectives over a communicator. Collective over it, blocks; free them at the end.
         accumulate: steps of a worker whose gradients make one update, for workers that add them by themselves.
     """
 
@@ -53,7 +51,6 @@ class RunContext:
     metrics: RunMetrics
     compression: Compression | None
     alarm: Alarm
-    collectives: Callable[[MPI.Intracomm], Collectives]
     accumulate: int = 1
 
     @property

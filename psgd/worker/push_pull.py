@@ -20,16 +20,7 @@ _PUSH = int(MessageKind.PUSH)  # a plain number: an enum's members cost on the h
 
 
 class PushPullWorker(WorkerBase, Generic[Transport]):
-    """A worker with servers on other ranks, which count the steps from one checkpoint to the next.
-
-    Args:
-        context: of the run.
-        transport: its side of the wire.
-        grads: what the transport sends.
-
-    Attributes:
-        transport: as given.
-    """
+    """A worker with servers on other ranks, which count the steps from one checkpoint to the next."""
 
     def __init__(self, context: PushPullContext, transport: Transport, grads: Vector) -> None:
         super().__init__(context.params, grads, transport.worker, CheckpointStatus())
@@ -54,6 +45,8 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
 
     def _pull(self) -> None:
         """Gets the answer to the push that was the last before the checkpoint."""
+        header = self.transport.header
+        header.push, header.position = self._pushes, self._drawn
         self.version = self.transport.exchange(MessageKind.PULL, False).version
 
     def step(self, samples: int, loss: float) -> None:
@@ -114,6 +107,7 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
 
     def finish(self) -> None:
         header = self.transport.header
+        header.push = self._pushes
         header.waited_s, header.computed_s = self.waited_s, time.perf_counter() - self._began - self.waited_s
         self.version = self.transport.exchange(MessageKind.DONE, False).version
         self.bytes_sent, self.bytes_received = self.transport.bytes_sent, self.transport.bytes_received

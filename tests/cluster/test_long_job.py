@@ -42,14 +42,14 @@ def test_it_comes_back_as_often_as_it_may(login, stand_in):
     (login.folder / "made" / "step-000009000.damaged-1").mkdir(parents=True)  # no checkpoint, whatever it ends with
     job, said, turns = stand_in(True, MAX_RESTARTS="1")
     assert (job["JobState"], job["ExitCode"], turns) == ("FAILED", "1:0", 2)
-    assert said.count("requeued, to resume after") == 1
-    assert "requeued 1 times already: not again" in said
+    assert said.count("requeued to resume from") == 1
+    assert "already requeued 1 times: not requeued again" in said
 
 
 def test_without_a_step_forward_it_does_not_come_back(stand_in):
     job, said, turns = stand_in(False, MAX_RESTARTS="9")
     assert (job["JobState"], job["ExitCode"], turns) == ("FAILED", "1:0", 1)
-    assert "came no further than the start: not requeued" in said
+    assert "no progress since the start: not requeued" in said
 
 
 def test_preempted_it_comes_back_and_cancelled_it_does_not(login, with_mpich):
@@ -62,7 +62,7 @@ def test_preempted_it_comes_back_and_cancelled_it_does_not(login, with_mpich):
     login.wait_for(lambda: login.cluster.job(number)["Restarts"] == "1", number)
     newest = max(folder.glob("step-*[0-9]"))
     login.psgd("checkpoint", "verify", str(newest))
-    assert f"requeued, to resume after {newest}" in login.cluster.log(login.cluster.job(number))
+    assert f"requeued to resume from {newest}" in login.cluster.log(login.cluster.job(number))
     login.done(urgent)
 
     login.next_turn(number, 1)

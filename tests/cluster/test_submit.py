@@ -8,6 +8,8 @@ DIGITS = ("--dataset", "digits", "--epochs", "10")
 
 
 def test_from_the_login_node_to_the_result(login):
+    login.folder = login.folder / "my jobs" / "Run A=1  b"  # its log's path is not cut
+    login.folder.mkdir(parents=True)
     words = ["--workers", "3", "--nodes", "2", "--venv", str(login.venv), "--wait"]
     done = login.psgd("slurm", "submit", "cpu_parameter_server", *words, "--", *DIGITS)
     number, *log = done.stdout.splitlines()

@@ -23,7 +23,7 @@ def test_cut_three_times_it_ends_as_one_that_was_not_cut(login, cut_job):
         login.next_turn(number, count)
     login.cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=10")
     said = login.done(number)
-    assert said.count("requeued, to resume after") == 3
+    assert said.count("requeued to resume from") == 3
     assert "accuracy" in said
     samples = [event["samples"] for event in login.events(number) if event["event"] == "progress"]
     assert samples == sorted(samples)

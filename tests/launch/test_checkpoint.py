@@ -87,7 +87,7 @@ def test_what_is_damaged_is_not_shown_but_the_one_before(directory):
         run("show", directory / "step-000000200")
     damage(directory / "step-000000100")
     for command in ("show", "export"):
-        with pytest.raises(CheckpointError, match="there is none"):
+        with pytest.raises(CheckpointError, match="found none"):
             run(command, directory)
 
 

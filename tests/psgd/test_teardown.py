@@ -23,12 +23,12 @@ def test_a_failure_is_heard_and_the_first_cause_named(comm, servers):
     teardown.listen()
     waiter = teardown.waiter()
     if mesh.role == "worker" and mesh.index == 0:
-        teardown.end(failed=True)
+        teardown.end(ZeroDivisionError())
     else:  # with one server, worker 1 hears of it from the server
         with pytest.raises(PeerLostError, match=r"worker 0 left psgd\.connect with an error"):
             # Without servers it is the waits of collectives that look for the alarm.
             waiter.until(BACKGROUND.advance if servers == 0 else lambda: False)
-        teardown.end(failed=True)
+        teardown.end(ZeroDivisionError())
     comm.Barrier()
     assert teardown.alarm is None
     assert mesh.world.size == 3, "after a failure nobody gets the communicator's number"
@@ -42,6 +42,6 @@ def test_a_good_end_frees_all(comm, servers):
         mesh, teardown = made(comm, servers)
         teardown.listen()
         comm.Barrier()
-        teardown.end(failed=False)
+        teardown.end(None)
         assert not mesh.world and teardown.alarm is None
         BACKGROUND.advance()

@@ -16,17 +16,26 @@ WIDTHS = (8, 9, 7, 8, 6, 7, 8, 8, 8, 8, 6)
 
 
 @click.command()
-@click.option("--codecs", default=",".join(CODECS), show_default=True, help="Which, comma-separated.")
-@click.option("--densities", default="1e-1,1e-2,1e-3,1e-4,1e-5", show_default=True, help="Shares of elements to send.")
-@click.option("--sizes", default="4MiB,64MiB", show_default=True, help="Bytes of the float32 vector, comma-separated.")
-@click.option("--data", default=",".join(DATA), show_default=True, help="Random updates, gradients of a training.")
-@click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="Timed updates.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--codecs", default=",".join(CODECS), show_default=True, help="Codecs, comma-separated.")
+@click.option(
+    "--densities",
+    default="1e-1,1e-2,1e-3,1e-4,1e-5",
+    show_default=True,
+    help="Shares of elements to send, comma-separated.",
+)
+@click.option(
+    "--sizes", default="4MiB,64MiB", show_default=True, help="Sizes of the float32 vector in bytes, comma-separated."
+)
+@click.option(
+    "--data", default=",".join(DATA), show_default=True, help="Random updates, or gradients recorded in training."
+)
+@click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="Number of timed updates.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def codec(*, codecs: str, densities: str, sizes: str, data: str, repeats: int, as_json: bool) -> None:
-    """Compress updates: bits for an entry, and times beside a copy and an addition of the same vector.
+    """Measure the codecs: bits per entry, and times compared with a copy and an addition of the vector.
 
-    One core. Verified first: what is sent plus what is left is what was put in. Bits are for an entry's place and
-    sign, with all headers; the entropy is of its place alone, at the density that was measured.
+    Runs on one core. Verifies first that what is sent plus the residual is what was put in. Bits are for an entry's
+    place and sign, including headers; the entropy is for its place alone, at the measured density.
     """
     names, kinds = _some("--codecs", codecs, tuple(CODECS)), _some("--data", data, DATA)
     rows = _rows(names, kinds, _densities(densities), parse_sizes(sizes), repeats)
@@ -61,7 +70,7 @@ def _some(option: str, text: str, known: tuple[str, ...]) -> list[str]:
     chosen = [name.strip() for name in text.split(",")]
     for name in chosen:
         if name not in known:
-            raise UsageError(f"{option}: expected some of {','.join(known)}, got {name!r}")
+            raise UsageError(f"{option}: expected one or more of {','.join(known)}, got {name!r}")
     return list(dict.fromkeys(chosen))
 
 

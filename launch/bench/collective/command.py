@@ -38,7 +38,7 @@ _WHAT = {
     ALLREDUCE: "Allreduce: the size is that of each rank's vector.",
     REDUCE_SCATTER: "Reduce_scatter_block: the size is that of the vector before it is scattered.",
     ALLGATHER: "Allgather: the size is that of the gathered vector.",
-    BCAST: "Bcast from rank 0.",
+    BCAST: "Bcast: rank 0 sends a vector of this size.",
 }
 _HELP = """{what}
 
@@ -71,9 +71,9 @@ def _command(collective: str) -> click.Command:
     run.__doc__ = _HELP.format(what=_WHAT[collective])
     listed = ", ".join(ALGORITHMS[collective])
     decorators: list[Callable[[Any], Any]] = [
-        click.option("--sizes", help="Bytes, comma-separated; rounded up to whole elements.  [default: 4B to 64MiB]"),
-        click.option("--ranks", type=click.IntRange(1), help=f"Ranks to start.  [default: {RANKS}]"),
-        click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Elements."),
+        click.option("--sizes", help="Sizes in bytes, comma-separated.  [default: 4B to 64MiB]"),
+        click.option("--ranks", type=click.IntRange(1), help=f"Number of ranks.  [default: {RANKS}]"),
+        click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of elements."),
         click.option(
             "--algorithm", type=click.Choice(ALGORITHMS[collective]), metavar="NAME", help=f"psgd's: {listed}."
         ),
@@ -82,9 +82,9 @@ def _command(collective: str) -> click.Command:
             type=click.Choice(("private", "registered", "both")),
             default="both",
             show_default=True,
-            help="psgd's memory.",
+            help="Which memory psgd uses.",
         ),
-        click.option("--repeats", type=click.IntRange(1), help="Timed rounds of a size; by default about 1 s."),
+        click.option("--repeats", type=click.IntRange(1), help="Timed repetitions per size.  [default: about 1 s]"),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
         click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each kind of buffers."),
         click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
@@ -97,7 +97,7 @@ def _command(collective: str) -> click.Command:
             type=click.Choice(("cpu", "cuda")),
             default="cpu",
             show_default=True,
-            help="cuda: arrays on GPUs, in place, beside NCCL.",
+            help="cuda: arrays on GPUs, in place, compared with NCCL.",
         )
         decorators.append(where)
     if BenchOptions(collective).reduces:

@@ -10,20 +10,33 @@ from mpi4py import MPI
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench.collective.contenders import OPS
 from psgd.launch.bench.collective.ranks import WrongResultError, mpi_name
-from psgd.launch.bench.collective.table import BY_HAND, COPIES, NCCL, PRIVATE, STAGED, TORCH, Row
+from psgd.launch.bench.collective.table import (
+    BY_HAND,
+    COPIES,
+    GRAPH,
+    NCCL,
+    NCCL_GRAPH,
+    PRIVATE,
+    STAGED,
+    TORCH,
+    Row,
+)
 from psgd.launch.bench.peers.nccl import Nccl, TorchNccl
 from psgd.launch.bench.problem import BenchOptions, Problem
 
 REPEATS = 15
 _WARM_UP = 3
 _TILE = 1 << 20  # elements that are computed on the host; larger vectors repeat them
+_IN_GRAPH = 20  # calls of a CUDA graph
+_LONG = 64 << 20  # bytes from which a graph of fewer is long enough
+_PEERS, _AWARE = "peers", "cuda-aware mpi"
 
 
 def measure(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int]) -> Iterator[Row]:
     """Verifies and times each size in turn, all in place; collective, so all ranks must take every row.
 
-    Times are those between two events of the current stream, around each call; the median over the repeats of the
-    slowest rank's.
+    Times are those between two events of the current stream, around each call or around a CUDA graph of several; the
+    median over the repeats of the slowest rank's.
 
     Raises:
         UsageError: no GPU or no CuPy.
@@ -34,14 +47,14 @@ def measure(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int]) ->
 
     choose_device(comm)
     with collectives.Communicator(comm) as ours, collectives.Communicator(comm) as staged:
-        aware = _first_call(comm, ours, None)
-        _first_call(comm, staged, "0")
+        transport = _first_call(comm, ours, {})
+        _first_call(comm, staged, {"PSGD_CUDA_AWARE": "0", "PSGD_PEERS": "0"})
         nccl = Nccl.start(comm) if options.peers else None
         torch = TorchNccl.start(comm) if options.peers else None
         for nbytes in sizes:
             calls = _Calls(comm, options, nbytes)
             ways: dict[str, Callable[[], object]] = {}
-            if aware:
+            if transport in (_PEERS, _AWARE):
                 ways[PRIVATE] = calls.by(ours, options)
             ways[STAGED] = calls.by(staged, options)
             if nccl is not None:
@@ -56,6 +69,12 @@ def measure(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int]) ->
                 ways[COPIES] = calls.copies()
             repeats = options.repeats or REPEATS
             seconds = {name: _timed(comm, way, repeats) for name, way in ways.items()}
+            if transport == _PEERS:
+                seconds |= {
+                    inside: _timed_graph(comm, ways[name], repeats, calls.problem.nbytes)
+                    for inside, name in ((GRAPH, PRIVATE), (NCCL_GRAPH, NCCL))
+                    if name in ways
+                }
             used = {name: one.last for name, one in ((PRIVATE, ours), (STAGED, staged)) if name in ways}
             yield Row(calls.problem.nbytes, comm.size, repeats, mpi_name(), seconds, used)
             del calls, ways
@@ -65,22 +84,21 @@ def measure(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int]) ->
                 peer.close()
 
 
-def _first_call(comm: MPI.Intracomm, ours: Any, aware: str | None) -> bool:
-    """Has a communicator decide how it reaches GPUs; whether it gives MPI device pointers."""
+def _first_call(comm: MPI.Intracomm, ours: Any, variables: dict[str, str]) -> str:
+    """Has a communicator decide how it reaches GPUs, with these variables set; returns the transport."""
     import cupy
 
-    before = os.environ.get("PSGD_CUDA_AWARE")
-    if aware is not None:
-        os.environ["PSGD_CUDA_AWARE"] = aware
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         ours.Allreduce(MPI.IN_PLACE, cupy.zeros(1 << 20, np.float32))
     finally:
-        if aware is not None:
-            if before is None:
-                del os.environ["PSGD_CUDA_AWARE"]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
             else:
-                os.environ["PSGD_CUDA_AWARE"] = before
-    return bool(ours.last[1] == "cuda-aware mpi")
+                os.environ[name] = value
+    return str(ours.last[1])
 
 
 class _Calls:
@@ -188,6 +206,23 @@ def _timed(comm: MPI.Intracomm, way: Callable[[], object], repeats: int) -> floa
         seconds[turn] = cupy.cuda.get_elapsed_time(begin, end) / 1e3
     comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
     return float(np.median(seconds))
+
+
+def _timed_graph(comm: MPI.Intracomm, way: Callable[[], object], repeats: int, nbytes: int) -> float:
+    """The same for one of the calls of a CUDA graph, which the host starts all at once."""
+    import cupy
+
+    calls = _IN_GRAPH if nbytes < _LONG else 4
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        way()
+        stream.synchronize()
+        comm.Barrier()
+        stream.begin_capture()
+        for _ in range(calls):
+            way()
+        graph = stream.end_capture()
+        graph.upload(stream)
+        return _timed(comm, graph.launch, repeats) / calls
 
 
 def _free() -> None:

@@ -11,6 +11,7 @@ from psgd.launch.bench.stats import ratio
 PRIVATE, REGISTERED, REGISTERED_IN_PLACE = "psgd", "psgd registered", "psgd registered in place"
 MPI_NAME, MPI_IN_PLACE, GLOO = "MPI", "MPI in place", "Gloo"
 PERSISTENT, MPI_PERSISTENT = "psgd persistent", "MPI persistent"  # private buffers, bound once
+GRAPH, NCCL_GRAPH = "psgd in a graph", "NCCL in a graph"
 STAGED, NCCL, TORCH, BY_HAND, COPIES = "psgd staged", "NCCL", "PyTorch", "MPI and copies", "pinned copies"
 OURS = (PRIVATE, REGISTERED, REGISTERED_IN_PLACE)
 _VARIANTS = (*OURS, STAGED)
@@ -23,8 +24,10 @@ _TIMES = {  # the two lines of the head
     MPI_PERSISTENT: ("MPI", "persist"),
     MPI_IN_PLACE: ("MPI", "inplace"),
     GLOO: ("Gloo", ""),
+    GRAPH: ("psgd", "graph"),
     STAGED: ("psgd", "staged"),
     NCCL: ("NCCL", ""),
+    NCCL_GRAPH: ("NCCL", "graph"),
     TORCH: ("PyTorch", "NCCL"),
     BY_HAND: ("MPI and", "copies"),
     COPIES: ("pinned", "copies"),
@@ -35,6 +38,7 @@ _RATIOS = {
     (MPI_IN_PLACE, REGISTERED_IN_PLACE): ("MPI/", "inpl"),
     (GLOO, PRIVATE): ("Gloo/", "priv"),
     (NCCL, PRIVATE): ("NCCL/", "psgd"),
+    (NCCL_GRAPH, GRAPH): ("NCCL/", "graph"),
     (COPIES, STAGED): ("copy/", "stag"),
 }
 _SPARED = ((MPI_NAME, REGISTERED), (GLOO, PRIVATE))  # ratios that are left out, in turn, where a line is too long
@@ -76,6 +80,7 @@ def objects(row: Row, options: BenchOptions) -> list[dict[str, Any]]:
         "mpi_persistent": MPI_PERSISTENT,
         "gloo": GLOO,
         "nccl": NCCL,
+        "nccl_graph": NCCL_GRAPH,
         "torch": TORCH,
         "copies": COPIES,
     }
@@ -89,6 +94,7 @@ def objects(row: Row, options: BenchOptions) -> list[dict[str, Any]]:
             "dtype": options.dtype,
             "seconds": row.seconds[name],
             "persistent": row.seconds.get(PERSISTENT) if name == PRIVATE else None,
+            "graph": row.seconds.get(GRAPH) if name == PRIVATE else None,
             "busbw_gbs": row.bandwidth(options.collective, name),
             "device": options.device,
             "buffers": "private" if name in (PRIVATE, STAGED) else "registered",

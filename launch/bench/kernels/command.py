@@ -12,15 +12,17 @@ COLUMNS = ("kernel", "bytes/element", "time", "GB/s", "of copy", "verified")
 
 
 @click.command()
-@click.option("--device", default="cuda", show_default=True, metavar="cuda", help="Where.")
-@click.option("--elements", type=click.IntRange(1024), default=1 << 26, show_default=True, help="float32, timed.")
-@click.option("--repeats", type=click.IntRange(3), default=20, show_default=True, help="Timed calls of each.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--device", default="cuda", show_default=True, metavar="cuda", help="Where to run.")
+@click.option(
+    "--elements", type=click.IntRange(1024), default=1 << 26, show_default=True, help="Number of float32 elements."
+)
+@click.option("--repeats", type=click.IntRange(3), default=20, show_default=True, help="Timed calls of each kernel.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def kernels(*, device: str, elements: int, repeats: int, as_json: bool) -> int:
-    """Time the kernels of a GPU beside a device-to-device copy, counting bytes read and written.
+    """Time the GPU's kernels, and compare them with a device-to-device copy. Counts bytes read and written.
 
-    Verified first, on other data: update rules, elastic pulls and weighted sums are the host's bit for bit, the others
-    to rounding. Medians by events of the device.
+    Verifies them first, on other data: update rules, elastic pulls and weighted sums equal the host's bit for bit, the
+    others up to rounding. Times are medians, measured with device events.
     """
     if device != "cuda":
         raise UsageError(f"--device: expected cuda, got {device!r}: psgd bench train times the host")

@@ -18,17 +18,17 @@ COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RP
     "--sizes",
     default="4KiB,64KiB,1MiB,16MiB,64MiB",
     show_default=True,
-    help="Bytes of the float32 vector, comma-separated.",
+    help="Sizes of the float32 vector in bytes, comma-separated.",
 )
-@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that hold it.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Ranks that push and pull.")
-@click.option("--repeats", type=click.IntRange(1), help="Timed steps for each size; default 20 to 2000 by size.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Number of servers.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Number of workers.")
+@click.option("--repeats", type=click.IntRange(1), help="Timed steps per size.  [default: 20 to 2000, by size]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_json: bool) -> int:
-    """Median time of push + pull beside raw MPI and PyTorch's RPC, verified first.
+    """Time push + pull, and compare with raw MPI and PyTorch's RPC. Verifies the results first.
 
-    The ratio to raw MPI is psgd's time over MPI's (1 is the floor), with and without one pass of SGD between
-    receive and reply. The ratio to RPC is RPC's time over psgd's: how many times faster psgd is.
+    The ratio to raw MPI is psgd's time over MPI's (1 is the best possible), with and without one pass of SGD
+    between receive and reply. The ratio to RPC is RPC's time over psgd's: how many times faster psgd is.
     """
     from psgd.launch.bench import job
 

@@ -19,33 +19,59 @@ TRAIN = config.options()
 
 
 @click.command()
-@click.option("--dataset", default="fashion-mnist", show_default=True, help="As psgd train's.")
+@click.option("--dataset", default="fashion-mnist", show_default=True, help="As for psgd train.")
 @click.option(
     "--model", default="mlp", show_default=True, metavar="|".join(TRAIN["model"].names), help=TRAIN["model"].help
 )
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help=TRAIN["epochs"].help)
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each: seeds 0, 1, ...")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Number of runs of each contender, with seeds 0, 1, ...",
+)
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help=TRAIN["batch_size"].help)
 @click.option("--lr", type=float, default=0.1, show_default=True, help=TRAIN["lr"].help)
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes that compute.")
-@click.option("--strategies", default=",".join(STRATEGIES), show_default=True, help="psgd's, comma-separated.")
-@click.option("--peers", default=None, help="PyTorch's, comma-separated, or none.  [default: all of the device]")
 @click.option(
-    "--device", type=click.Choice(tuple(ON)), default="cpu", show_default=True, help="cuda: a GPU for each worker."
+    "--workers",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Number of processes that compute gradients.",
 )
-@click.option("--target-accuracy", type=float, default=0.0, metavar="X", help="Measure the time to it.  [default: off]")
-@click.option("--inject", default="", metavar="SPEC", help="Slow workers: slow and compute of psgd train's.")
-@click.option("--plot", type=Path, metavar="FILE", help="Also draw a picture.")
+@click.option(
+    "--strategies", default=",".join(STRATEGIES), show_default=True, help="psgd's strategies, comma-separated."
+)
+@click.option(
+    "--peers", default=None, help="PyTorch's contenders, comma-separated, or none.  [default: all for the device]"
+)
+@click.option(
+    "--device", type=click.Choice(tuple(ON)), default="cpu", show_default=True, help="cuda: one GPU per worker."
+)
+@click.option(
+    "--target-accuracy",
+    type=float,
+    default=0.0,
+    metavar="X",
+    help="Also measure the time to this accuracy.  [default: off]",
+)
+@click.option(
+    "--inject", default="", metavar="SPEC", help="Slow workers: the slow and compute parts of psgd train --inject."
+)
+@click.option("--plot", type=Path, metavar="FILE", help="Also draw a plot.")
 @click.option(
     "--bandwidth",
     metavar="RATE[,RATE]",
-    help="Instead: whole and small updates across hosts of the checkout's harness, at 1gbit, 100mbit, ... (root).",
+    help="Instead, compare whole and compressed updates across simulated hosts, linked at 1gbit, 100mbit, ... (root).",
 )
 @click.option(
-    "--hidden", type=click.IntRange(1), default=256, show_default=True, help="With --bandwidth: hidden units."
+    "--hidden", type=click.IntRange(1), default=256, show_default=True, help="With --bandwidth: number of hidden units."
 )
-@click.option("--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: of small updates.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a strategy or peer.")
+@click.option(
+    "--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: density of compressed updates."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, one line per strategy or peer.")
 def train(
     *,
     dataset: str,
@@ -66,12 +92,13 @@ def train(
     density: float,
     as_json: bool,
 ) -> int:
-    """Train with psgd's strategies and with PyTorch, in turn, and compare.
+    """Train with psgd's strategies and with PyTorch in turn, and compare them.
 
-    Strategies run at their documented settings; single is one process. torch is PyTorch in one process, ddp its
-    DistributedDataParallel over Gloo, torch-hogwild its processes on shared memory. On GPUs ddp is over NCCL, and
-    torch-graph is PyTorch in one process with its step captured as a CUDA graph. Timed is the training loop
-    without start-up; evaluations are in it with --target-accuracy only. The ratio is psgd's samples/s over that peer's.
+    Strategies run with their documented settings; single is one process. torch is PyTorch in one process, ddp its
+    DistributedDataParallel over Gloo, and torch-hogwild its processes on shared memory. On GPUs, ddp uses NCCL, and
+    torch-graph is PyTorch in one process with its step captured as a CUDA graph. The time is that of the training
+    loop, without start-up; it includes evaluations only with --target-accuracy. The ratio is psgd's samples/s divided
+    by the peer's.
     """
     if ranks.place() is not None:
         raise UsageError("bench train: starts the processes of each run itself; run it without mpirun or srun")
@@ -97,7 +124,7 @@ def train(
         )
     if theirs and not installed():
         theirs = []
-        click.echo("psgd: PyTorch is not installed: its peers are left out", err=True)
+        click.echo("psgd: PyTorch is not installed: its peers are omitted", err=True)
 
     from psgd.launch.bench.peers.torch_options import TorchOptions
     from psgd.launch.bench.train import picture, table
@@ -134,7 +161,7 @@ def _chosen(flag: str, text: str, known: Sequence[str]) -> list[str]:
     chosen = [name.strip() for name in text.split(",")]
     for name in chosen:
         if name not in known:
-            raise UsageError(f"{flag}: expected some of {','.join(known)}, got {name!r}")
+            raise UsageError(f"{flag}: expected one or more of {','.join(known)}, got {name!r}")
     return list(dict.fromkeys(chosen))
 
 

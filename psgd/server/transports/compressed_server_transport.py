@@ -1,4 +1,4 @@
-"""A server's side of encoded pushes and pulls; see `psgd.server.transports.compressed_worker_transport`.
+"""A server's side of encoded pushes and pulls, whose form is that of `compressed_worker_transport.py`.
 
 For each worker the server keeps what that worker has of the shard, to the bit: an answer encodes the difference to
 the parameters as they are now, so what an answer leaves out is in the next one's difference. Memory for each worker:
@@ -39,15 +39,7 @@ class _Copy:
 
 
 class CompressedServerTransport(MpiServerTransport):
-    """Implements `psgd.server.transport.ServerTransport`; see `MpiServerTransport`.
-
-    Args:
-        context: as there.
-        compression: how gradients are compressed.
-        params: as there.
-        ranges: as there.
-        follows: as there.
-    """
+    """Implements `psgd.server.transport.ServerTransport`."""
 
     def __init__(
         self,
@@ -123,7 +115,9 @@ class CompressedServerTransport(MpiServerTransport):
         codec.residual.fill(0)  # the difference has it
         nbytes = codec.encode(self._difference, copy.payloads.out)
         if nbytes == 0:
-            raise ContractError(f"the parameters for worker {worker} are not finite: lower the rate, or use clip_norm")
+            raise ContractError(
+                f"the parameters for worker {worker} are not finite: lower the learning rate, or use clip_norm"
+            )
         codec.decode_add(copy.payloads.out[:nbytes], copy.params)
         self._waiter.until(link.header_out.Test)
         link.outgoing_bytes[:] = self._header

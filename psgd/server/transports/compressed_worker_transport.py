@@ -34,11 +34,6 @@ class _Shard:
 class CompressedWorkerTransport(MpiWorkerTransport):
     """Exchanges payloads, or whole vectors as `MpiWorkerTransport`.
 
-    Args:
-        context: as there.
-        compression: how gradients are compressed.
-        grads: what is encoded.
-
     Attributes:
         coded: the shards that have elements.
         whole: the next exchange is of whole vectors. A worker's last one is in any case.

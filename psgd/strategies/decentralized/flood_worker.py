@@ -1,6 +1,5 @@
 """Decentralized SGD: each worker applies its updates and everyone else's, as they come (Strom, Interspeech 2015)."""
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,7 +7,6 @@ from mpi4py import MPI
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
-from psgd.strategies.decentralized import distance
 from psgd.strategies.decentralized.flood import (
     APPLIED,
     KIND,
@@ -46,7 +44,6 @@ class FloodWorker(FreeRunningWorker):
 
     Attributes:
         version: updates in `params`, of all workers.
-        waited_s: seconds in `step`.
         applied: int64 updates of each worker that were applied here, those that were left out too.
         updates: the codec, and what is made of gradients.
         disagreement: largest difference of an element between a worker and worker 0 before all took worker 0's, known
@@ -69,16 +66,11 @@ class FloodWorker(FreeRunningWorker):
         self._theirs[self._rank] = 1 << 62
         self._done = self._mine = 0
         self._limit = window
-        self._began = 0.0
 
     def start(self) -> None:
         self._comm.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
-        if not self._resumed:
-            self._comm.Bcast(self.params, 0)
         self._flood.open()
-        self._comm.Barrier()
-        self._metrics.restart()
-        self._began = time.perf_counter()
+        self._start_together()
 
     def _take_step(self, samples: int, loss: float) -> None:
         """Waits only where this worker is `window` updates ahead."""
@@ -113,7 +105,7 @@ class FloodWorker(FreeRunningWorker):
         return True
 
     def _kept(self) -> list[Item]:
-        mean = "the workers' own parameters: all begin with the mean"
+        mean = "the workers' own parameters: all start from the mean"
         return [
             Fact("version", self),
             Fact("samples", self.updates),
@@ -199,7 +191,7 @@ class FloodWorker(FreeRunningWorker):
             self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
 
     def finish(self) -> None:
-        computed = time.perf_counter() - self._began - self.waited_s
+        computed = self._computed_s
         with self._liveness.guard():
             self._tell(self._flood.compose(), FloodKind.DONE, 0, self.waited_s, computed)
             self._done += 1
@@ -226,4 +218,4 @@ class FloodWorker(FreeRunningWorker):
         """Gives all worker 0's parameters, and measures how far they were from them."""
         own = self.params.copy()
         self._comm.Bcast(self.params, 0)
-        self.disagreement = distance.largest(self._comm, own, self.params)
+        self.disagreement = self._largest_difference(own)

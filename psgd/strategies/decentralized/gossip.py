@@ -10,7 +10,6 @@ On the right both x are as they were sent: i may have taken steps since, and kee
 of all parameters (to rounding). Nobody waits; and as the active ask the passive only, they cannot wait in a circle.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import JSON
 from psgd.runtime.rng import generator
-from psgd.strategies.decentralized import distance
 from psgd.strategies.decentralized.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, WORDS, Exchanges
 from psgd.worker.context import RunContext
 from psgd.worker.serverless.free_running import FreeRunningWorker
@@ -42,16 +40,14 @@ class GossipWorker(FreeRunningWorker):
     all are finished too; each saves its own parameters.
 
     Attributes:
-        params: this worker's own, the caller's vector.
         version: steps of all workers that this one knows of.
-        waited_s: seconds in `step`.
         exchanges: with others, and what is known of them.
         disagreement: largest difference of an element between a worker and the mean at the end; known after `finish`.
     """
 
     def __init__(self, context: RunContext) -> None:
         if context.compression is not None:
-            raise UsageError("compress: peers=pairs averages whole parameters, expected none: or take other peers")
+            raise UsageError("compress: peers=pairs averages whole parameters, expected none: or use other peers")
         super().__init__(context, context.params, "decentralized", words=WORDS)
         self.disagreement = 0.0
         self._rank = self._workers.rank
@@ -63,17 +59,12 @@ class GossipWorker(FreeRunningWorker):
         self._shown = np.zeros_like(self.exchanges.lines)
         self._samples_then = 0  # of all workers, at the newest checkpoint
         self._reports: list[tuple[float, float]] = []
-        self._began = 0.0
 
     def start(self) -> None:
         # Compiles now what the end needs.
         self._comm.Allreduce(MPI.IN_PLACE, np.zeros_like(self.params), collectives.MEAN)
         self._comm.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)
-        if not self._resumed:
-            self._comm.Bcast(self.params, 0)
-        self._comm.Barrier()
-        self._metrics.restart()
-        self._began = time.perf_counter()
+        self._start_together()
 
     def _take_step(self, samples: int, loss: float) -> None:
         """Waits for nobody."""
@@ -109,7 +100,7 @@ class GossipWorker(FreeRunningWorker):
         self._barrier.leave()
 
     def _kept(self) -> list[Item]:
-        mean = "the workers' own parameters: all begin with the mean"
+        mean = "the workers' own parameters: all start from the mean"
         return [
             Fact("version", self),
             Fact("samples", self, "_samples_then"),
@@ -153,7 +144,7 @@ class GossipWorker(FreeRunningWorker):
         exchanges = self.exchanges
         mine = {
             "line": exchanges.lines[self._rank].tolist(),
-            "seconds": (self.waited_s, time.perf_counter() - self._began - self.waited_s),
+            "seconds": (self.waited_s, self._computed_s),
             "reports": self._reports,
         }
         with self._liveness.guard():
@@ -162,9 +153,7 @@ class GossipWorker(FreeRunningWorker):
                 for partner in exchanges.passive if self._rank == 0 and self.stop else []:
                     exchanges.ask(partner)  # its last one may have begun before the stop; all others ask one of these
                     self._waiter.soon(self._idle)
-            all_here = (
-                self._private.Ibarrier()
-            )  # the active come with no exchange under way, so then there is none at all
+            all_here = self._private.Ibarrier()  # the active come when they are idle, so then no exchange is under way
             self._waiter.until(lambda: self._answered() and all_here.Test())
             everyone = gather(self._workers, mine)
         exchanges.lines[:] = [each["line"] for each in everyone]
@@ -193,11 +182,9 @@ class GossipWorker(FreeRunningWorker):
         own = self.params.copy()
         self._comm.Allreduce(MPI.IN_PLACE, self.params, collectives.MEAN)
         nbytes = byte_counts.allreduce(self._workers.size, own.nbytes)
-        self.bytes_sent, self.bytes_received = (
-            self.exchanges.bytes_sent + nbytes,
-            self.exchanges.bytes_received + nbytes,
-        )
-        self.disagreement = distance.largest(self._comm, own, self.params)
+        self.bytes_sent = self.exchanges.bytes_sent + nbytes
+        self.bytes_received = self.exchanges.bytes_received + nbytes
+        self.disagreement = self._largest_difference(own)
 
 
 def _position(random: np.random.Generator) -> list[int]:

@@ -20,18 +20,15 @@ class CentreRing:
     worker before this one need not wait long.
 
     Args:
-        context: what to work with.
+        context: of the run.
         words: numbers in the head.
 
     Attributes:
-        rank: of this worker.
-        size: how many workers there are.
         right: the worker to send to.
         incoming: the centre that was received last; not to be touched from `expect` to `receive`.
         centre: what to send, then what was sent last; not to be written from `send` to `wait_sent`.
         head: likewise, float64; `receive` overwrites it with the head that came.
-        bytes_sent: in centres and heads.
-        bytes_received: in centres and heads.
+        bytes_sent, bytes_received: in centres and heads.
     """
 
     def __init__(self, context: RunContext, words: int) -> None:

@@ -73,7 +73,6 @@ class EasgdWorker(WorkerBase):
     exchange, so the rate changes at exchanges only; with async and hogwild at its last step.
 
     Attributes:
-        params: this worker's own, the caller's vector; the centre after `finish`.
         evaluated_params: the centre, which is what to evaluate: not to be written to. With async and hogwild others may
             change it at any moment; else it changes in `step` only.
         version: exchanges with the centre behind `evaluated_params` (sync: of all together) when this worker had its
@@ -136,7 +135,7 @@ class EasgdWorker(WorkerBase):
         self.order.report(accuracy, loss)
 
     def _kept(self) -> list[Item]:
-        begins = "the workers' own parameters: each begins at the centre"
+        begins = "the workers' own parameters: each starts at the centre"
         return [
             Arrays({"params": self.params}, Combine.WEIGHTS, found=begins),
             *self._optimizer.kept(),

@@ -7,7 +7,7 @@ from psgd.worker.interface import Vector
 
 
 class ExchangeOrder(Protocol):
-    """How a worker meets the centre, and what the others learn of it.
+    """How a worker meets the centre, and what the others learn of it. An order derives from it.
 
     Attributes:
         centre: as this worker knows it.
@@ -20,11 +20,11 @@ class ExchangeOrder(Protocol):
 
     centre: Vector
     displacement: Vector
-    samples: int
-    version: int
-    stop: bool
-    bytes_sent: int
-    bytes_received: int
+    samples: int = 0
+    version: int = 0
+    stop: bool = False
+    bytes_sent: int = 0
+    bytes_received: int = 0
 
     def begin(self, resumed: bool) -> None:
         """Gives all workers worker 0's parameters, which the centre has too. Collective, blocks.
@@ -41,9 +41,11 @@ class ExchangeOrder(Protocol):
 
     def push(self) -> None:
         """Ends the exchange, after the step. Blocks as the order says."""
+        return
 
     def meet(self, steps: int) -> None:
         """This worker has taken so many steps. Makes a checkpoint here, where the order is not one that keeps pace."""
+        return
 
     def kept(self) -> list[Item]:
         """What there is to save beside the worker's own: `centre` on one worker, which says so."""

@@ -49,7 +49,7 @@ class Force:
         if largest < 0.0:
             raise UsageError(
                 f"easgd: expected a learning rate of 0 to 2 (the bound of order {self._order} at unit curvature), "
-                f"got {lr:g}: lower it, or take order sync"
+                f"got {lr:g}: lower it, or use order sync"
             )
         bound = f"1 / workers = {largest:g}" if self._together else f"(4 - 2 lr) / (4 - lr) = {largest:g}"
         if self._rho is None:

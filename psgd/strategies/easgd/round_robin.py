@@ -16,6 +16,7 @@ import numpy as np
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import elastic
 from psgd.strategies.easgd.centre_ring import CentreRing
+from psgd.strategies.easgd.exchange_order import ExchangeOrder
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
@@ -27,8 +28,8 @@ round is one, and what it is called."""
 _PUSHES, _SAMPLES, _LOSS, _STALENESS, _DONE, _WAITED, _COMPUTED, _WORDS = range(8)  # of each worker's last turn
 
 
-class RoundRobinOrder:
-    """A worker's part. Implements `psgd.strategies.easgd.exchange_order.ExchangeOrder`.
+class RoundRobinOrder(ExchangeOrder):
+    """A worker's part. A checkpoint is made at its turn.
 
     `centre` is what this worker sent on last. Bytes are counted once it is done.
     """
@@ -36,9 +37,6 @@ class RoundRobinOrder:
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
         self._votes, self._period = votes, period
         self._turns = 0  # of worker 0
-        self.samples = self.version = 0
-        self.stop = False
-        self.bytes_sent = self.bytes_received = 0
         self._params, self._metrics = context.params, context.metrics
         self._ring = ring = CentreRing(context, _HEAD + _WORDS * context.workers.size)
         self._rank, self._head, self.centre = ring.rank, ring.head, ring.centre
@@ -98,9 +96,6 @@ class RoundRobinOrder:
             votes.decide(int(head[_REQUEST]), self._turns * self._period)
             head[_REQUEST] = 0
             head[_SAVE], head[_STEP] = votes.reached * (1 + votes.stopping), votes.step
-
-    def meet(self, steps: int) -> None:
-        """Nothing: a checkpoint is made at the worker's turn."""
 
     @property
     def _exchanges(self) -> int:

@@ -15,6 +15,7 @@ from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums
 from psgd.runtime.jsonable import JSON
+from psgd.strategies.easgd.exchange_order import ExchangeOrder
 from psgd.strategies.easgd.shared_centre import SharedCentre
 from psgd.strategies.easgd.shared_counts import SharedCounts
 from psgd.worker.context import RunContext
@@ -24,23 +25,14 @@ from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.liveness import Liveness
 
 
-class SharedOrder:
-    """A worker's part. Implements `psgd.strategies.easgd.exchange_order.ExchangeOrder`.
-
-    Args:
-        context: what to work with.
-        votes: this worker's, for the checkpoints that all meet for.
-        period: steps from one exchange to the next.
-        locks: exchanges exclude each other.
+class SharedOrder(ExchangeOrder):
+    """A worker's part, in which exchanges exclude each other where it `locks`.
 
     Raises:
         UsageError: the workers do not share memory; on all alike.
     """
 
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int, locks: bool) -> None:
-        self.samples = self.version = 0
-        self.stop = False
-        self.bytes_sent = self.bytes_received = 0
         self._metrics, self._params = context.metrics, context.params
         self._workers = workers = context.workers
         self._liveness = Liveness(workers, context.alarm)
@@ -50,7 +42,7 @@ class SharedOrder:
         self.displacement: Vector = np.empty_like(self._params)
         self._waiter = Waiter.for_node(workers, self._liveness.check)
         self._votes, self._barrier = votes, CheckpointBarrier(workers, votes, self._liveness, self._waiter)
-        self._kept: Vector | None = None  # the centre at the newest checkpoint, on worker 0
+        self._kept = np.empty_like(self.centre) if workers.rank == 0 else None  # the centre at the newest checkpoint
         self._kept_exchanges = 0  # those behind it
         self._began = 0.0
 
@@ -80,9 +72,6 @@ class SharedOrder:
         self._counts.exchanged(place - 1 - self.version)
         self.version = place
 
-    def push(self) -> None:
-        """Nothing: the centre has been written to already."""
-
     def meet(self, steps: int) -> None:
         if self._barrier.due(steps):
             self._checkpoint(steps)
@@ -90,17 +79,12 @@ class SharedOrder:
     def _checkpoint(self, steps: int) -> None:
         """Nobody is in a step now; worker 0 keeps the centre, which others may change once they continue."""
         self._barrier.enter(steps)
-        if self._workers.rank == 0:
-            np.copyto(self._kept_centre(), self.centre)
+        if self._kept is not None:
+            self._kept[:] = self.centre
         self._counts.show()
         _, self.samples, _, _ = self._lines.totals()
         self._kept_exchanges = self._memory.exchanges
         self._barrier.leave()
-
-    def _kept_centre(self) -> Vector:
-        if self._kept is None:
-            self._kept = np.empty_like(self.centre)
-        return self._kept
 
     def _own_facts(self) -> dict[str, JSON]:
         return self._counts.facts(self.version)
@@ -109,9 +93,9 @@ class SharedOrder:
         self.version = self._counts.restore(facts)
 
     def kept(self) -> list[Item]:
-        leads = self._workers.rank == 0
+        centre = {} if self._kept is None else {"centre": self._kept}
         return [
-            Arrays({"centre": self._kept_centre()} if leads else {}, Combine.ALIKE, weights="centre"),
+            Arrays(centre, Combine.ALIKE, weights="centre"),
             Fact("version", self, "_kept_exchanges"),
             Fact("samples", self),
             OwnFacts(self._own_facts, self._restore_own),
@@ -119,13 +103,12 @@ class SharedOrder:
 
     def after_restore(self, own: bool) -> None:
         """With another number of workers, worker 0 stands for what all have done."""
-        leads = self._workers.rank == 0
-        if leads:
-            self.centre[:] = self._kept_centre()
+        if self._kept is not None:
+            self.centre[:] = self._kept
             self._memory.exchanges = self._kept_exchanges
         if not own:
             self.version = self._kept_exchanges
-            self._lines.set_line(Sums(0, self.samples if leads else 0, 0.0))
+            self._lines.set_line(Sums(0, 0 if self._kept is None else self.samples, 0.0))
 
     def report(self, accuracy: float, loss: float) -> None:
         self._counts.report(accuracy, loss)

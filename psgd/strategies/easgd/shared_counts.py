@@ -20,12 +20,7 @@ _SHOW_S = 5e-3
 
 
 class SharedCounts:
-    """One worker's.
-
-    Args:
-        metrics: filled on worker 0.
-        workers: all.
-        memory: that they share.
+    """One worker's; the metrics are filled on worker 0.
 
     Attributes:
         lr: the learning rate to show.

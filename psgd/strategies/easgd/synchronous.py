@@ -9,22 +9,21 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
+from psgd.collectives import Communicator
 from psgd.kernels import elastic
 from psgd.runtime.device_vectors import registered
+from psgd.strategies.easgd.exchange_order import ExchangeOrder
 from psgd.worker.context import RunContext
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.status_rounds import StatusRounds
 
 
-class SynchronousOrder:
-    """A worker's part. Implements `ExchangeOrder`. A checkpoint lies after an exchange."""
+class SynchronousOrder(ExchangeOrder):
+    """A worker's part. A checkpoint lies after an exchange."""
 
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
-        self.samples = self.version = 0
-        self.stop = False
-        self.bytes_sent = self.bytes_received = 0
         self._params, self._metrics = context.params, context.metrics
-        self._comm = context.collectives(context.workers)
+        self._comm = Communicator(context.workers)
         self._rounds = StatusRounds(self._comm, context.metrics, votes)
         votes.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
@@ -66,9 +65,6 @@ class SynchronousOrder:
         self._comm.Allreduce(MPI.IN_PLACE, self.displacement)
         self._rounds.count_allreduce(self.displacement.nbytes)
         np.add(self.centre, self.displacement, out=self.centre)
-
-    def meet(self, steps: int) -> None:
-        """Nothing: a checkpoint lies after an exchange."""
 
     def kept(self) -> list[Item]:
         """All have the same centre; worker 0 saves it."""

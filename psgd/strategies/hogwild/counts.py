@@ -20,16 +20,11 @@ _SHOW_S = 5e-3
 
 
 class HogwildCounts:
-    """One worker's.
-
-    Args:
-        metrics: filled on worker 0.
-        worker: this one's index.
-        memory: of its node.
-        nodes: what other nodes have done.
+    """One worker's; the metrics are filled on worker 0.
 
     Attributes:
         staleness: of this worker's updates.
+        tallied: additions to the tally that this worker has made.
         lost: additions to the tally that did not reach it; known after `complete`.
     """
 
@@ -37,17 +32,14 @@ class HogwildCounts:
         self._metrics, self._memory, self._nodes = metrics, memory, nodes
         self._shown = Shown(metrics) if worker == 0 else None
         self.staleness: Counter[int] = Counter()
-        self.lost = 0
+        self.tallied = self.lost = 0
         self._reports: list[tuple[float, float]] = []
-        self._tallied = 0  # steps of this node that its tally has not seen
         self._next_show = 0.0
 
     def begin(self) -> None:
         """Where a run resumes: what the node's memory counts by now, the metrics know already."""
-        near = self._memory.lines.sums()
-        self._tallied = near.steps
         if self._shown is not None:
-            self._shown.begin(add(near, self._nodes.far()))
+            self._shown.begin(add(self._memory.lines.sums(), self._nodes.far()))
 
     def show(self, now: float, lr: float) -> None:
         """Worker 0 reads now and then what all have done; at once where `now` is infinite."""
@@ -87,12 +79,12 @@ class HogwildCounts:
             "computed": computed_s,
             "reports": self._reports,
             "node": [0, 0, 0.0],
-            "lost": 0,
+            "lost": self.tallied,
         }
         if self._nodes.leads:
-            mine["node"] = near = lines.sums()
+            mine["node"] = lines.sums()
             if tally is not None:
-                mine["lost"] = (near.steps - self._tallied) * tally.size - int(tally.sum(dtype="int64"))
+                mine["lost"] -= int(tally.sum(dtype="int64"))
         everyone = gather(workers, mine)
         self.lost = sum(each["lost"] for each in everyone)
         if self._shown is not None:

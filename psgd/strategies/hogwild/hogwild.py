@@ -2,8 +2,9 @@
 
 Niu, Recht, Re and Wright (2011). Each worker computes on the parameters while others change them, and its step writes
 to them in place: w <- w - lr g, element by element. Where two update one element at the same moment, one of the updates
-may be lost; elements are never torn. Any update rule works, with a state (momentum, Adam's means) of each worker's own:
-it sees that worker's gradients only, and so does its step number.
+may be lost; elements are never torn. An element whose step is 0 is not written, so that workers whose gradients have
+no element in common lose nothing (but with weight decay, which changes every element). Any update rule works, with a
+state (momentum, Adam's means) of each worker's own: it sees that worker's gradients only, and so does its step number.
 
 On several nodes each has a copy of its own, and the copies are averaged every `period` steps of a node's first worker
 and at the end (`nodes.py`).
@@ -15,6 +16,7 @@ it follows an averaging, which passes the request on; then each node's first wor
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -62,26 +64,28 @@ class HogwildWorker(FreeRunningWorker):
     Attributes:
         params: the node's common parameters.
         waited_s: seconds spent in averaging; nothing else waits.
-        lost: with `count_lost`, known after `finish`: each step also adds 1 to every element of an array of integers
-            as wide as the parameters, in the same way, without a lock. This is how many of these additions, all
-            elements on all nodes together, did not reach it. For the updates themselves it is a measure, no count:
-            they are written just before. The mode makes steps slower.
+        lost: with `count_lost`, known after `finish`: each step also adds 1 to an array of integers as wide as the
+            parameters, wherever its gradient is not 0, in the same way, without a lock. This is how many of these
+            additions, all elements on all nodes together, did not reach it. For the updates themselves it is a
+            measure, no count: they are written just before. The mode makes steps slower.
     """
 
     def __init__(self, context: RunContext, period: int, count_lost: bool) -> None:
         self._memory = SharedParameters(context.workers, context.params, count_lost)
         super().__init__(context, self._memory.params, "hogwild", words=2)
         self._given, self._lines, self._tally = context.params, self._memory.lines, self._memory.tally
-        self._optimizer = context.optimizer.create(self.params)
+        rule = context.optimizer.rule
+        sparse = rule._replace(update=rule.sparse or rule.update)
+        self._optimizer = replace(context.optimizer, rule=sparse).create(self.params)
         self._factor = context.optimizer.reduction_factor
-        self._nodes = NodeCopies(self._workers, self._memory, period, context.collectives)
+        self._nodes = NodeCopies(self._workers, self._memory, period)
         self._counts = HogwildCounts(self._metrics, self._index, self._memory, self._nodes)
         self._kept_params: Vector | None = None  # the node's at the newest checkpoint, on its first worker
         self._steps_then = self._samples_then = 0  # those of all workers at the newest checkpoint
         self._enters = False  # this worker's node is called to the checkpoint, as an averaging has said
         self._passed_on = 0  # this worker's request, which its node's first worker passes on
         self._calls = self._others = 0
-        self._began = self._next_look = 0.0
+        self._next_look = 0.0
 
     @property
     def lost(self) -> int:
@@ -119,7 +123,7 @@ class HogwildWorker(FreeRunningWorker):
             self._counts.staleness[steps - optimizer.version - self._others] += 1
             optimizer.take(self.grads, self._factor, seen)
             if self._tally is not None:
-                counters.add_one(self._tally)
+                self._counts.tallied += counters.add_one(self._tally, self.grads)
             lines.count(samples, loss)
         self._calls += 1
         if self._nodes.due(self._calls):
@@ -173,7 +177,7 @@ class HogwildWorker(FreeRunningWorker):
         self._counts.report(accuracy, loss)
 
     def finish(self) -> None:
-        computed_s = time.perf_counter() - self._began - self.waited_s
+        computed_s = self._computed_s
         self._lines.put(counters.DONE, 1)
         if self._nodes.averages:
             self._average_to_the_end()
@@ -242,7 +246,7 @@ class HogwildWorker(FreeRunningWorker):
         """Each node gets back its own parameters where all workers are on the nodes that they were on."""
         same = state is not None and restore.fact(state, "leaders") == self._nodes.leaders
         copies = len(restore.has({"params": self.params}, others)) if state is None else 2
-        lines = ["the nodes' parameters: all begin with the mean"] if not same and copies > 1 else []
+        lines = ["the nodes' parameters: all start from the mean"] if not same and copies > 1 else []
         if self._nodes.leads:
             self.params[:] = vectors.weights([state] if same and state is not None else list(others))
         lines += super().restore(state, others)

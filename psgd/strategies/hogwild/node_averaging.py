@@ -4,10 +4,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi import byte_counts
-from psgd.kernels import accumulate
+from psgd.kernels import accumulate, sparse_update
 from psgd.metrics.totals import Sums
-from psgd.worker.collectives import Collectives
 
 _SAMPLES, _DONE, _STOP = 1, 3, 4
 
@@ -31,7 +31,7 @@ class NodeAveraging:
         bytes_sent: as `psgd.collectives.mpi.byte_counts` counts; as many were received.
     """
 
-    def __init__(self, comm: Collectives, params: NDArray[np.floating]) -> None:
+    def __init__(self, comm: Communicator, params: NDArray[np.floating]) -> None:
         self.far = Sums(0, 0, 0.0)
         self.stop, self.request = False, 0
         self.bytes_sent = 0
@@ -45,7 +45,7 @@ class NodeAveraging:
         self._before = np.zeros(comm.size)
         none = params[:0]
         accumulate.weigh(none, none, 1.0)
-        accumulate.add_weighted(none, none, 1.0)
+        sparse_update.sgd(none, none, -1.0, 1.0)
 
     def round(self, sums: Sums, done: bool, stop: bool, request: int = 0) -> bool:
         """Averages. Collective over the leaders, blocks.
@@ -74,7 +74,7 @@ class NodeAveraging:
             np.copyto(self._params, self._average)
         else:
             np.subtract(self._average, self._found, out=self._average)
-            accumulate.add_weighted(self._params, self._average, 1.0)
+            sparse_update.sgd(self._params, self._average, -1.0, 1.0)  # adds it, where it is not 0
         return all_done
 
     def _weight(self) -> float:

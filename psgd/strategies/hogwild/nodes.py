@@ -4,23 +4,17 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums, add
 from psgd.runtime.agreement import gather
 from psgd.strategies.hogwild.node_averaging import NodeAveraging
-from psgd.worker.collectives import Collectives
 from psgd.worker.serverless.shared_parameters import SharedParameters
 
 
 class NodeCopies:
-    """One worker's part. Creating is collective, blocks.
-
-    Args:
-        workers: all workers.
-        memory: of this node.
-        period: steps of a node's first worker from one averaging to the next.
-        collectives: makes those of the first workers.
+    """One worker's part; `period` is in steps of a node's first worker. Creating is collective, blocks.
 
     Attributes:
         leads: this worker is its node's first.
@@ -35,7 +29,6 @@ class NodeCopies:
         workers: MPI.Intracomm,
         memory: SharedParameters,
         period: int,
-        collectives: Callable[[MPI.Intracomm], Collectives],
     ) -> None:
         self._memory, self._lines, self._period = memory, memory.lines, period
         self.leads = memory.lines.place == 0
@@ -47,7 +40,7 @@ class NodeCopies:
         first: MPI.Intracomm = workers.Split(0 if self.leads else MPI.UNDEFINED, workers.rank)  # type: ignore[assignment]
         if self.leads:
             try:
-                self._averaging = NodeAveraging(collectives(first), memory.params) if self.several else None
+                self._averaging = NodeAveraging(Communicator(first), memory.params) if self.several else None
             finally:
                 first.Free()
         self._averaged_at = self._lines.steps()  # of each worker of the node, at the last averaging

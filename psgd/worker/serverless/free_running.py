@@ -1,10 +1,12 @@
 """Workers without servers that do not keep pace: they meet only for checkpoints and at the end."""
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
@@ -18,12 +20,7 @@ class FreeRunningWorker(WorkerBase):
     """The common part of such a worker. Creating is collective, blocks.
 
     A strategy writes `_checkpoint`, calls `_meet` at a step's end, and `_meet_if_called` in every wait of its `finish`.
-
-    Args:
-        context: what to work with.
-        params: where this worker's parameters are.
-        strategy: its name, for messages.
-        words: numbers of a worker that all learn at a checkpoint.
+    At a checkpoint all learn so many `words` of each worker.
     """
 
     def __init__(self, context: RunContext, params: Vector, strategy: str, words: int) -> None:
@@ -31,10 +28,31 @@ class FreeRunningWorker(WorkerBase):
         self._workers: MPI.Intracomm = context.workers
         super().__init__(params, np.zeros_like(params), self._workers.rank, self._votes)
         self._metrics = context.metrics
-        self._comm = context.collectives(self._workers)
+        self._began = 0.0
+        self._comm = Communicator(self._workers)
         self._liveness = Liveness(self._workers, context.alarm, strategy)
         self._waiter = Waiter.for_node(self._workers, self._liveness.check)
         self._barrier = CheckpointBarrier(self._workers, self._votes, self._liveness, self._waiter, words)
+
+    def _start_together(self) -> None:
+        """Gives all worker 0's parameters, unless they were restored, and starts the clock. Collective, blocks."""
+        if not self._resumed:
+            self._comm.Bcast(self.params, 0)
+        self._comm.Barrier()
+        self._metrics.restart()
+        self._began = time.perf_counter()
+
+    @property
+    def _computed_s(self) -> float:
+        """Seconds outside of steps."""
+        return time.perf_counter() - self._began - self.waited_s
+
+    def _largest_difference(self, own: Vector) -> float:
+        """The largest |own - params| of any element on any worker. Collective, blocks; `own` is used up."""
+        np.subtract(own, self.params, out=own)
+        most = np.array([np.abs(own, out=own).max(initial=0.0)], np.float64)
+        self._comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+        return float(most[0])
 
     def _meet(self, steps: int) -> None:
         """Makes a checkpoint where this worker wants one, after so many steps of its own, or has been called to one."""

@@ -1,8 +1,8 @@
 """Workers without servers that keep pace: all meet in rounds (`psgd.worker.serverless.status_rounds`)."""
 
 from psgd.checkpoint.declared import Arrays, Combine
+from psgd.collectives import Communicator
 from psgd.worker.base import WorkerBase
-from psgd.worker.collectives import Collectives
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
@@ -12,15 +12,10 @@ from psgd.worker.serverless.status_rounds import StatusRounds
 class LockstepWorker(WorkerBase):
     """The common part of such a worker. Creating is collective, blocks.
 
-    A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`.
-
-    Args:
-        context: what to work with.
-        comm: the workers; freed by `finish`.
-        grads: the gradient.
+    A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`. `finish` frees `comm`.
     """
 
-    def __init__(self, context: RunContext, comm: Collectives, grads: Vector) -> None:
+    def __init__(self, context: RunContext, comm: Communicator, grads: Vector) -> None:
         self._votes = CheckpointVotes()
         super().__init__(context.params, grads, comm.rank, self._votes)
         self._comm = comm

@@ -41,7 +41,7 @@ class SharedParameters:
         self.tally: NDArray[np.signedinteger] | None = None
         if tallies:
             self.tally = memory[head + room :][: like.nbytes].view(f"i{like.itemsize}")
-            add_one(self.tally[:0])
+            add_one(self.tally[:0], like[:0])
 
 
 def share(comm: MPI.Intracomm, ranks: list[int], nbytes: int, who: str) -> NDArray[np.uint8]:
@@ -71,13 +71,13 @@ def share(comm: MPI.Intracomm, ranks: list[int], nbytes: int, who: str) -> NDArr
             memory = shared_memory.SharedArray(nbytes, np.uint8)
             array = memory.array  # type: ignore[assignment]
         except OSError as error:
-            why = f"{nbytes} bytes of it are not to be had: {error}"
+            why = f"{nbytes} bytes of it are not available: {error}"
     addresses = gather(comm, memory.address() if memory is not None else {})
     try:
         if array is None and not why:
             array = shared_memory.attach(addresses[ranks[0]], nbytes, np.uint8)  # type: ignore[assignment]
             why = "" if array is not None else f"that of rank {ranks[0]} cannot be reached (another container or user?)"
-        hint = "psgd doctor tells more; the other strategies do without"
+        hint = "psgd doctor says more; the other strategies do not need it"
         agree(comm, who, {}, f"expected memory shared by ranks {ranks} of one node, but {why}: {hint}" if why else None)
     finally:
         if memory is not None:

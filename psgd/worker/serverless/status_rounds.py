@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.requests import SAVE
+from psgd.collectives import Communicator
 from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.worker.collectives import Collectives
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.exchange_counts import ExchangeCounts
 
@@ -40,7 +40,7 @@ class StatusRounds:
         bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
 
-    def __init__(self, comm: Collectives, metrics: RunMetrics, votes: CheckpointVotes | None = None) -> None:
+    def __init__(self, comm: Communicator, metrics: RunMetrics, votes: CheckpointVotes | None = None) -> None:
         self.version = self.request = 0
         self._votes = votes or CheckpointVotes()
         self.stop = self.all_done = False

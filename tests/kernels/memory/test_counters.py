@@ -31,5 +31,8 @@ def test_lines():
 @pytest.mark.parametrize("n", [0, 1, 7, 63, 64, 65, 1023])
 def test_add_one(n):
     values = np.arange(n + 2, dtype=np.int32)
-    kernels.add_one(values[1:-1])
+    assert kernels.add_one(values[1:-1], np.full(n, -0.5)) == n
     assert values.tolist() == [0, *range(2, n + 2), n + 1]
+    grad = np.where(np.arange(n) % 3, 0.0, 1.0)
+    assert kernels.add_one(values[1:-1], grad) == np.count_nonzero(grad)
+    assert values.tolist() == [0, *(k + 2 + (k % 3 == 0) for k in range(n)), n + 1]

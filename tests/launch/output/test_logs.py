@@ -75,4 +75,4 @@ def test_a_folder_that_cannot_be(job, tmp_path):
     result = talk(job, "--log-dir", str(tmp_path / "file" / "logs"), n=2)
     assert result.returncode == 2
     assert result.stderr.count("psgd: error: --log-dir") == 1
-    assert "cannot be made: Not a directory" in result.stderr
+    assert "cannot be created: Not a directory" in result.stderr

@@ -85,6 +85,24 @@ def test_a_dry_run_takes_this_environments_mpi(run, monkeypatch):
     )
 
 
+def test_a_job_is_followed_on_its_own_cluster(run, programs, monkeypatch, tmp_path):
+    from psgd.launch.slurm import submit
+
+    monkeypatch.setattr(submit, "POLL_S", 0.01)
+    (tmp_path / "a log").write_text("trained\n")
+    programs(
+        sbatch="cat >/dev/null; echo 'Welcome to 2 clusters'; echo '4711;lab'",
+        scontrol='[ "$1 $2 $5" = "-M lab 4711" ] || { echo "Invalid job id specified" >&2; exit 1; }'
+        '\necho "JobId=4711 JobState=FAILED ExitCode=3:0 StdOut=$PWD/a log"',
+    )
+    words = ["submit", "cpu_parameter_server", "--wait", "--venv", "/x", "--mpi", "none"]
+    assert run(*words) == (
+        3,
+        "4711\ntrained\n",
+        "psgd: job 4711 is on cluster lab\npsgd: job 4711: failed\n",
+    )
+
+
 def test_a_configuration_files_device_counts(run, tmp_path):
     path = tmp_path / "run.toml"
     for device, gpus, code in (
@@ -107,9 +125,11 @@ def test_a_configuration_files_device_counts(run, tmp_path):
         (["render", "array", "--trial", "--lr 1", "--trial", "--bogus 3"], "--trial '--bogus 3': No such option"),
         (["render", "array", "--trial", "--lr -1"], "--trial '--lr -1': --lr: expected a finite number above 0"),
         (["render", "array", "--trial", "--period 2"], "--trial '--period 2': --period: strategy sync does not take"),
-        (["render", "array", "--launcher", "mpirun", "--mpi", "pmi2"], "--mpi: it is srun's"),
+        (["render", "array", "--launcher", "mpirun", "--mpi", "pmi2"], "--mpi: only srun takes it"),
         (["submit", "array", "--wait"], "--wait: expected a single job"),
-        (["submit", "array", "--nodes", "9"], "--nodes 9: expected at most one a rank"),
+        (["submit", "long_job", "--wait", "--sbatch=--array=0-3"], "--wait: expected a single job"),
+        (["submit", "long_job", "--wait", "--sbatch=-a0-3"], "--wait: expected a single job"),
+        (["submit", "array", "--nodes", "9"], "--nodes 9: expected at most one per rank"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_exit_2(run, words, message):

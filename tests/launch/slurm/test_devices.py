@@ -27,9 +27,9 @@ def test_gpus_and_the_device_go_together(kind, words, given, gpus, added):
 @pytest.mark.parametrize(
     ("words", "given", "message"),
     [
-        (["--device", "cuda"], None, "--device cuda: expected GPUs to book"),
-        (["--server-device", "cuda"], 0, "--server-device cuda: expected GPUs to book"),
-        (["--device", "cpu"], 2, "--gpus-per-node 2: --device cpu uses none"),
+        (["--device", "cuda"], None, "--device cuda: expected --gpus-per-node N"),
+        (["--server-device", "cuda"], 0, "--server-device cuda: expected --gpus-per-node N"),
+        (["--device", "cpu"], 2, "--gpus-per-node 2: --device cpu uses no GPUs"),
     ],
 )
 def test_one_without_the_other_is_refused(words, given, message):

@@ -27,7 +27,7 @@ def test_the_signal_comes_within_the_job(delay, minutes, fine):
     if fine:
         options.check_long_job(delay, 1, minutes)
     else:
-        with pytest.raises(UsageError, match="expected at most 59 with 1 min of time, or a longer --time-min"):
+        with pytest.raises(UsageError, match="expected at most 59 with a time limit of 1 min, or a longer --time-min"):
             options.check_long_job(delay, 1, minutes)
 
 

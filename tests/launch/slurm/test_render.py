@@ -124,7 +124,7 @@ def test_numbers_and_names_reach_sbatch():
     wanted = ("cpus-per-task", "mem-per-cpu", "time", "job-name", "partition", "qos", "constraint", "signal")
     assert [got[name] for name in wanted] == ["6", "1500", "90", "mine", "long", "high", "a&b", "B:USR2@300"]
     assert "requeue" in got
-    for line in ("VENV='/home/me/my env' # has psgd", "MAX_RESTARTS=7"):
+    for line in ("VENV='/home/me/my env' # where psgd is installed", "MAX_RESTARTS=7"):
         assert line in text.splitlines()
     assert "\nMPI=pmi2 " in text
 
@@ -157,30 +157,30 @@ WRONG = [
     ("gpu", {}, "kind 'gpu': expected one of cpu_parameter_server"),
     ("array", {"launcher": "ssh"}, "--launcher 'ssh': expected one of srun, mpirun"),
     ("array", {"mpi": "openmpi"}, "--mpi 'openmpi': expected one of pmix, pmi2"),
-    ("array", {"nodes": 9}, "--nodes 9: expected at most one a rank, got 4 ranks"),
+    ("array", {"nodes": 9}, "--nodes 9: expected at most one per rank, got 4 ranks"),
     ("array", {"workers": 0}, "--workers 0: expected at least 1"),
     ("array", {"servers": 0}, "--servers 0: expected --workers 1 with it, got 3"),
     ("array", {"time_min": 0}, "--time-min 0: expected at least 1"),
     ("array", {"job_name": "two words"}, "got '--job-name=two words'"),
     ("array", {"sbatch": ["--qos=a\n#SBATCH"]}, "expected one option without spaces"),
-    ("array", {"train": ["--log", "x"]}, "--log: the script gives it"),
+    ("array", {"train": ["--log", "x"]}, "--log: the script sets it"),
     ("array", {"train": ["--workers", "x"]}, "--workers: expected a whole number, got 'x'"),
-    ("array", {"train": ["--workers", "2"], "workers": 3}, "--workers: 3 before --, 2 behind it"),
-    ("decentralized_slow_network", {"servers": 1}, "--servers 1: the strategy has none"),
-    ("gpu_allreduce", {"nodes": 2, "workers": 9}, "--workers 9: expected at most one a GPU, got 2 nodes with 4 each"),
-    ("long_job", {"train": ["--resume"]}, "--resume: the script gives it"),
+    ("array", {"train": ["--workers", "2"], "workers": 3}, "--workers: 3 before --, 2 after it"),
+    ("decentralized_slow_network", {"servers": 1}, "--servers 1: the strategy has no servers"),
+    ("gpu_allreduce", {"nodes": 2, "workers": 9}, "--workers 9: expected at most one per GPU, got 2 nodes with 4 each"),
+    ("long_job", {"train": ["--resume"]}, "--resume: the script sets it"),
     ("long_job", {"signal_delay_s": 0}, "--signal-delay-s"),
-    ("long_job", {"time_min": 1}, "--signal-delay-s 120: expected at most 59 with 1 min of time, or a longer"),
+    ("long_job", {"time_min": 1}, "--signal-delay-s 120: expected at most 59 with a time limit of 1 min, or a longer"),
     ("long_job", {"signal_delay_s": 99999999, "time_min": 10**7}, "--signal-delay-s 99999999: expected at most 65535"),
     ("array", {"signal_delay_s": 60}, "--signal-delay-s: kind array does not take it, expected kind long_job"),
     ("gpu_allreduce", {"max_restarts": 3}, "--max-restarts: kind gpu_allreduce does not take it"),
     ("long_job", {"trial": ["--lr 1"]}, "--trial: kind long_job does not take it, expected kind array"),
-    ("array", {"trial": ["--log x"]}, "--log: the script gives it"),
+    ("array", {"trial": ["--log x"]}, "--log: the script sets it"),
     ("array", {"trial": ["--device cuda"]}, "--trial '--device cuda': --device cuda needs GPUs"),
     ("array", {"train": ["--lr", "1", "--batch-size=8"]}, "nothing is left to try; expected --trial"),
-    ("array", {"train": ["--device", "cuda"]}, "--device cuda: expected GPUs to book, --gpus-per-node N"),
-    ("gpu_allreduce", {"gpus_per_node": 0}, "--device cuda: expected GPUs to book"),
-    ("array", {"train": ["--device=cpu"], "gpus_per_node": 2}, "--gpus-per-node 2: --device cpu uses none"),
+    ("array", {"train": ["--device", "cuda"]}, "--device cuda: expected --gpus-per-node N"),
+    ("gpu_allreduce", {"gpus_per_node": 0}, "--device cuda: expected --gpus-per-node N"),
+    ("array", {"train": ["--device=cpu"], "gpus_per_node": 2}, "--gpus-per-node 2: --device cpu uses no GPUs"),
     ("array", {"venv": "a", "container": "b"}, "--venv, --container: expected one of the two"),
 ]
 

@@ -31,10 +31,10 @@ def test_what_is_not_given_follows(kind, given, expected):
     [
         ({"workers": 0}, "--workers 0: expected at least 1"),
         ({"gpus_per_node": -1}, "--gpus-per-node -1: expected at least 0"),
-        ({"servers": 1, "serverless": True}, "--servers 1: the strategy has none"),
+        ({"servers": 1, "serverless": True}, "--servers 1: the strategy has no servers"),
         ({"servers": 0}, "--servers 0: expected --workers 1 with it, got 8"),
-        ({"nodes": 10}, "--nodes 10: expected at most one a rank, got 9 ranks"),
-        ({"nodes": 1, "workers": 3, "gpus_per_node": 2}, "--workers 3: expected at most one a GPU"),
+        ({"nodes": 10}, "--nodes 10: expected at most one per rank, got 9 ranks"),
+        ({"nodes": 1, "workers": 3, "gpus_per_node": 2}, "--workers 3: expected at most one per GPU"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given, message):

@@ -36,5 +36,5 @@ def test_numbers():
     assert training.number([], "--workers", 5) == 5
     with pytest.raises(UsageError, match="expected a whole number, got 'four'"):
         training.number(["--workers", "four"], "--workers", None)
-    with pytest.raises(UsageError, match="--workers: 5 before --, 4 behind it"):
+    with pytest.raises(UsageError, match="--workers: 5 before --, 4 after it"):
         training.number(["--workers", "4"], "--workers", 5)

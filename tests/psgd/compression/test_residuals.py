@@ -54,7 +54,7 @@ def test_of_others_the_first_has_the_sum_of_all_residuals(name):
         np.testing.assert_allclose(codec.residual, total if k == 0 else 0.0, rtol=1e-14)
         if before.velocity.size:
             np.testing.assert_allclose(before.velocity, sum(b.velocity for _, b in saved) / 3, rtol=1e-14)
-            assert "momentum: each worker begins with the mean" in lines
+            assert "momentum: each worker starts from the mean" in lines
 
 
 def test_what_nobody_saved_begins_anew():

@@ -53,7 +53,7 @@ def test_accumulate_is_everyones():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"strategy": "hogwild", "servers": 1}, "servers: strategy hogwild has none, omit it"),
+        ({"strategy": "hogwild", "servers": 1}, "servers: strategy hogwild has none; omit it"),
         ({"strategy": "allreduce", "replay": "x"}, "staleness_lr, record, replay: strategy allreduce has no servers"),
         ({"density": 0.1}, "density: expected compress=threshold, onebit or topk with it"),
         ({"checkpoint_request": 3}, "checkpoint_request: expected a CheckpointRequest, got int"),

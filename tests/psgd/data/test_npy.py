@@ -47,9 +47,9 @@ def test_npz_round_trip(tmp_path, save):
 GOOD = saved(VALUES)
 OBJECTS = saved(np.array([1, "two"], object), allow_pickle=True)
 BAD = {
-    "empty": (b"", "not a sound .npy"),
-    "not npy": (b"x" * 200, "not a sound .npy"),
-    "half a header": (GOOD[:40], "not a sound .npy"),
+    "empty": (b"", "not a valid .npy"),
+    "not npy": (b"x" * 200, "not a valid .npy"),
+    "half a header": (GOOD[:40], "not a valid .npy"),
     "truncated": (GOOD[:-1], "truncated"),
     "trailing": (GOOD + b"\0", "trailing"),
     "objects": (OBJECTS, "pickles"),

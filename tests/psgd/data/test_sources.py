@@ -161,7 +161,7 @@ def test_unknown_names_list_what_is_accepted(name, tmp_path, monkeypatch):
 
 
 def test_folder_without_data_and_single_files(tmp_path):
-    with pytest.raises(DataError, match="holds none of the files"):
+    with pytest.raises(DataError, match="contains none of the expected files"):
         load(tmp_path)
     np.save(tmp_path / "x.npy", X)
     with pytest.raises(DataError, match="one file is not a dataset"):
@@ -171,7 +171,7 @@ def test_folder_without_data_and_single_files(tmp_path):
 def test_not_a_zip(tmp_path):
     path = tmp_path / "d.npz"
     path.write_bytes(b"nonsense")
-    with pytest.raises(DataError, match=r"not a sound .npz"):
+    with pytest.raises(DataError, match=r"not a valid .npz"):
         load(path)
 
 

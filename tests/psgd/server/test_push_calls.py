@@ -16,6 +16,7 @@ and on the server:
     Waiter.until                     for a header
     Header.check
     Server._take
+    ClockCheck.take                  is it the worker's next push?
     Synchronous.on_push, ._complete  the decision: one entry of the log
     Server._execute
     RunMetrics.applied

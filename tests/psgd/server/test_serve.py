@@ -46,9 +46,11 @@ def test_two_servers_clip_by_the_norm_of_the_whole_gradient(comm):
             part = context.shards[mesh.index]
             np.testing.assert_allclose(context.params[part.start : part.stop], expected[part.start : part.stop], 1e-12)
             return
-        transport = MpiWorkerTransport(context, grad.copy())
-        transport.exchange(MessageKind.PULL, False)
-        transport.header.push, transport.header.samples = 1, 4
+        grads = np.zeros(N)
+        transport = MpiWorkerTransport(context, grads)
+        transport.exchange(MessageKind.INIT, True)
+        grads[:] = grad
+        transport.header.push, transport.header.samples, transport.header.position = 1, 4, 4
         transport.exchange(MessageKind.PUSH, True)
         np.testing.assert_allclose(context.params, expected, 1e-12)
         transport.exchange(MessageKind.DONE, False)

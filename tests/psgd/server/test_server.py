@@ -20,20 +20,32 @@ from psgd.server.shard import Shard
 from psgd.server.wire import Header, MessageKind
 
 N, SEGMENT = 10, 4
+ANSWERED = 1 << 40  # stands for the version that the worker was answered last
 
 
 class FakeTransport:
-    """Events in a list, gradients in a dictionary; remembers every reply with the parameters it carried."""
+    """Events in a list, gradients in a dictionary; remembers every reply with the parameters it carried.
+
+    Fills in of each header what its worker's last ones and answers say: samples drawn, and where it is left out, the
+    version and the last push.
+    """
 
     def __init__(self, params, events, grads):
         self.params, self.events, self.grads = params, deque(events), grads
         self.replies, self.published = [], []
+        self.drawn, self.pushed = {}, {}
         self.drained = False
 
     def next(self):
         event = self.events.popleft()
         if isinstance(event, Header) and event.kind == MessageKind.PUSH:
             self.grad = {**getattr(self, "grad", {}), event.worker: self.grads[event.worker, event.push]}
+            event.position = self.drawn[event.worker] = self.drawn.get(event.worker, 0) + event.samples
+            self.pushed[event.worker] = event.push
+            if event.version == ANSWERED:
+                event.version = [reply[2] for reply in self.replies if reply[0] == event.worker][-1]
+        elif isinstance(event, Header) and event.kind == MessageKind.DONE:
+            event.push = self.pushed.get(event.worker, 0)
         return event
 
     def fetch(self, worker, segment):
@@ -189,8 +201,8 @@ def test_other_servers_follow_the_log_not_their_own_arrivals():
 
 
 def test_a_push_that_the_log_does_not_have_is_refused():
-    events = [header(MessageKind.PUSH, 0, 2, 0, 8), LogEntry((Contribution(0, 1),), (0,))]
-    with pytest.raises(ContractError, match="the log has push 1 of worker 0, which sent push 2"):
+    events = [header(MessageKind.PUSH, 0, 1, 0, 8), LogEntry((Contribution(0, 2),), (0,))]
+    with pytest.raises(ContractError, match="the log has push 2 of worker 0, which sent push 1"):
         serve("async", HELLO + events, grads(2), index=1, servers=2)
 
 
@@ -239,7 +251,7 @@ def test_who_waited_for_whom(strategy, options, order, expected, monkeypatch):
     for word in order.split():
         worker = int(word[0])
         pushes[worker] += word[1:] != "+"
-        events.append(header(MessageKind.DONE if word[1:] else MessageKind.PUSH, worker, pushes[worker], 0, 8))
+        events.append(header(MessageKind.DONE if word[1:] else MessageKind.PUSH, worker, pushes[worker], ANSWERED, 8))
     serve(strategy, HELLO + events, grads(3), metrics=metrics, **options)
     rows = metrics.waits.take().get("rows", [])
     assert [row[:2] for row in rows] == expected
@@ -264,7 +276,7 @@ def test_a_group_that_is_open_at_a_checkpoint_goes_on():
         asks,
         header(MessageKind.PUSH, 1, 1, 0, 0),
         header(MessageKind.PUSH, 1, 2, 0, 30),
-        header(MessageKind.PUSH, 0, 2, 1, 20),
+        header(MessageKind.PUSH, 0, 2, 0, 20),
     ]
 
     def server(events):
@@ -286,6 +298,7 @@ def test_a_group_that_is_open_at_a_checkpoint_goes_on():
     assert len(found) == 1 and facts["open"] == 10 and facts["version"] == 0
     assert facts["log"]["clocks"] == [1, 1] and facts["log"]["opened"] == 1 and facts["savers"] == [0, 1]
     again = server([header(MessageKind.PULL, 0, 1), header(MessageKind.PULL, 1, 1), *pushes[2:], *BYE])
+    again.transport.drawn = {0: 10}
     again.restore(tensors, facts)
     again.run()
     assert whole.shard.version == again.shard.version == 2

@@ -223,7 +223,7 @@ def test_misuse_of_overlap_is_named_and_changes_nothing(comm):
         on_ready(range(100, n))
         with pytest.raises(UsageError, match="a range that ends at 100 "):
             on_ready(range(100, n))
-        with pytest.raises(UsageError, match="on its way already"):
+        with pytest.raises(UsageError, match="already being reduced"):
             ps.overlap(4)
         with pytest.raises(UsageError, match="the 4 samples"):
             ps.step(5)

@@ -88,7 +88,7 @@ def test_misuse_is_named(comm):
             with pytest.raises(UsageError, match="a range that ends at 40000"):
                 ready(range(100))
             ready(range(N))
-            with pytest.raises(UsageError, match="on its way already"):
+            with pytest.raises(UsageError, match="already being reduced"):
                 made.overlap(4)
             with pytest.raises(UsageError, match=r"expected the 4 samples .*, got 5"):
                 made.add(5)

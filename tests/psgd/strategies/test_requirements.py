@@ -38,7 +38,7 @@ def test_whatever_compresses_takes_every_codec(name):
 @pytest.mark.parametrize(
     ("name", "values", "own", "message"),
     [
-        ("allreduce", {"servers": 2}, {}, "servers: strategy allreduce has none, omit it"),
+        ("allreduce", {"servers": 2}, {}, "servers: strategy allreduce has none; omit it"),
         ("hogwild", {"record": "x"}, {}, "staleness_lr, record, replay: strategy hogwild has no servers to do that"),
         ("easgd", {"staleness_lr": "inverse"}, {}, "strategy easgd has no servers to do that"),
         ("averaging", {"compress": "topk"}, {}, "compress: strategy averaging averages parameters, expected one of"),
@@ -64,7 +64,7 @@ def test_what_does_not_go_together(name, values, own, message):
 
 
 def test_the_command_writes_options_its_way():
-    with pytest.raises(UsageError, match=r"^--servers 2: strategy allreduce has none, omit it$"):
+    with pytest.raises(UsageError, match=r"^--servers 2: strategy allreduce has none; omit it$"):
         requirements.check("allreduce", NONE | {"servers": 2}, {}, COMMAND)
     with pytest.raises(UsageError, match=r"^--compress-warmup: expected --compress threshold, onebit or topk with it$"):
         requirements.check("sync", NONE | {"compress_warmup": 1.0}, {}, COMMAND)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import psgd
-from psgd.collectives.communicator import Communicator
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules, schedules
 from psgd.optim.optimizer import OptimizerOptions
@@ -19,7 +18,7 @@ def test_the_workers_are_all_ranks(comm):
     options = OptimizerOptions(rules.sgd(), schedules.constant(0.1))
     with Mesh(comm, 0, peers=True) as mesh:
         alarm = Alarm(mesh.world, [rank for rank in range(3) if rank != mesh.index], mesh.index)
-        context = RunContext(mesh, np.zeros(4), options, RunMetrics(3), None, alarm, Communicator)
+        context = RunContext(mesh, np.zeros(4), options, RunMetrics(3), None, alarm)
         assert (context.workers.size, context.workers.rank) == (3, comm.rank)
         with pytest.raises(AttributeError):
             context.params = np.ones(4)
@@ -36,11 +35,6 @@ def test_all_ranks_are_workers(comm):
         ps.step()
         (context,) = contexts
         assert (context.workers.size, context.workers.rank) == (comm.size, comm.rank) and context.accumulate == 2
-        with_collectives = context.collectives(context.workers)
-        total = np.array([1.0 + comm.rank])
-        with_collectives.Allreduce(np.array([1.0]), total)
-        assert total.tolist() == [2.0]
-        with_collectives.free()
 
 
 def test_averaging_runs_alone_only_with_an_outer_step():

@@ -189,8 +189,10 @@ class Slurm:
 
     def job(self, number: str) -> dict[str, str]:
         """What `scontrol show job` says of a job: JobState, ExitCode, Restarts, ..."""
-        said = self.run("scontrol", "show", "job", "--oneliner", number).stdout
-        return dict(word.partition("=")[::2] for word in said.split() if "=" in word)
+        lines = [line.strip() for line in self.run("scontrol", "show", "job", number).stdout.splitlines()]
+        paths = [line for line in lines if line.startswith(("Command=", "StdErr=", "StdOut=", "WorkDir="))]
+        words = [word for line in lines if line not in paths for word in line.split() if "=" in word]
+        return dict(word.partition("=")[::2] for word in [*paths, *words])  # paths may have blanks
 
     def wait(
         self,

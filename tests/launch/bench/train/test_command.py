@@ -95,4 +95,4 @@ def test_peers_are_left_out_without_pytorch_and_a_failure_is_the_exit_code(monke
     arguments = ["--dataset", "digits", "--strategies", "ssp,easgd", "--peers", "ddp"]
     assert train.train.main(arguments, standalone_mode=False) == 1
     assert asked == ["ssp", "easgd"]
-    assert capfd.readouterr().err == "psgd: PyTorch is not installed: its peers are left out\n"
+    assert capfd.readouterr().err == "psgd: PyTorch is not installed: its peers are omitted\n"

@@ -59,6 +59,6 @@ def test_parameters_that_are_not_finite_are_not_sent(comm):
         transport.restore({}, {0: np.zeros(N)})
         params[7] = np.inf
         transport.reply([0], Header(kind=MessageKind.REPLY))
-        with pytest.raises(ContractError, match="not finite: lower the rate, or use clip_norm"):
+        with pytest.raises(ContractError, match="not finite: lower the learning rate, or use clip_norm"):
             transport.emit([0], 0)
         transport.close()

@@ -63,6 +63,7 @@ def test_at_the_end_all_is_put_together(comm):
     for step in range(comm.rank + 1):
         memory.lines.count(2, 1.0)
         counts.staleness[step] += 1
+        counts.tallied += 10
     comm.Barrier()
     if comm.rank == 0:
         memory.tally[:] = 6  # as many as steps were made,

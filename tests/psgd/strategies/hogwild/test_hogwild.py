@@ -16,6 +16,8 @@ from psgd import strategies
 from psgd.collectives.mpi.node import address_of
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim import rules, schedules
+from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.rules import Rule
 from psgd.worker.serverless import shared_parameters
 
@@ -291,11 +293,13 @@ def test_lost_updates(comm, dtype):
     n = 1000
     with psgd.connect(comm, np.zeros(n, dtype), strategy="hogwild", count_lost=True) as ps:
         client = ps._client
+        ps.grads[:] = 1
         for _ in range(20 if ps.worker == comm.size - 1 else 0):
             ps.step()
     assert client.lost == 0
     with psgd.connect(comm, np.zeros(n, dtype), strategy="hogwild", count_lost=True) as ps:
         client = ps._client
+        ps.grads[:] = 1
         tally = client._memory.tally
         assert tally.itemsize == ps.params.itemsize
         stale = tally[100:107].copy()
@@ -311,10 +315,38 @@ def test_lost_updates(comm, dtype):
     assert client.lost == 3 * 7
     with psgd.connect(comm, np.zeros(n, dtype), strategy="hogwild", count_lost=True) as ps:
         client = ps._client
+        ps.grads[:] = 1
         for _ in range(500):
             ps.step()
     assert 0 <= client.lost <= 500 * (comm.size - 1) * n  # each element holds at least one worker's
     assert len(set(comm.allgather(client.lost))) == 1
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam"])
+def test_workers_with_disjoint_supports_lose_nothing(comm, dtype, rule):
+    """All at once, into the same cache lines: each element has the bits of its worker's own steps alone."""
+    n, steps = 20_011, 60
+    mine = slice(comm.rank, None, comm.size)
+    params = start_of(comm, n, np.dtype(dtype))
+    options = {"strategy": "hogwild", "rule": rule, "lr": 0.03125, "clip_norm": 1e9}
+    with psgd.connect(comm, params, count_lost=True, **options) as ps:
+        client = ps._client
+        comm.Barrier()
+        for clock in range(steps):
+            ps.grads[:] = 0
+            ps.grads[mine] = np.sin(ps.params[mine] + clock)
+            ps.step()
+    assert client.lost == 0
+    expected = np.cos(np.arange(n)).astype(dtype)
+    for worker in range(comm.size):
+        w = expected[worker :: comm.size].copy()
+        optimizer = OptimizerOptions(rules.create(rule), schedules.constant(0.03125)).create(w)
+        for clock in range(steps):
+            optimizer.take(np.sin(w + w.dtype.type(clock)), 1.0, 0)
+        expected[worker :: comm.size] = w
+    np.testing.assert_array_equal(params, expected)
 
 
 DIES = """

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from harness.peers import nodes_of_two
 
-from psgd.collectives import Communicator
 from psgd.metrics.totals import Sums
 from psgd.strategies.hogwild.nodes import NodeCopies
 from psgd.worker.serverless.shared_parameters import SharedParameters
@@ -13,7 +12,7 @@ from psgd.worker.serverless.shared_parameters import SharedParameters
 @pytest.mark.ranks(2)
 def test_one_node_averages_with_nobody(comm):
     memory = SharedParameters(comm, np.zeros(4), False)
-    copies = NodeCopies(comm, memory, 3, Communicator)
+    copies = NodeCopies(comm, memory, 3)
     assert copies.leaders == [0, 0] and not copies.several and not copies.averages
     assert copies.leads == (comm.rank == 0) and not copies.due(3)
     assert copies.far() == Sums(0, 0, 0.0) and copies.known() is None and copies.free() == 0
@@ -24,7 +23,7 @@ def test_one_node_averages_with_nobody(comm):
 def test_first_workers_average_by_the_samples_of_their_nodes(comm):
     with nodes_of_two():
         memory = SharedParameters(comm, np.zeros(4), False)
-        copies = NodeCopies(comm, memory, 3, Communicator)
+        copies = NodeCopies(comm, memory, 3)
     assert copies.leaders == [0, 1, 0, 1] and copies.several
     assert copies.leads == copies.averages == (comm.rank < 2)
     assert copies.due(3) == copies.due(6) == (comm.rank < 2) and not copies.due(4)

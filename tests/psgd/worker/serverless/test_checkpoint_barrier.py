@@ -115,7 +115,7 @@ def test_two_nodes_are_cut_after_an_averaging(comm):
         again = Run(comm, N, steps_of, options, saved=(clock, state), others=states, pause=jitter(comm))
         assert again.lines == [] and again.client.version == run.client.version
     alone = Run(comm, N, steps_of, options, saved=(clock, state), others=states, pause=jitter(comm))
-    assert alone.lines == ["the nodes' parameters: all begin with the mean"]
+    assert alone.lines == ["the nodes' parameters: all start from the mean"]
     np.testing.assert_array_equal(alone.before, vectors.weights(states))
 
 
