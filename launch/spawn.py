@@ -89,7 +89,7 @@ def run(
         if ours:
             env[cores.VARIABLE] = cores.text(ours)
         elif bind and ranks <= here:
-            click.echo(f"psgd: ranks are not bound to cores: other jobs have some of the {here}", err=True)
+            click.echo(f"psgd: ranks are not bound to cores: other jobs use some of the {here} cores here", err=True)
         result = Path(folder) / "outcome"
         env[exit_status.VARIABLE] = str(result)
         words = mpiexec.command(

@@ -200,7 +200,7 @@ def how_to_resume(directory: Path | None) -> str:
     except CheckpointError:
         found = None
     if found is None:
-        return f"no checkpoint is complete in {directory}: the same command starts anew"
+        return f"there is no complete checkpoint in {directory}: the same command starts from the beginning"
     step = f"{found.manifest.step:,}"
     return f"the newest checkpoint is {found.path}, at step {step}; the same command with --resume continues from it"
 

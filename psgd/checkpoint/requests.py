@@ -103,7 +103,7 @@ def heard(stop: str) -> list[signal.Signals]:
 def ignored(stop: str) -> str | None:
     """Says which of the signals that save are ignored, as under nohup; None where all are heard."""
     names = [each.name for each in (signal.SIGUSR1, known(stop)) if each and each not in heard(stop)]
-    return f"{' and '.join(names)} will save nothing: ignored when this command was started" if names else None
+    return f"{' and '.join(names)} saves nothing: it was ignored when this command started" if names else None
 
 
 def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:

@@ -77,7 +77,7 @@ def test_an_mpiexec_that_cannot_start_ranks(tmp_path, text, code, reason):
 def test_ranks_are_tried_where_nothing_else_is_wrong(monkeypatch):
     tried = []
     monkeypatch.setattr(mpi, "ranks", lambda *_: tried.append(1) or mpi.Check("two ranks", "start"))
-    monkeypatch.setattr(mpi, "_started", lambda name: [mpi.Check("mpi starts", "no", "wrong", "mend it")])
+    monkeypatch.setattr(mpi, "_started", lambda name: [mpi.Check("mpi starts", "no", "wrong", "fix it")])
     mpi.checks(starts=True)
     monkeypatch.setattr(mpi, "_started", lambda name: [])
     monkeypatch.setattr(mpi, "first_on_path", lambda library: [mpi.Check("mpirun on PATH", "another", "wrong", "do")])

@@ -104,7 +104,7 @@ def test_the_newest_that_can_be_read(tmp_path):
     """What an interrupted run says, and what is compared before anything starts."""
     assert folder.newest(tmp_path / "missing") is None
     assert folder.how_to_resume(None).startswith("nothing was saved: --checkpoint-dir")
-    assert folder.how_to_resume(tmp_path).startswith(f"no checkpoint is complete in {tmp_path}")
+    assert folder.how_to_resume(tmp_path).startswith(f"there is no complete checkpoint in {tmp_path}")
     make(tmp_path, 5)
     (make(tmp_path, 2_000) / FILE).write_text("{")
     assert folder.newest(tmp_path).manifest.step == 5

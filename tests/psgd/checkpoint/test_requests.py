@@ -68,7 +68,7 @@ def test_a_signal_that_is_ignored_stays_so(monkeypatch):
     monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: signal.SIG_IGN, signal.SIGHUP: signal.SIG_DFL}.get)
     requests.listen(CheckpointRequest(), "HUP")
     assert list(handlers) == requests.heard("HUP") == [signal.SIGHUP]
-    assert requests.ignored("HUP") == "SIGUSR1 will save nothing: ignored when this command was started"
+    assert requests.ignored("HUP") == "SIGUSR1 saves nothing: it was ignored when this command started"
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
     assert requests.ignored("HUP") is None
 
