@@ -13,7 +13,7 @@ import click
 
 from psgd.kernels.errors import OutputError, UsageError
 from psgd.kernels.notice import say
-from psgd.launch import ranks, threads
+from psgd.launch import cores, ranks, threads
 from psgd.launch.output import standard_streams
 
 _COMMANDS = {
@@ -26,6 +26,8 @@ _COMMANDS = {
 }
 
 _MAY_BE_EMPTY = ("--inject", "--mpiexec-args")  # their default is empty
+_ALONE = (["checkpoint"], ["plot"], ["slurm"], ["bench", "codec"], ["bench", "kernels"], ["bench", "train"])
+"""Commands that are never ranks: each process says what it has to say."""
 
 
 class LazyGroup(click.Group):
@@ -87,16 +89,20 @@ def psgd(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def fail(message: str, code: int = 2) -> NoReturn:
-    """Prints `psgd: error: message` on one line of stderr, unless another rank does, and exits.
-
-    Rank 0 exits with `code`; other ranks with 0, so that one wrong option is not reported once a rank.
-    """
-    if not ranks.speaks():
+def fail(message: str, code: int = 2, quiet: bool = False) -> NoReturn:
+    """Prints `psgd: error: message` on one line of stderr, and exits with `code`; `quiet` with 0: rank 0 says it."""
+    if quiet:
         sys.exit(0)
     code = standard_streams.finish(code)
     say(f"error: {' '.join(message.split())}")
     sys.exit(code)
+
+
+def _quiet(arguments: Sequence[str]) -> bool:
+    """Whether this is a rank, of a command that runs as ranks, and another one says what concerns all of them."""
+    words = [word for word in arguments if not word.startswith("-")]
+    alone = words[:1] in _ALONE or words[:2] in _ALONE
+    return not alone and not ranks.speaks()
 
 
 def _only_asks(arguments: Sequence[str]) -> bool:
@@ -120,20 +126,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     standard_streams.prepare()
     words = sys.argv[1:] if arguments is None else list(arguments)
+    ranks.leave()
+    cores.bind()
+    quiet = _quiet(words)
     threads.limit()
     # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     _refuse_empty(words)
-    if _only_asks(words) and not ranks.speaks():
+    if quiet and _only_asks(words):
         sys.exit(0)
     try:
         code = psgd.main(args=words, prog_name="psgd", standalone_mode=False)
     except click.exceptions.Exit as ending:
         code = ending.exit_code
     except click.ClickException as error:
-        fail(error.format_message())
+        fail(error.format_message(), quiet=quiet)
     except UsageError as error:
-        fail(str(error))
+        fail(str(error), quiet=quiet)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except OutputError as error:

@@ -1,6 +1,5 @@
 """How a run ended, reported by rank 0 through a file: mpiexec's exit code is not proof of success."""
 
-import json
 import os
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def report(code: int) -> bool:
     target = os.environ.get(VARIABLE)
     if not target:
         return False
-    text = json.dumps({"exit": code}).encode()
+    text = str(code).encode()
     try:
         with open(target, "r+b", buffering=0) as file:
             file.write(text + _ROOM[len(text) :])
@@ -36,8 +35,6 @@ def report(code: int) -> bool:
 def read(path: str | Path) -> int | None:
     """Reads the exit code that `report` wrote; None where there is none to be read."""
     try:
-        found = json.loads(Path(path).read_text())
+        return int(Path(path).read_text())
     except (OSError, ValueError):
         return None
-    code = found.get("exit") if isinstance(found, dict) else None
-    return code if isinstance(code, int) and not isinstance(code, bool) else None

@@ -1,16 +1,15 @@
 """Finds the mpiexec that belongs to mpi4py's MPI, and builds its argument list."""
 
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
 
-OPEN_MPI = "Open MPI"
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
 INTEL = "Intel MPI"
 NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.openmpi", "mpiexec.mpich")
 _PLACEMENT = ("bind-to", "map-by", "rank-by", "oversubscribe", "cpu-set", "rankfile")
@@ -31,6 +30,11 @@ class Library:
     vendor: str
     version: str
     path: Path | None
+
+    @property
+    def family(self) -> str:
+        """The vendor of its mpiexec: MVAPICH has Hydra, as MPICH."""
+        return MPICH if self.vendor == "MVAPICH" else self.vendor
 
 
 def library() -> Library:
@@ -78,28 +82,15 @@ def candidates(libmpi: Path | None) -> list[str]:
 
 def vendor_of(text: str) -> str | None:
     """The vendor of an mpiexec from the output of its `--version`, in `get_vendor`'s words; None if unknown."""
-    for sign, vendor in (
-        ("Open MPI", OPEN_MPI),
-        ("OpenRTE", OPEN_MPI),
-        ("Intel(R) MPI", INTEL),
-        ("HYDRA", "MPICH"),
-    ):
-        if sign in text:
-            return vendor
-    return None
+    signs = {"Open MPI": OPEN_MPI, "OpenRTE": OPEN_MPI, "Intel(R) MPI": INTEL, "HYDRA": MPICH}
+    return next((vendor for sign, vendor in signs.items() if sign in text), None)
 
 
 def asked(program: str) -> str | None:
     """The vendor of an mpiexec, from its version; None where it is none that is known. Runs it."""
     try:
-        done = subprocess.run(
-            [program, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        words = [program, "--version"]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return vendor_of(done.stdout + done.stderr)
@@ -111,11 +102,10 @@ def find(library: Library) -> str:
     Raises:
         UsageError: there is none, or only other vendors'.
     """
-    family = "MPICH" if library.vendor == "MVAPICH" else library.vendor  # MVAPICH ships Hydra
     others = []
     for program in candidates(library.path):
         vendor = asked(program)
-        if vendor == family:
+        if vendor == library.family:
             return program
         others.append(f"{program} ({vendor or 'unknown'})")
     name = f"{library.vendor} {library.version}"
@@ -125,33 +115,18 @@ def find(library: Library) -> str:
     raise UsageError(f"mpiexec: mpi4py uses {name}, but no mpiexec beside it or on PATH; {FIX}")
 
 
-def usable_cores() -> tuple[int, bool]:
-    """Counts the physical cores this process may run on, and whether those are all of the machine's."""
-    cpus = os.sched_getaffinity(0)
-    cores = set()
-    for cpu in cpus:
-        try:
-            siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-        except OSError:
-            siblings = str(cpu)
-        cores.add(siblings.strip())
-    return len(cores), len(cpus) == os.cpu_count()
-
-
-def one_host(environment: Iterable[str], nodes: str = "1", extra: Sequence[str] = ()) -> bool:
-    """Whether mpiexec will put all ranks on this host: no hosts named, no allocation of several nodes.
-
-    Args:
-        environment: names of the variables that are set.
-        nodes: of the SLURM job, if this is one.
-        extra: the user's own arguments for mpiexec.
-    """
+def one_host(environment: Mapping[str, str], extra: Sequence[str] = ()) -> bool:
+    """Whether mpiexec will put all ranks on this host: `extra` names no hosts, no allocation of several nodes."""
     if _options(extra) & set(_HOSTS):
         return False
-    names = set(environment)
-    if "SLURM_JOB_ID" in names:
-        return nodes == "1"
-    return not names & {"PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"}
+    if "SLURM_JOB_ID" in environment:
+        return environment.get("SLURM_JOB_NUM_NODES", "1") == "1"
+    return not set(environment) & {"PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"}
+
+
+def places(extra: Sequence[str]) -> bool:
+    """Whether the user's own arguments for mpiexec say where ranks run."""
+    return bool(_options(extra) & set(_PLACEMENT))
 
 
 def _options(words: Sequence[str]) -> set[str]:
@@ -166,7 +141,6 @@ def command(
     root: bool,
     *,
     local: bool = True,
-    bind: bool = True,
     exports: Sequence[str] = (),
     extra: Sequence[str] = (),
     slurm: bool = False,
@@ -177,29 +151,28 @@ def command(
         vendor: of the MPI, as in `Library`.
         mpiexec: the program.
         ranks: how many to start.
-        cores: usable physical cores of this host; more ranks than that are oversubscribed and not bound.
+        cores: usable physical cores of this host; more ranks than that are oversubscribed.
         root: the user is root, whom Open MPI refuses unless asked.
-        local: all ranks run on this host. Otherwise placement is left to mpiexec and the batch system.
-        bind: one core a rank where there are enough. False where this process may use some cores only: a
-            launcher counts the machine's cores and would bind to ones that are not ours.
+        local: all ranks run on this host. Otherwise it is left to mpiexec and the batch system who runs where.
         exports: environment variables to hand to ranks on other hosts.
-        extra: the user's own arguments, last; a placement named in them replaces ours.
+        extra: the user's own arguments, last. Where they name no placement, mpiexec binds nobody: it would bind each
+            job to the same cores. Ranks do that themselves (`psgd.launch.cores`).
         slurm: this is in a job of SLURM, where Hydra would have srun start even the ranks of this host; in the shell of
             `srun --pty` that waits for ever for the CPUs which that shell holds.
     """
     words = [mpiexec]
-    place = local and not _options(extra) & set(_PLACEMENT)
+    place = not places(extra)
     if vendor == OPEN_MPI:
         words += ["--allow-run-as-root"] if root else []
         if local and ranks > cores and not _options(extra) & {"oversubscribe", "map-by", "rankfile"}:
             words += ["--oversubscribe"]
         if place:
-            words += ["--bind-to", "core" if bind and ranks <= cores else "none"]
+            words += ["--bind-to", "none"]
         if local and "btl" not in extra:
             words += ["--mca", "btl", "^ofi"]  # looking for fabrics takes 1 s of every start
         for name in exports:
             words += ["-x", name]
     elif vendor != INTEL:
         words += ["-launcher", "fork"] if slurm and local and "launcher" not in _options(extra) else []
-        words += ["-bind-to", "core" if bind and ranks <= cores else "none"] if place else []
+        words += ["-bind-to", "none"] if place else []
     return [*words, "-n", str(ranks), *extra]

@@ -11,7 +11,7 @@ import click
 
 from psgd.checkpoint import export
 from psgd.checkpoint import options as checkpoint
-from psgd.config import TrainConfig, configure
+from psgd.config import OF_THE_RUN, TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.nn.catalog import MODELS
@@ -178,12 +178,14 @@ def check_files(config: TrainConfig) -> None:
 
 
 def check_here(config: TrainConfig) -> None:
-    """Checks on this host what the options point at: dataset, model on that dataset, log. Reads headers.
+    """Checks on this host what the options point at: files, checkpoints, dataset, model on that. Reads headers.
 
     Raises:
         UsageError: one message; a `DataError` for the dataset.
     """
     check_files(config)
+    if config.checkpoint_dir is not None:
+        _check_directory(config, config.checkpoint_dir)
     from psgd.data import load
 
     dataset = load(config.dataset)
@@ -191,3 +193,20 @@ def check_here(config: TrainConfig) -> None:
         from psgd.nn.models import build as build_model
 
         build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
+
+
+def _check_directory(config: TrainConfig, directory: Path) -> None:
+    """What a run would find out of its checkpoints once all ranks are there: it looks again, and at every byte."""
+    from psgd.checkpoint import folder
+
+    folder.check_writable(directory)
+    run = {name: getattr(config, name) for name in ("strategy", "reduction", *OF_THE_RUN)}
+    if not config.resume:
+        folder.refuse_occupied(directory, run)
+    elif (found := folder.newest(directory)) is not None:
+        folder.compare(found, run)
+    elif there := folder.folders(directory):
+        raise UsageError(
+            f"resume: {directory} has {len(there)} checkpoint(s), and the manifest of none can be read; bring back a "
+            "sound copy, or move them away to start anew"
+        )

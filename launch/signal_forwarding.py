@@ -1,4 +1,4 @@
-"""Hands signals on to the ranks of a job: to each once, and only when it is ready for them.
+"""Hands signals on to the ranks of a job: to each once, and only when it is ready for them; stops and resumes ranks.
 
 mpiexecs differ: Open MPI's hands SIGUSR1 and SIGUSR2 on, MPICH's dies of the second. And a rank that has just started
 would die of either. So on one host each rank gets the signal from here, as soon as it has a handler.
@@ -6,8 +6,14 @@ would die of either. So on one host each rank gets the signal from here, as soon
 
 import contextlib
 import os
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from psgd.runtime.launcher_env import LAUNCHERS, name_of, parent
+
+STARTING_S = 2.0  # for mpiexec to have started all ranks, when it is stopped as it begins
 
 
 class Forwarding:
@@ -40,14 +46,35 @@ class Forwarding:
             if (not self._local or len(reached) >= self._ranks) and self._reached.get(number) is reached:
                 del self._reached[number]
 
+    def stop(self, mpiexec: int) -> list[int]:
+        """Stops the ranks, also those that mpiexec is still about to start. Returns whom `resume` is to have.
+
+        mpiexec itself goes on: it ends the ranks should this process be killed meanwhile.
+        """
+        if not self._local:
+            _send(mpiexec, signal.SIGTSTP)  # Open MPI's hands it on, as SIGSTOP
+            return [mpiexec]
+        stopped: list[int] = []
+        limit = time.monotonic() + STARTING_S
+        while True:
+            new = [pid for pid in descendants(mpiexec) if pid not in stopped and name_of(pid) not in LAUNCHERS]
+            stopped += [pid for pid in new if _send(pid, signal.SIGSTOP)]
+            if (len(self._find(mpiexec)) >= self._ranks and not new) or time.monotonic() > limit:
+                return stopped
+            time.sleep(0.02)
+
+    def resume(self, stopped: Sequence[int]) -> None:
+        """Lets those go on that `stop` has stopped."""
+        for pid in stopped:
+            _send(pid, signal.SIGCONT)
+
     def _find(self, mpiexec: int) -> list[int]:
         """Processes that run the program, without those that they have forked."""
         found: list[int] = []
         for pid in descendants(mpiexec):
             with contextlib.suppress(OSError):
-                stat = Path(f"/proc/{pid}/stat").read_text()
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-                if words == self._words and int(stat.rpartition(")")[2].split()[1]) not in found:
+                if words == self._words and parent(pid)[1] not in found:
                     found.append(pid)
         return found
 
@@ -75,8 +102,8 @@ def descendants(pid: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, ValueError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
+                child = int(entry.name)
+                children.setdefault(parent(child)[1], []).append(child)
     found = list(children.get(pid, []))
     for child in found:  # grows as it is walked
         found += children.get(child, [])

@@ -1,7 +1,6 @@
 """The start of a rank: MPI, refused where the ranks do not see each other, and what rank 0 says of the job."""
 
 import os
-import re
 import socket
 import warnings
 from collections import Counter, defaultdict
@@ -9,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psgd.launch import exit_status, threads
+from psgd.launch import cores, exit_status, node_memory, threads
 from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ def start() -> "MPI.Intracomm":
     from mpi4py import MPI
 
     expected = expected_ranks()
+    for name, value in node_memory.settings(MPI.get_vendor()[0]).items():
+        os.environ.setdefault(name, value)  # also where another launcher than psgd's has started this rank
     # Under another MPI's launcher each rank is alone, or MPICH ends the process before we could say why.
     foreign = expected > 1 and _other_launcher(MPI.get_vendor()[0], MPI.Get_library_version())
     if not foreign and not MPI.Is_initialized():
@@ -70,11 +71,9 @@ def gpus(devices: str = "/dev") -> int:
     files = [file for file in Path(devices).glob("nvidia*") if file.name[6:].isdecimal()]
     count = sum(os.access(file, os.R_OK | os.W_OK) for file in files)
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        count
-        if named is None
-        else min(count, len([word for word in named.split(",") if word.strip() not in ("", "-1")]))
-    )
+    if named is None:
+        return count
+    return min(count, sum(word.strip() not in ("", "-1") for word in named.split(",")))
 
 
 def leads(comm: "MPI.Intracomm") -> bool:
@@ -107,12 +106,12 @@ def line(everyone: Sequence[Facts], servers: int | None = None) -> str:
     return f"{_count(size, 'rank')} on {_count(nodes, 'node')}{roles}, {_count(most, 'thread')} each, {shown}"
 
 
-def crowded(everyone: Sequence[Facts]) -> list[str]:
-    """What ranks share by accident: a core to which several are bound, or all cores of a node.
+def crowded(everyone: Sequence[Facts]) -> list[tuple[str, str]]:
+    """What ranks share by accident: a core to which several are bound, or all cores of a node; and what helps.
 
     More ranks than cores are no accident where psgd's own launcher has started them.
     """
-    found, nodes = [], defaultdict(list)
+    found, nodes = list[tuple[str, str]](), defaultdict(list)
     for rank, each in enumerate(everyone):
         nodes[each["node"]].append(rank)
     for members in nodes.values():
@@ -121,24 +120,19 @@ def crowded(everyone: Sequence[Facts]) -> list[str]:
         bound = Counter(tuple(everyone[rank]["cpus"]) for rank in members)
         tight = [cpus for cpus, count in bound.items() if count > len(cpus) and len(cpus) < len(all_cpus)]
         for cpus in tight:
-            who = [rank for rank in members if tuple(everyone[rank]["cpus"]) == cpus]
-            found.append(f"{host}: ranks {_brief(who)} are all bound to {_cpus(cpus)}")
+            together = [rank for rank in members if tuple(everyone[rank]["cpus"]) == cpus]
+            found.append((f"{host}: ranks {_brief(together)} are all bound to {_cpus(cpus)}", UNBIND))
         if tight or exit_status.VARIABLE in os.environ:
             continue
         wanted = sum(everyone[rank]["threads"] for rank in members)
+        who, what = f"{len(members)} ranks", _cpus(sorted(all_cpus))
         if len(members) > len(all_cpus):
-            found.append(f"{host}: {len(members)} ranks share {_cpus(sorted(all_cpus))}")
+            # Ranks that may run on all cores are not to be unbound.
+            one_of_several = len(all_cpus) == 1 < (os.cpu_count() or 1)
+            found.append((f"{host}: {who} share {what}", UNBIND if one_of_several else ROOM))
         elif wanted > len(all_cpus):
-            found.append(f"{host}: {wanted} threads of {len(members)} ranks share {_cpus(sorted(all_cpus))}")
+            found.append((f"{host}: {wanted} threads of {who} share {what}", FEWER_THREADS))
     return found
-
-
-def fix(text: str) -> str:
-    """What helps against a line of `crowded`: ranks that may run on all cores are not to be unbound."""
-    one_of_several = re.search(r"ranks share CPU \d+$", text) and (os.cpu_count() or 1) > 1
-    if " all bound to " in text or one_of_several:
-        return UNBIND
-    return FEWER_THREADS if " threads of " in text else ROOM
 
 
 def ranks_table(everyone: Sequence[Facts], roles: Sequence[str]) -> str:
@@ -153,6 +147,13 @@ def ranks_table(everyone: Sequence[Facts], roles: Sequence[str]) -> str:
         rows.append((str(rank), each["host"], roles[rank], _spans(each["cpus"])))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
+
+
+def _bound(everyone: Sequence[Facts]) -> str:
+    """What psgd's own launcher has done about cores; of others `--verbose` shows it."""
+    if cores.VARIABLE in os.environ:
+        return f", bound to {_cpus(sorted({cpu for each in everyone for cpu in each['cpus']}))}"
+    return ", not bound to cores" if exit_status.VARIABLE in os.environ else ""
 
 
 def _count(number: int, noun: str) -> str:
@@ -193,9 +194,9 @@ def announce(comm: "MPI.Intracomm", servers: int, placement: str, verbose: bool,
     from psgd.runtime.placement import choose
 
     everyone = gather(comm, facts())
-    note(line(everyone, servers))
-    for text in crowded(everyone):
-        note(f"psgd: warning: {text}; {fix(text)}")
+    note(line(everyone, servers) + _bound(everyone))
+    for text, fix in crowded(everyone):
+        note(f"psgd: warning: {text}; {fix}")
     if verbose:
         serving = choose([each["node"] for each in everyone], servers, placement)
         names = {rank: f"server {index}" for index, rank in enumerate(serving)}

@@ -1,8 +1,11 @@
 """`psgd train`: starts the ranks of a training run, or is one of them."""
 
+import contextlib
+import functools
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -20,6 +23,7 @@ from psgd.runtime import faults, new_files
 from psgd.strategies import catalog as strategies
 
 WORKERS = 2
+_ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @click.command()
@@ -49,13 +53,26 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
         )
     faults.check(chosen.inject, workers, servers)
     options.check_here(chosen)
+    if chosen.checkpoint_dir is not None and (line := requests.ignored(chosen.save_signal)):
+        say(f"warning: {line}")
     if servers + workers == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
-    forward = [signal.SIGUSR1, requests.known(chosen.save_signal)]
-    numbers = [s for s in forward if s is not None]
+    numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    return spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
+    code = spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
+    if code in _ENDED:
+        if sys.stderr is not None and sys.stderr.isatty():
+            with contextlib.suppress(OSError):  # the terminal has gone
+                print(file=sys.stderr)  # ends the line of the bar, which the ranks have not
+        say(_advice(chosen))
+    return code
+
+
+def _advice(config: TrainConfig) -> str:
+    from psgd.checkpoint import folder
+
+    return folder.how_to_resume(config.checkpoint_dir)
 
 
 def sizes(config: TrainConfig) -> tuple[int, int]:
@@ -112,7 +129,8 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     request.leads = comm.Get_rank() == 0
     from psgd.runtime.fail_together import guard
 
-    with guard(comm):
+    told = comm.Get_rank() == 0 and exit_status.VARIABLE not in os.environ  # else psgd's launcher says it
+    with guard(comm, functools.partial(_advice, config) if told and isinstance(config, TrainConfig) else None):
         from psgd.launch.output import logs
         from psgd.training import run
 

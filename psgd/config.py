@@ -16,6 +16,8 @@ from psgd.runtime import choices
 from psgd.runtime.option import Option, above_zero, from_zero, one_of, path, switch, whole
 from psgd.strategies import catalog as strategies
 
+OF_THE_RUN = ("dataset", "model", "hidden", "batch_size", "seed")
+"""Options that a run shares with the one whose checkpoint it resumes, beside those that `psgd.connect` compares."""
 _HIDDEN = ", ".join(name for name, model in MODELS.items() if model.hidden)
 _INJECT = (
     "Injected faults, separated by commas or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "

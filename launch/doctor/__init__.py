@@ -35,32 +35,35 @@ def doctor(as_json: bool, device: str) -> int:
     """
     wanted = {"auto": None, "cpu": False, "cuda": True}[device]
     if ranks.place() is None:
-        found = examine(wanted)
+        found = examine(wanted, starts=True)
         return _tell(found, found, as_json)
     return _be_rank(wanted, as_json)
 
 
-def examine(wanted: bool | None = None) -> list[Check]:
-    """Looks at this host. Starts no MPI in this process; a second one starts it to ask it.
+def examine(wanted: bool | None = None, starts: bool = False) -> list[Check]:
+    """Looks at this host. Starts no MPI in this process; others start it to ask it.
 
     Args:
         wanted: whether to train on GPUs; None where CuPy is installed.
+        starts: try whether mpiexec can start ranks, which those of a job know already.
     """
     from psgd.launch.doctor import gpus, machine, mpi, sharing, slurm
 
-    of_mpi = mpi.checks()
+    of_mpi = mpi.checks(starts)
     vendor = next((v for v in ("Open MPI", "MPICH", "MVAPICH", "Intel MPI") if of_mpi[0].value.startswith(v)), None)
-    return [*machine.checks(), *of_mpi, *sharing.checks(), *gpus.checks(wanted), *slurm.checks(vendor)]
+    return [*machine.checks(), *of_mpi, *sharing.checks(vendor), *gpus.checks(wanted), *slurm.checks(vendor)]
 
 
 def _tell(new: Sequence[Check], found: Sequence[Check], as_json: bool) -> int:
     """Prints what is new, or all as JSON; returns the exit code."""
-    problems = [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == "wrong"]
+    problems, warnings = (
+        [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == state]
+        for state in ("wrong", "warning")
+    )
     if as_json:
-        checks = {
-            check.name.replace(" ", "_"): {k: v for k, v in asdict(check).items() if k != "name"} for check in found
-        }
-        warnings = [f"{check.name}: {check.value}; {check.fix}" for check in found if check.state == "warning"]
+        checks = {check.name.replace(" ", "_"): asdict(check) for check in found}
+        for each in checks.values():
+            del each["name"]
         click.echo(json.dumps({"checks": checks, "problems": problems, "warnings": warnings}))
     else:
         for line in lines(new):

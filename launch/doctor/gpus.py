@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from psgd.launch.doctor import child
@@ -29,14 +28,7 @@ print(json.dumps({"names": names, "reach": reach, "ipc": ipc, "sum": float(memor
 
 def installed() -> str | None:
     """CuPy's version, or None."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    for name in CUPY:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
+    return next(filter(None, map(child.installed, CUPY)), None)
 
 
 def checks(wanted: bool | None = None) -> list[Check]:
@@ -51,10 +43,8 @@ def checks(wanted: bool | None = None) -> list[Check]:
     if not wanted:
         return [Check("gpus", f"none: {cause}" if cause else "here, but CuPy is not installed: training is on the CPU")]
     if cause:
-        fix = (
-            "in a container docker run --gpus all, apptainer exec --nv; in a job ask for one (--gpus-per-node); "
-            "--device cpu to look without"
-        )
+        fix = "in a container docker run --gpus all, apptainer exec --nv; in a job ask for one (--gpus-per-node); "
+        fix += "--device cpu to look without"
         return [Check("gpus", f"none: {cause}", "wrong", fix)]
     if cupy is None:
         fix = "pip install 'psgd[cuda13]', or psgd[cuda12] for a driver before 580"
@@ -70,11 +60,10 @@ def checks(wanted: bool | None = None) -> list[Check]:
 def _between(facts: dict[str, object]) -> list[Check]:
     reach, ipc = facts["reach"], facts["ipc"]
     assert isinstance(reach, list)
-    found = [
-        Check("gpu ipc", "yes")
-        if not ipc
-        else Check("gpu ipc", f"no: {ipc}", "warning", "ranks of a node go through the host; docker run --ipc=host")
-    ]
+    found = [Check("gpu ipc", "yes")]
+    if ipc:
+        fix = "ranks of a node go through the host; docker run --ipc=host"
+        found = [Check("gpu ipc", f"no: {ipc}", "warning", fix)]
     if len(reach) > 1:
         apart = [f"{a}-{b}" for a, row in enumerate(reach) for b, fine in enumerate(row) if a < b and not fine]
         links = nvlinks()
@@ -88,12 +77,10 @@ def nvlinks() -> str:
     """What nvidia-smi says of NVLink."""
     if shutil.which("nvidia-smi") is None:
         return "NVLink not known: no nvidia-smi"
-    try:
-        words = ["nvidia-smi", "nvlink", "--status"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    listed = child.printed(["nvidia-smi", "nvlink", "--status"])
+    if listed is None:
         return "NVLink not known: nvidia-smi fails"
-    active = sum("GB/s" in line for line in done.stdout.splitlines())
+    active = sum("GB/s" in line for line in listed.splitlines())
     return f"{active} NVLinks active" if active else "no NVLink"
 
 

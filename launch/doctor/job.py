@@ -30,7 +30,7 @@ def checks(comm: MPI.Intracomm, mine: Sequence[Check]) -> list[Check]:
     own = {hosts[rank]: [Check(**check) for check in gathered[rank]["checks"]] for rank in leaders}
     found += differing(own)
     crowd = startup.crowded(facts)
-    found += [Check("cores of ranks", text, "warning", startup.fix(text)) for text in crowd]
+    found += [Check("cores of ranks", text, "warning", fix) for text, fix in crowd]
     if not crowd:
         found.append(Check("cores of ranks", "no two ranks share one by accident"))
     meter = pairs.Meter(comm)
@@ -92,19 +92,15 @@ def links(name: str, measured: Sequence[Pair], hosts: Sequence[str], judged: boo
         f"{_span(latencies)} us, {_span(rates)} MB/s over {len(measured)} {'pair' if len(measured) == 1 else 'pairs'}"
     )
     found = [Check(name, value)]
-    late = pairs.slow(measured) if judged else []
+    late = sorted(pairs.slow(measured), key=lambda pair: pair.bytes_per_s) if judged else []
     host = pairs.culprit(late, measured, hosts)
     if host is not None:
-        value = f"{host}: it is in all {len(late)} slow pairs, {_pair(_worst(late), hosts)}"
+        value = f"{host}: it is in all {len(late)} slow pairs, {_pair(late[0], hosts)}"
         found.append(Check("slow host", value, "warning", f"check {host}'s link, or exclude it: --exclude={host}"))
     else:
-        for pair in sorted(late, key=lambda p: p.bytes_per_s)[:4]:
-            found.append(Check("slow pair", _pair(pair, hosts), "warning", "check the link between them"))
+        fix = "check the link between them"
+        found += [Check("slow pair", _pair(pair, hosts), "warning", fix) for pair in late[:4]]
     return found
-
-
-def _worst(found: Sequence[Pair]) -> Pair:
-    return min(found, key=lambda pair: pair.bytes_per_s)
 
 
 def _pair(pair: Pair, hosts: Sequence[str]) -> str:

@@ -5,10 +5,11 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from psgd.launch import mpiexec, threads
+from psgd.launch import threads
+from psgd.launch.cores import usable
+from psgd.launch.doctor import child
 from psgd.launch.doctor.check import Check
 
 
@@ -16,23 +17,11 @@ def checks() -> list[Check]:
     """Software, cores, threads."""
     from psgd.launch.cli import version as own
 
-    found = [
-        Check("python", f"{platform.python_version()} ({sys.executable})"),
-        Check("psgd", own()),
-        Check("mpi4py", _version("mpi4py") or "-"),
-        Check("numpy", _version("numpy") or "-"),
-        Check("numba", _version("numba") or "-"),
-    ]
+    found = [Check("python", f"{platform.python_version()} ({sys.executable})"), Check("psgd", own())]
+    found += [Check(name, child.installed(name) or "-") for name in ("mpi4py", "numpy", "numba")]
     if importlib.util.find_spec("numba") is None:
         found[-1] = Check("numba", "no: not installed", "wrong", "pip install numba")
     return [*found, tuning(), cores(), *quota(), blas(os.environ)]
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def tuning() -> Check:
@@ -53,12 +42,10 @@ def tuning() -> Check:
 
 def cores() -> Check:
     """The physical cores that this process may run on."""
-    count, whole = mpiexec.usable_cores()
-    allowed, all_of_them = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    if whole:
-        return Check(
-            "cores", f"{count}{f' ({allowed} hardware threads)' if allowed > count else ''}, all of this host's"
-        )
+    count, allowed, all_of_them = len(usable()), len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if allowed == all_of_them:
+        several = f" ({allowed} hardware threads)" if allowed > count else ""
+        return Check("cores", f"{count}{several}, all of this host's")
     value = f"{count}: this process is bound to {allowed} of {all_of_them} CPUs"
     if allowed == 1 and all_of_them > 1 and "SLURM_JOB_ID" not in os.environ:
         fix = "psgd train will share it between its ranks; taskset, the container or the shell's cpuset sets it"

@@ -6,54 +6,49 @@ import os
 from pathlib import Path
 from typing import Any
 
+from psgd.launch import node_memory
 from psgd.launch.doctor import child
 from psgd.launch.doctor.check import Check
 
 SMALL_BYTES = 256 << 20
 
 _MEET = """
-import ctypes, errno, json, sys
+import json, sys
 import numpy as np
 from psgd.collectives.mpi import shared_memory
+from psgd.launch import node_memory
 asked = json.loads(sys.argv[1])
 memory = None if asked["memory"] is None else shared_memory.attach(asked["memory"], 1, "u8")
 got = np.zeros(1, "u8")
-try:
-    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    mine, theirs = ((ctypes.c_size_t * 2)(address, 8) for address in (got.ctypes.data, asked["address"]))
-    read.argtypes = [ctypes.c_long, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
-    read.restype = ctypes.c_ssize_t
-    error = 0 if read(asked["process"], mine, 1, theirs, 1, 0) == 8 else ctypes.get_errno()
-except AttributeError:
-    error = errno.ENOSYS
+error = node_memory.refusal(asked["process"], asked["address"], got.ctypes.data)
 print(json.dumps([None if memory is None else int(memory[0]), int(got[0]), error]))
 """
 
 
-def checks() -> list[Check]:
-    """Shared memory, peers' memory, and the room in /dev/shm."""
+def checks(vendor: str | None = None) -> list[Check]:
+    """Shared memory, peers' memory, and the room in /dev/shm.
+
+    Args:
+        vendor: of the MPI, None where that is not known.
+    """
     memory, reading = _meet()
-    found = [
-        Check("shared memory", memory) if memory == "yes" else Check("shared memory", memory, "warning", _fix(memory)),
-        Check("reads peers", reading)
-        if reading == "yes"
-        else Check(
-            "reads peers",
-            reading,
-            "warning",
-            "large arrays are copied once more; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run "
-            "--cap-add SYS_PTRACE"
-            if "process_vm_readv" in reading
-            else "",
-        ),
+    slower = "ranks of a node send messages instead, which is slower, and hogwild does not run"
+    share = "unset PSGD_SHARED" if "PSGD_SHARED" in memory else slower
+    allow = (
+        "large arrays are copied once more; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add "
+        "SYS_PTRACE"
+    )
+    for name, value in node_memory.settings(vendor or "").items():
+        allow += f"; {vendor} fails without {name}={value}, which psgd sets; set it for programs of your own"
+    return [
+        _yes("shared memory", memory, share),
+        _yes("reads peers", reading, allow if "process_vm_readv" in reading else ""),
+        dev_shm(),
     ]
-    return [*found, dev_shm()]
 
 
-def _fix(reason: str) -> str:
-    if "PSGD_SHARED" in reason:
-        return "unset PSGD_SHARED"
-    return "ranks of a node send messages instead, which is slower, and hogwild does not run"
+def _yes(name: str, answer: str, fix: str) -> Check:
+    return Check(name, answer) if answer == "yes" else Check(name, answer, "warning", fix)
 
 
 def _meet() -> tuple[str, str]:
@@ -73,15 +68,14 @@ def _meet() -> tuple[str, str]:
     secret = np.array([secrets.randbits(62)], np.uint64)
     asked: dict[str, Any] = {"process": os.getpid(), "address": secret.ctypes.data, "memory": None}
     cannot, memory = "", None
-    if not hasattr(os, "memfd_create"):
+    try:
+        memory = shared_memory.SharedArray(1, np.uint64)
+        memory.array[:] = secret
+        asked["memory"] = memory.address()
+    except AttributeError:
         cannot = "this Python or system has no memfd_create"
-    else:
-        try:
-            memory = shared_memory.SharedArray(1, np.uint64)
-            memory.array[:] = secret
-            asked["memory"] = memory.address()
-        except OSError as error:
-            cannot = f"memfd_create: {error.strerror}"
+    except OSError as error:
+        cannot = f"memfd_create: {error.strerror}"
     printed = child.output(_MEET, json.dumps(asked))
     if memory is not None:
         memory.seal()
@@ -113,9 +107,8 @@ def dev_shm(path: str = "/dev/shm") -> Check:
     try:
         room = os.statvfs(path)
     except OSError as error:
-        return Check(
-            "/dev/shm", f"{path}: {error.strerror}", "warning", "MPI will be slow or fail; mount a tmpfs there"
-        )
+        fix = "MPI will be slow or fail; mount a tmpfs there"
+        return Check("/dev/shm", f"{path}: {error.strerror}", "warning", fix)
     free, size = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
     value = f"{free / 2**30:.2f} of {size / 2**30:.2f} GiB free"
     if free < SMALL_BYTES:

@@ -2,16 +2,11 @@
 
 import os
 import shutil
-import subprocess
 
+from psgd.launch.doctor import child
 from psgd.launch.doctor.check import Check
 
-_FITTING = {
-    "Open MPI": ("pmix",),
-    "MPICH": ("pmi2", "pmix"),
-    "MVAPICH": ("pmi2", "pmix"),
-    "Intel MPI": ("pmi2", "pmix"),
-}
+_FITTING = {"Open MPI": ("pmix",), **dict.fromkeys(("MPICH", "MVAPICH", "Intel MPI"), ("pmi2", "pmix"))}
 
 
 def checks(vendor: str | None) -> list[Check]:
@@ -25,15 +20,13 @@ def checks(vendor: str | None) -> list[Check]:
             return [Check("slurm", "none here")]
         fix = "bind the host's srun into the container, or start with srun outside of it"
         return [Check("slurm", f"job {os.environ['SLURM_JOB_ID']}, but no srun", "warning", fix)]
-    version = _output("srun", "--version") or "srun here, its version is not known"
+    version = child.printed(["srun", "--version"]) or "srun here, its version is not known"
     job = os.environ.get("SLURM_JOB_ID")
     found = [Check("slurm", f"{version}, {f'in job {job}' if job else 'in no job'}")]
-    listed = _output("srun", "--mpi=list", errors=True)
+    listed = child.printed(["srun", "--mpi=list"], errors=True)
     if not listed:
-        return [
-            *found,
-            Check("srun --mpi", "not known: srun --mpi=list fails", "warning", "is slurmctld up? scontrol ping"),
-        ]
+        cause = "not known: srun --mpi=list fails"
+        return [*found, Check("srun --mpi", cause, "warning", "is slurmctld up? scontrol ping")]
     return [*found, plugin(listed, vendor)]
 
 
@@ -54,11 +47,3 @@ def plugin(listed: str, vendor: str | None) -> Check:
         return Check("srun --mpi", f"{shown}; {vendor} needs {' or '.join(fitting)}", "warning", fix)
     use = next((name for name in fitting if name in here), None)
     return Check("srun --mpi", f"{shown}; for {vendor} use srun --mpi={use}" if use else shown)
-
-
-def _output(*words: str, errors: bool = False) -> str | None:
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return (done.stdout + (done.stderr if errors else "")).strip() if done.returncode == 0 else None

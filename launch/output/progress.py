@@ -91,11 +91,14 @@ class Progress:
         done = min(samples / self._total, 1.0)
         cells = int(done * _BAR)
         seconds = now - self._began
-        speed = f"  {(samples - self._done) / seconds:,.0f} samples/s" if seconds > 0 else ""
+        done_now = samples - self._done
+        speed = f"  {done_now / seconds:,.0f} samples/s" if seconds > 0 else ""
+        rest = self._total - samples
+        left = f", {_clock(rest * seconds / done_now)} left" if done_now > 0 and rest > 0 else ""
         accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.4f}"
         text = (
             f"epoch {min(epoch + 1, self._epochs)}/{self._epochs} [{'#' * cells}{'-' * (_BAR - cells)}] "
-            f"{done:4.0%}  loss {loss:.4f}{accuracy}{speed}"
+            f"{done:4.0%}  {_clock(seconds)}{left}  loss {loss:.4f}{accuracy}{speed}"
         )
         try:
             columns = os.get_terminal_size(stream.fileno()).columns
@@ -143,3 +146,9 @@ class Progress:
             stream.flush()
         except OSError:
             self._shown = False  # a terminal that closed must not end the run
+
+
+def _clock(seconds: float) -> str:
+    """A time as `1:23`, or `4:05:06`."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError, Error, UsageError
 
+_CLAIMED = "checkpoints: another run writes into {}; give this one a folder of its own"
 _READY = re.compile(r"step-(\d{9,18})")
 _PART = re.compile(r"step-\d{9,18}\.[a-z0-9]{1,32}\.part")
 
@@ -120,6 +121,40 @@ def complete(directory: Path, warn: Callable[[str], None]) -> Iterator[Checkpoin
             yield found
 
 
+def compare(found: Checkpoint, run: Mapping[str, object]) -> None:
+    """Raises UsageError where a checkpoint's run had other options than `run` has; numbers of ranks may differ."""
+    if (name := _differing(found, run)) is not None:
+        raise UsageError(
+            f"resume: {found.path} is of a run with {name} {found.manifest.run.get(name)!r}, this one has "
+            f"{run[name]!r}: give it the same, or another folder"
+        )
+
+
+def refuse_occupied(directory: Path, run: Mapping[str, object]) -> None:
+    """Raises UsageError where there are checkpoints: this run is not to resume, and must not mix its own with them."""
+    for path in folders(directory):
+        try:
+            same = _differing(open_checkpoint(path), run) is None
+        except CheckpointError:
+            same = False
+        if same:
+            raise UsageError(
+                f"checkpoints: {directory} has {path.name} of a run with the same options: continue that one with "
+                "--resume (resume=True), or give this one a folder of its own"
+            )
+        raise UsageError(
+            f"checkpoints: {directory} has {path.name} of another run: resume that one (--resume, resume=True), or "
+            "give this one a folder of its own"
+        )
+
+
+def _differing(found: Checkpoint, run: Mapping[str, object]) -> str | None:
+    """The first name of `run` under which the checkpoint has something else, or None."""
+    was = found.manifest.run
+    names = (name for name in run if name not in ("workers", "servers"))
+    return next((name for name in names if was.get(name) != run[name]), None)
+
+
 def put_aside(paths: Sequence[Path]) -> None:
     """Renames damaged checkpoints, so that none is taken for a newer one than those still to come; nothing is lost."""
     for path in paths:
@@ -147,6 +182,45 @@ def _remove(path: Path) -> None:
     gone = path.with_name(f"{path.name}.gone{secrets.token_hex(8)}.part")
     path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def newest(directory: Path) -> Checkpoint | None:
+    """The newest checkpoint whose manifest can be read; its shards are not looked at. None where there is none."""
+    for path in folders(directory):
+        with contextlib.suppress(CheckpointError):
+            return open_checkpoint(path)
+    return None
+
+
+def how_to_resume(directory: Path | None) -> str:
+    """What an interrupted run has saved, and how to go on from there: one line."""
+    if directory is None:
+        return "nothing was saved: --checkpoint-dir and --checkpoint-every save as a run goes on"
+    try:
+        found = newest(directory)
+    except CheckpointError:
+        found = None
+    if found is None:
+        return f"there is no complete checkpoint in {directory}: the same command starts from the beginning"
+    step = f"{found.manifest.step:,}"
+    return f"the newest checkpoint is {found.path}, at step {step}; the same command with --resume continues from it"
+
+
+def check_writable(directory: Path) -> None:
+    """Looks whether `claim` will succeed, and makes nothing.
+
+    Raises:
+        UsageError: another run of this host writes there, or it cannot be made or written.
+    """
+    above = next(each for each in (directory, *directory.absolute().parents) if each.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        cause = "no permission" if above.is_dir() else f"{above} is a file"
+        raise UsageError(f"checkpoints: {directory} cannot be written: {cause}")
+    with contextlib.suppress(OSError), open(directory / ".lock", "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(_CLAIMED.format(directory)) from None
 
 
 class Claim:
@@ -185,9 +259,7 @@ def claim(directory: Path) -> Claim:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(number)
-        raise UsageError(
-            f"checkpoints: another run writes into {directory}; give this one a folder of its own"
-        ) from None
+        raise UsageError(_CLAIMED.format(directory)) from None
     except OSError:
         pass  # a file system without locks
     for entry in os.scandir(directory):

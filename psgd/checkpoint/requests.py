@@ -95,10 +95,22 @@ def known(name: str) -> signal.Signals | None:
     return found if isinstance(found, signal.Signals) and found not in taken else None
 
 
+def heard(stop: str) -> list[signal.Signals]:
+    """The signals that `listen` hears, those apart that were ignored when the process started: they stay so."""
+    return [each for each in (signal.SIGUSR1, known(stop)) if each and signal.getsignal(each) != signal.SIG_IGN]
+
+
+def ignored(stop: str) -> str | None:
+    """Says which of the signals that save are ignored, as under nohup; None where all are heard."""
+    names = [each.name for each in (signal.SIGUSR1, known(stop)) if each and each not in heard(stop)]
+    return f"{' and '.join(names)} saves nothing: it was ignored when this command started" if names else None
+
+
 def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:
     """From now on SIGUSR1 asks for a checkpoint, and the signal named `stop` for one and the end. For the command.
 
-    Until the process ends: a signal that comes as a run is leaving must not kill it. Where the run does not save
+    Until the process ends: a signal that comes as a run is leaving must not kill it. One that is ignored stays so.
+    Where the run does not save
     (`saves`), rank 0 says so once.
     """
     chosen, said = known(stop), False
@@ -113,5 +125,5 @@ def listen(request: CheckpointRequest, stop: str, saves: bool = True) -> None:
             os.write(2, f"psgd: warning: {name}: nothing is saved without --checkpoint-dir\n".encode())
 
     if threading.current_thread() is threading.main_thread():
-        for each in filter(None, (signal.SIGUSR1, chosen)):
+        for each in heard(stop):
             signal.signal(each, on_signal)

@@ -116,7 +116,7 @@ def _find(plan: Plan, directory: Path) -> dict[str, Any]:
         there = folder.folders(directory)
         found = next(folder.complete(directory, lambda line: say(f"warning: {line}")), None)
         if found is not None:
-            _compare(found, plan)
+            folder.compare(found, plan.run)
             folder.put_aside(there[: there.index(found.path)])
         elif there:
             raise UsageError(
@@ -124,24 +124,11 @@ def _find(plan: Plan, directory: Path) -> dict[str, Any]:
                 "bring back a sound copy, or move them away to start anew"
             )
         say(f"resumes from {found.path}" if found else f"no complete checkpoint in {directory}: starts anew")
-    elif there := folder.folders(directory):
-        raise UsageError(
-            f"checkpoints: {directory} has {there[0].name} of another run: resume that one (--resume, "
-            "resume=True), or give this one a folder of its own"
-        )
+    else:
+        folder.refuse_occupied(directory, plan.run)
     key = secrets.token_hex(4)
     (directory / f".{key}").touch(exist_ok=False)
     return {"key": key, "path": None if found is None else str(found.path)}
-
-
-def _compare(found: Checkpoint, plan: Plan) -> None:
-    was = found.manifest.run
-    for name, value in plan.run.items():
-        if name not in ("workers", "servers") and was.get(name) != value:
-            raise UsageError(
-                f"resume: {found.path} is of a run with {name} {was.get(name)!r}, this one has {value!r}: "
-                "give it the same, or another folder"
-            )
 
 
 def _await(proof: Path, rank: int) -> None:

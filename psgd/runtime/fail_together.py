@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-def guard(comm: "MPI.Comm") -> contextlib.AbstractContextManager[None]:
+def guard(comm: "MPI.Comm", advice: Callable[[], str] | None = None) -> contextlib.AbstractContextManager[None]:
     """Context in which a failure of this rank ends the whole job within 10 s. For the `psgd` command.
 
     An uncaught exception (in any thread), `sys.exit` with anything but 0 or None, SIGINT or SIGTERM: writes
@@ -34,11 +34,12 @@ def guard(comm: "MPI.Comm") -> contextlib.AbstractContextManager[None]:
 
     Args:
         comm: all ranks that must end together. Must stay alive in the context.
+        advice: makes a line for the user, written first of all when a signal ends this rank.
 
     Returns:
         The context manager; entering it does not communicate.
     """
-    return _guarded(JobRank(comm))
+    return _guarded(JobRank(comm, advice))
 
 
 def abort_on_exception(comm: "MPI.Comm | None" = None) -> None:

@@ -6,22 +6,12 @@ import select
 import signal
 import threading
 import time
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from psgd.runtime.job_end import JobRank
+from psgd.runtime.launcher_env import LAUNCHERS, ancestors
 
-LAUNCHERS = {
-    "prterun",
-    "prted",
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "orted",
-    "hydra_pmi_proxy",
-    "slurmstepd",
-}
 ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"
 INSIST_S = 1.0  # from a signal until it is clear that the main thread does not come back from a call
 POLL_S = 0.2  # 40 us each time; how soon ULFM knows depends on how often ranks outside MPI make progress
@@ -43,7 +33,7 @@ class FailureWatch(threading.Thread):
         self.poll.register(self.pipe, select.POLLIN)
         self.launcher = -1
         with contextlib.suppress(OSError, AttributeError):  # no /proc or no pidfd: less is watched
-            if pid := _launcher():
+            if pid := next((pid for pid, name in ancestors() if name in LAUNCHERS), 0):
                 self.launcher = os.pidfd_open(pid)
                 self.poll.register(self.launcher, select.POLLIN)
 
@@ -124,14 +114,3 @@ class FailureWatch(threading.Thread):
             MPI.COMM_SELF.Iprobe()
             return rank.comm.Get_failed().Get_size() > 0
         return False
-
-
-def _launcher() -> int:
-    """Process id of the nearest ancestor that launches ranks, 0 if there is none."""
-    pid = os.getppid()
-    while pid > 1:
-        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-        if name in LAUNCHERS:
-            return pid
-        pid = int(rest.split()[1])
-    return 0

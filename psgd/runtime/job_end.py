@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,7 +18,8 @@ from psgd.kernels.errors import OutputError, PeerLostError, UsageError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-TERMINATED = 128 + signal.SIGTERM
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+ADVICE_S = 1.0  # for the advice to be found
 ALIKE_S = 0.5  # long enough for one rank, or Open MPI's 0.24 s from SIGTERM to SIGKILL, to end the others
 FORWARD_S = 0.1  # for the launcher to read the last message before MPI_Abort kills the pipes
 DEADLINE_S = 5.0  # for flush, Revoke and Abort; then the process exits all the same
@@ -36,8 +38,8 @@ def tell(descriptor: int | None) -> None:
 class JobRank:
     """This process as a member of a job that must end together."""
 
-    def __init__(self, comm: "MPI.Comm") -> None:
-        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
+    def __init__(self, comm: "MPI.Comm", advice: Callable[[], str] | None = None) -> None:
+        self.comm, self.advice, self.rank, self.size = comm, advice, comm.Get_rank(), comm.Get_size()
         self.name = f"[{self.rank}/{self.size}] {socket.gethostname()}"
         self.pid, self.ending = os.getpid(), False
         self.turn_s = ALIKE_S if self.rank else 0.0
@@ -99,6 +101,8 @@ class JobRank:
         """
         from mpi4py import MPI
 
+        if self.advice is not None and code in (INTERRUPTED, TERMINATED):
+            self._advise(self.advice)
         time.sleep(wait_s)
         code = code & 0xFF or 1
         if not _first.acquire(blocking=False):  # another thread of this rank ends the job
@@ -125,6 +129,18 @@ class JobRank:
         with contextlib.suppress(Exception):
             MPI.COMM_WORLD.Abort(code)
         os._exit(code)
+
+    def _advise(self, advice: Callable[[], str]) -> None:
+        """Writes the advice, once, before a launcher kills this rank. A file system that hangs delays nothing."""
+        self.advice = None
+
+        def write() -> None:
+            with contextlib.suppress(OSError):
+                os.write(2, f"psgd: {advice()}\n".encode(errors="backslashreplace"))
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        thread.join(ADVICE_S)
 
 
 def secondary(error: BaseException | None) -> str | None:

@@ -7,7 +7,7 @@ whether this is a rank, and afterwards, whether the ranks have found each other.
 import functools
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
@@ -21,6 +21,10 @@ _PAIRS = (
 _SLURM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's batch, interactive and extern steps are numbered from here on
 
+LAUNCHERS = {"prterun", "prted", "prte", "orterun", "orted", "mpirun", "mpirun.openmpi", "mpirun.mpich"}
+LAUNCHERS |= {"mpiexec", "mpiexec.openmpi", "mpiexec.mpich", "mpiexec.hydra", "hydra_pmi_proxy", "pmi_proxy"}
+LAUNCHERS |= {"slurmstepd", "palsd", "flux-shell", "jsmd", "apinit"}
+"""Names of the processes that start ranks, as /proc has them."""
 
 FROM_A_LAUNCHER = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "SLURM_")
 """How the variables begin that make a process a rank of a job; an MPI's settings (`OMPI_MCA_`) are not among them."""
@@ -29,6 +33,37 @@ FROM_A_LAUNCHER = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI
 def apart(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without what makes a process a rank of the job that this one is a rank of."""
     return {name: value for name, value in environment.items() if not name.startswith(FROM_A_LAUNCHER)}
+
+
+def parent(pid: int) -> tuple[str, int]:
+    """The name of a process, and which one started it. Raises OSError where it is gone, or there is no /proc."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    return name, int(rest.split()[1])
+
+
+def name_of(pid: int) -> str:
+    """The name of a process; empty where it is gone."""
+    try:
+        return parent(pid)[0]
+    except OSError:
+        return ""
+
+
+def ancestors() -> Iterator[tuple[int, str]]:
+    """The processes above this one and their names, the nearest first, as far as they show."""
+    pid = os.getppid()
+    while pid > 1:
+        name, above = parent(pid)
+        yield pid, name
+        pid = above
+
+
+def sees_all_processes() -> bool:
+    """Whether no process of this host is hidden from this one, as in most containers; only Linux tells."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # the first one's number is fixed
+    except OSError:
+        return False
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

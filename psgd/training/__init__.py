@@ -13,7 +13,7 @@ from mpi4py import MPI
 from psgd.checkpoint import final_weights
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.collectives.shm import call_kernel
-from psgd.config import TrainConfig
+from psgd.config import OF_THE_RUN, TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
 from psgd.kernels.notice import say
@@ -30,8 +30,6 @@ from psgd.training.events import ProgressDisplay
 from psgd.training.task import open_task
 from psgd.training.trainer import Trainer
 
-_OF_THE_RUN = ("dataset", "model", "hidden", "batch_size", "seed")
-"""Options that a run shares with the one whose checkpoint it resumes, beside those that `psgd.connect` compares."""
 _OF_CONNECT = (
     *("strategy", "clip_norm", "reduction", "staleness_lr", "compress", "density", "compress_sync", "record", "replay"),
     *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume"),
@@ -97,7 +95,7 @@ def run(
             rule=preparation.rule(config, serves),
             compress_warmup=config.compress_warmup * samples,
             metrics=metrics,
-            run={name: clean(getattr(config, name)) for name in _OF_THE_RUN},
+            run={name: clean(getattr(config, name)) for name in OF_THE_RUN},
             layout=layout,
             checkpoint_request=request,
             **{name: getattr(config, name) for name in _OF_CONNECT},

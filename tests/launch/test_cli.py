@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harness import mpi
 
 import psgd
 
@@ -28,10 +29,10 @@ def environment(**extra):
     return {**env, "PYTHONPATH": ROOT, **extra}
 
 
-def psgd_command(*arguments, cwd, probe=False, **env):
-    program = ["-c", PROBE] if probe else ["-m", "psgd.launch"]
+def psgd_command(*arguments, cwd, probe=False, rank=False, **env):
+    words = [sys.executable, *(["-c", PROBE] if probe else ["-m", "psgd.launch"]), *arguments]
     return subprocess.run(
-        [sys.executable, *program, *arguments],
+        mpi.below_a_launcher(cwd, words) if rank else words,
         env=environment(**env),
         cwd=cwd,
         capture_output=True,
@@ -133,11 +134,29 @@ def test_only_rank_0_prints(variables, arguments, code, tmp_path):
     spoken = []
     for rank in range(2):
         env = {name: value.format(rank) for name, value in variables.items()}
-        done = psgd_command(*arguments, cwd=tmp_path, probe=True, **env)
+        done = psgd_command(*arguments, cwd=tmp_path, probe=True, rank=True, **env)
         assert not set(loaded(done)) & set(HEAVY)
         text = done.stdout + "".join(done.stderr.splitlines(keepends=True)[:-1])
         spoken.append((done.returncode, bool(text)))
     assert spoken == [(code, True), (0, False)]
+
+
+@pytest.mark.parametrize("below_a_launcher", [False, True])
+def test_commands_that_are_never_ranks_always_speak(below_a_launcher, tmp_path):
+    """From rank 1 of a job they say as much, and end with the same exit code, as from a shell."""
+    for words in ("checkpoint export nothere", "plot nothere.jsonl", "bench codec --codecs x"):
+        arguments = words.split()
+        done = psgd_command(*arguments, cwd=tmp_path, rank=below_a_launcher, PMI_RANK="1", PMI_SIZE="3")
+        assert (done.returncode, done.stderr.count("psgd: error: ")) == (2, 1), arguments
+    done = psgd_command("checkpoint", "--help", cwd=tmp_path, rank=below_a_launcher, PMI_RANK="1", PMI_SIZE="3")
+    assert (done.returncode, "Usage: psgd checkpoint" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("variables", RANKS, ids=lambda v: next(iter(v)))
+def test_variables_alone_make_no_rank(variables, tmp_path):
+    env = {name: value.format(1) for name, value in variables.items()}
+    done = psgd_command("train", "--lr", "0", cwd=tmp_path, **env)
+    assert (done.returncode, done.stderr.count("psgd: error: --lr")) == (2, 1)
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path):

@@ -21,6 +21,12 @@ def test_without_a_launcher_nothing_is_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(exit_status.VARIABLE, str(tmp_path / "missing" / "outcome"))
+    assert not exit_status.report(0)
+    assert capsys.readouterr().err.startswith("psgd: warning: the launcher will not learn that the run ended: ")
+
+
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"exit": true}', '{"exit": "0"}', '{"exit": null}'])
 def test_what_is_no_report_reads_as_none(text, tmp_path):
     path = tmp_path / "outcome"

@@ -45,13 +45,14 @@ def test_leaders():
 )
 def test_shared_cores(monkeypatch, everyone, expected):
     monkeypatch.delenv("PSGD_OUTCOME", raising=False)
-    assert startup.crowded(everyone) == expected
+    assert [text for text, _ in startup.crowded(everyone)] == expected
 
 
 def test_our_own_launcher_means_to_oversubscribe(monkeypatch):
     monkeypatch.setenv("PSGD_OUTCOME", "/somewhere")
     assert startup.crowded([rank("a", range(2))] * 3) == []
-    assert startup.crowded([rank("a", [0])] * 3 + [rank("a", [1])]) == ["a: ranks 0, 1, 2 are all bound to CPU 0"]
+    ((text, _),) = startup.crowded([rank("a", [0])] * 3 + [rank("a", [1])])
+    assert text == "a: ranks 0, 1, 2 are all bound to CPU 0"
 
 
 def test_table():
@@ -103,6 +104,13 @@ def test_facts():
     assert found["threads"] >= 1
 
 
-def test_only_what_applies_is_advised():
-    assert "bind-to none" not in startup.fix("a: 9 ranks share CPUs 0-7")
-    assert "bind-to none" in startup.fix("a: 3 ranks are all bound to CPU 3")
+def test_only_what_applies_is_advised(monkeypatch):
+    monkeypatch.delenv("PSGD_OUTCOME", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for everyone, advice in (
+        ([rank("a", range(8)) for _ in range(9)], startup.ROOM),
+        ([rank("a", [3])] * 3 + [rank("a", [4])], startup.UNBIND),
+        ([rank("a", [3])] * 3, startup.UNBIND),
+        ([rank("a", range(8), threads=4) for _ in range(4)], startup.FEWER_THREADS),
+    ):
+        assert [fix for _, fix in startup.crowded(everyone)] == [advice]

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harness.mpi import below_a_launcher
 
 import psgd
 from psgd.config import TrainConfig
@@ -129,7 +130,8 @@ def test_plain_lines_and_a_summary_without_a_terminal(program):
     assert done.returncode == 0
     assert "\r" not in done.stderr
     first, *lines = done.stderr.splitlines()
-    assert first == f"3 ranks on 1 node (1 server, 2 workers), 1 thread each, {cards()}"
+    assert first.startswith(f"3 ranks on 1 node (1 server, 2 workers), 1 thread each, {cards()}, ")
+    assert first.endswith(", not bound to cores") or ", bound to CPUs " in first
     assert [line.split("  ")[0] for line in lines] == [f"epoch {n}/4" for n in range(1, 5)]
     assert done.stdout.splitlines() == [
         "accuracy     0.5000 on the test samples",
@@ -210,9 +212,10 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_that_another_mpi_started_refuse(program, rank):
+def test_ranks_that_another_mpi_started_refuse(program, tmp_path, rank):
     variables, mend = FOREIGN[mpiexec.library().vendor]
-    done = run(program, **{name: value.format(rank) for name, value in variables.items()})
+    words = below_a_launcher(tmp_path, program)
+    done = run(words, **{name: value.format(rank) for name, value in variables.items()})
     assert done.returncode == (0 if rank else 2)
     assert len(said_by_us(done.stderr)) == (0 if rank else 1)
     if rank == 0:
@@ -247,6 +250,8 @@ def test_a_signal_ends_all_ranks(program, tmp_path, number, code):
         env=environment(MODE="wait", MARKS=str(marks)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # It is ignored in the background of a script.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
     )
     pids = []
     try:
@@ -261,6 +266,99 @@ def test_a_signal_ends_all_ranks(program, tmp_path, number, code):
         for pid in filter(alive, pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_job_that_is_stopped_stops_its_ranks_and_goes_on(program, tmp_path):
+    """Ctrl-Z, then fg or bg; SIGHUP is ignored, as under nohup."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def prepare():
+        os.setpgid(0, 0)  # as a shell does for each job
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    launcher = subprocess.Popen(
+        program,
+        env=environment(MODE="wait", MARKS=str(marks)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=prepare,  # noqa: PLW1509 -- no threads here
+    )
+    pids = []
+    try:
+        assert wait_for(lambda: sum(f.stat().st_size > 0 for f in marks.iterdir()) == 3, 30)
+        pids = [int(mark.read_text()) for mark in marks.iterdir()]
+        for _ in range(2):
+            launcher.send_signal(signal.SIGTSTP)
+            assert wait_for(lambda: [state(pid) for pid in (launcher.pid, *pids)] == ["T"] * 4, 10)
+            launcher.send_signal(signal.SIGCONT)
+            assert wait_for(lambda: "T" not in [state(pid) for pid in (launcher.pid, *pids)], 10)
+        launcher.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert launcher.poll() is None and all(map(alive, pids))
+        launcher.terminate()
+        assert launcher.wait(10) == 143
+        assert wait_for(lambda: not any(map(alive, pids)), 10)
+    finally:
+        launcher.kill()
+        launcher.wait()
+        for pid in filter(alive, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    """And the same command again, or one that does not fit, is refused before MPI starts."""
+    words = [sys.executable, "-m", "psgd.launch", "train", "--workers", "1", "--epochs", "400", "--hidden", "4"]
+    words += ["--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "20"]
+    launcher = subprocess.Popen(
+        words,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
+    )
+    assert wait_for(lambda: list(tmp_path.glob("c/step-*[0-9]")), 60)
+    busy = run(words)
+    launcher.send_signal(signal.SIGINT)
+    said = launcher.communicate(timeout=30)[1]
+    assert launcher.returncode == 130
+    newest = max(tmp_path.glob("c/step-*[0-9]"))
+    assert said_by_us(said)[-1] == (
+        f"psgd: the newest checkpoint is {newest}, at step {int(newest.name[5:])}; the same command with --resume "
+        "continues from it"
+    )
+    again, other = run(words), run([*words, "--resume", "--seed", "3"], PATH="")
+    for refused, why in (
+        (busy, "another run writes into"),
+        (again, "of a run with the same options: continue that one with --resume"),
+        (other, "is of a run with seed 0, this one has 3"),
+    ):
+        (line,) = refused.stderr.splitlines()
+        assert refused.returncode == 2 and why in line, line
+
+
+def test_memory_that_killed_ranks_have_left_is_removed(program, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    words = [*program, "--workers", "1"]
+    launcher = subprocess.Popen(
+        words, env=environment(MODE="wait", MARKS=str(marks)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    assert wait_for(lambda: sum(f.stat().st_size > 0 for f in marks.iterdir()) == 2, 30)
+    pids = [int(mark.read_text()) for mark in marks.iterdir()]
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    files = {line.split()[-1] for line in lines if "/dev/shm/mpich_shm_" in line or "/dev/shm/sm_segment" in line}
+    assert files and all(map(os.path.exists, files))
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert launcher.wait(20) != 0
+    assert not any(map(os.path.exists, files))
 
 
 def test_the_bar_moves_on_the_launchers_terminal(program):

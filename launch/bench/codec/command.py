@@ -8,7 +8,6 @@ import click
 
 from psgd.kernels.codecs.catalog import CODECS
 from psgd.kernels.errors import UsageError
-from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
 from psgd.launch.whole_numbers import Whole
 
@@ -39,8 +38,6 @@ def codec(*, codecs: str, densities: str, sizes: str, data: str, repeats: int, a
     Runs on one core. Verifies first that what is sent plus the residual is what was put in. Bits are for an entry's
     place and sign, including headers; the entropy is for its place alone, at the measured density.
     """
-    if not ranks.speaks():
-        return
     names, kinds = _some("--codecs", codecs, tuple(CODECS)), _some("--data", data, DATA)
     rows = _rows(names, kinds, _densities(densities), parse_sizes(sizes), repeats)
     if not as_json:

@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import ranks
 from psgd.launch.bench.sizes import format_seconds
 from psgd.launch.whole_numbers import Whole
 
@@ -26,8 +25,6 @@ def kernels(*, device: str, elements: int, repeats: int, as_json: bool) -> int:
     """
     if device != "cuda":
         raise UsageError(f"--device: expected cuda, got {device!r}: psgd bench train times the host")
-    if not ranks.speaks():
-        return 0
     from psgd.collectives.device.pick_gpu import visible_devices
 
     visible_devices()

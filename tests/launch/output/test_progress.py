@@ -105,8 +105,28 @@ def test_the_bar_is_one_line_and_draws_ten_times_a_second():
     assert drawn.endswith("\n")
     assert 2 <= drawn.count("\r") < 50
     last = drawn.rsplit("\r", 1)[1]
-    assert last.startswith("epoch 2/2 [################] 100%  loss 0.5000  accuracy 0.8750  ")
+    assert last.startswith("epoch 2/2 [################] 100%  0:00  loss 0.5000  accuracy 0.8750  ")
     assert last.endswith(" samples/s\n")
+
+
+def test_the_bar_has_the_time_and_how_much_is_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    bar = Bar()
+    progress = Progress(bar=bar)
+    progress.start(1000, 2, 200)  # resumed: those 200 took no time of this run
+    progress.update(200, 0, 1.0)
+    now[0] += 75
+    progress.update(300, 0, 1.0)
+    now[0] += 3600
+    progress.update(900, 1, 1.0)
+    progress.update(1000, 2, 1.0, 0.5)
+    progress.close()
+    first, early, late, last = bar.getvalue().split("\r")[1:]
+    assert "  0:00  loss" in first
+    assert "  1:15, 8:45 left  loss" in early
+    assert "  1:01:15, 8:45 left  loss" in late
+    assert "  1:01:15  loss" in last
 
 
 def test_other_ranks_are_quiet(capfd):

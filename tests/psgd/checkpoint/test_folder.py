@@ -100,6 +100,38 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_the_newest_that_can_be_read(tmp_path):
+    """What an interrupted run says, and what is compared before anything starts."""
+    assert folder.newest(tmp_path / "missing") is None
+    assert folder.how_to_resume(None).startswith("nothing was saved: --checkpoint-dir")
+    assert folder.how_to_resume(tmp_path).startswith(f"there is no complete checkpoint in {tmp_path}")
+    make(tmp_path, 5)
+    (make(tmp_path, 2_000) / FILE).write_text("{")
+    assert folder.newest(tmp_path).manifest.step == 5
+    said = folder.how_to_resume(tmp_path)
+    assert (
+        said.startswith(f"the newest checkpoint is {tmp_path / 'step-000000005'}, at step 5; ") and "--resume" in said
+    )
+    folder.refuse_occupied(tmp_path / "missing", {})
+    with pytest.raises(UsageError, match="step-000002000 of another run"):
+        folder.refuse_occupied(tmp_path, {})
+
+
+def test_whether_a_directory_can_be_taken_is_seen_without_making_it(tmp_path):
+    folder.check_writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(UsageError, match=r"cannot be written: .*file is a file"):
+            folder.check_writable(path)
+    claim = folder.claim(tmp_path / "runs")
+    with pytest.raises(UsageError, match="another run writes"):
+        folder.check_writable(tmp_path / "runs")
+    claim.close()
+    folder.check_writable(tmp_path / "runs")
+    folder.claim(tmp_path / "runs").close()
+
+
 def test_a_claim_removes_leftovers_and_is_for_one(tmp_path):
     directory = tmp_path / "new" / "runs"
     claim = folder.claim(directory)

@@ -16,7 +16,7 @@ from psgd.checkpoint import requests, vectors
 from psgd.checkpoint.folder import folders, open_checkpoint
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP, CheckpointRequest
 from psgd.checkpoint.resume import States
-from psgd.launch.spawn import descendants
+from psgd.launch.signal_forwarding import descendants
 
 
 def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
@@ -60,6 +60,17 @@ def test_without_checkpoints_rank_0_warns_once(capfd, monkeypatch):
         handlers[number](number, None)
     assert capfd.readouterr().err == "psgd: warning: SIGUSR2: nothing is saved without --checkpoint-dir\n"
     assert request.wanted() == 0
+
+
+def test_a_signal_that_is_ignored_stays_so(monkeypatch):
+    handlers = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: signal.SIG_IGN, signal.SIGHUP: signal.SIG_DFL}.get)
+    requests.listen(CheckpointRequest(), "HUP")
+    assert list(handlers) == requests.heard("HUP") == [signal.SIGHUP]
+    assert requests.ignored("HUP") == "SIGUSR1 saves nothing: it was ignored when this command started"
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
+    assert requests.ignored("HUP") is None
 
 
 def test_minutes(monkeypatch):

@@ -65,7 +65,8 @@ def test_without_any_it_starts_anew(comm, tmp_path):
 @pytest.mark.parametrize(
     ("options", "was", "message"),
     [
-        ({}, {}, "has step-000000003 of another run: resume that one"),
+        ({}, {}, "has step-000000003 of a run with the same options: continue that one with --resume"),
+        ({"run": {"rule": "adam"}}, {"rule": "sgd"}, "has step-000000003 of another run: resume that one"),
         (
             {"resume": True, "run": {"rule": "adam"}},
             {"rule": "sgd"},

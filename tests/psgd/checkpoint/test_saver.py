@@ -134,7 +134,8 @@ def test_refusals(comm, tmp_path):
     options = {"checkpoint_dir": tmp_path / "a", "rule": "adam"}
     run(comm, "sync", 1, run={"seed": 1}, **options)
     for wrong, words in (
-        ({}, "another run: resume that one"),
+        ({}, "a run with the same options: continue that one with --resume"),
+        ({"run": {"seed": 2}}, "another run: resume that one"),
         ({"resume": True, "run": {"seed": 2}}, "with seed 1, this one has 2"),
         ({"resume": True, "run": {"seed": 1}, "rule": "sgd"}, "with rule 'adam', this one has 'sgd'"),
         ({"checkpoint_keep": 0}, "checkpoint_keep: expected a whole number, at least 1"),

@@ -125,6 +125,20 @@ def test_sigterm_reaches_a_rank_in_a_blocking_call(job):
     assert "SIGTERM in a blocking call" in told(result)[0]
 
 
+def test_the_advice_comes_once_and_only_after_a_signal(job):
+    code = (
+        "import os, signal, sys; from mpi4py import MPI; from psgd.runtime.fail_together import guard\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "with guard(MPI.COMM_WORLD, lambda: 'how to go on'):\n"
+        "    if sys.argv[1] == 'signal': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    raise ValueError('a fault')"
+    )
+    for mode, count in (("signal", 1), ("fault", 0)):
+        result = job(None, [sys.executable, "-c", code, mode])
+        assert result.stderr.count("psgd: how to go on\n") == count, result.stderr
+        assert result.returncode == (130 if count else 1)
+
+
 def test_terminated_child_process_ends_nobody(job):
     # As data loaders do: a forked process is sent SIGTERM by its parent.
     fail = "p = os.fork() or time.sleep(9); time.sleep(0.2); os.kill(p, 15); assert os.waitpid(p, 0)[1] == 15"

@@ -42,6 +42,16 @@ time.sleep(60)
 """
 
 
+def test_signals_that_are_ignored_stay_so():
+    code = (
+        "import signal; from psgd.runtime.failure_watch import FailureWatch; numbers = signal.SIGINT, signal.SIGTERM\n"
+        "for number in numbers: signal.signal(number, signal.SIG_IGN)\n"
+        "FailureWatch(None).hook_signals()\n"
+        "assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2"
+    )
+    subprocess.run([sys.executable, "-c", code], env=mpi.environment("none"), check=True, timeout=30)
+
+
 def test_signals_are_exceptions_until_it_stops():
     subprocess.run([sys.executable, "-c", SIGNALS], env=mpi.environment("none"), check=True, timeout=30)
 

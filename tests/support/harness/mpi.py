@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -38,6 +39,14 @@ def command(n: int, ulfm: bool = False) -> list[str]:
         words += ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "^ofi"]
         words += ["--with-ft", "ulfm"] if ulfm else []
     return [*words, "-n", str(n)]
+
+
+def below_a_launcher(folder: Path, argv: Sequence[str]) -> list[str]:
+    """Argument list that runs a program below a process with a launcher's name, as a rank is; it sets no variables."""
+    launcher = folder / "mpirun"
+    launcher.write_text('#!/bin/sh\n"$@"\nexit $?\n')
+    launcher.chmod(0o755)
+    return [str(launcher), *argv]
 
 
 @functools.cache

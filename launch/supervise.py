@@ -1,0 +1,115 @@
+"""Runs mpiexec to its end, and hands on to the job what comes meanwhile: signals to end, to stop, and to the ranks."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+
+from psgd.launch.output.relay import Relays
+from psgd.launch.signal_forwarding import Forwarding, descendants
+
+GRACE_S = 3.0
+_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+Handler = Callable[[int, FrameType | None], None]
+
+
+def run(
+    words: Sequence[str], env: Mapping[str, str], forwarding: Forwarding, forward: Sequence[int]
+) -> tuple[int, int]:
+    """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0. Blocks.
+
+    It gets a session of its own: a terminal's Ctrl-C and Ctrl-Z reach this process only.
+
+    Args:
+        words: mpiexec's argument list.
+        env: its environment.
+        forwarding: knows the ranks.
+        forward: signals that are for the ranks.
+    """
+    caught: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    def forward_signal(number: int, frame: FrameType | None) -> None:
+        forwarding.wanted(number)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped = forwarding.stop(process.pid) if process is not None else None
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # stops here; a process that no shell waits for does not stop, and continues
+        signal.signal(number, stop)
+        if stopped is not None:
+            forwarding.resume(stopped)
+
+    handlers: dict[int, Handler] = {**dict.fromkeys(_END, note), **dict.fromkeys(_STOP, stop)}
+    handlers |= dict.fromkeys(forward, forward_signal)
+    # One that was ignored when the command started, as by nohup, stays ignored.
+    before = {n: signal.signal(n, each) for n, each in handlers.items() if signal.getsignal(n) != signal.SIG_IGN}
+    try:
+        relays = Relays()
+        process = subprocess.Popen(
+            words,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=relays.ends[0],
+            stderr=relays.ends[1],
+            start_new_session=True,
+            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 -- no threads here
+        )
+        relays.start()
+        try:
+            while not caught:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a signal alone would not end the wait
+                    code = process.wait(timeout=0.2)
+                    return relays.finish(code if code >= 0 else 128 - code), 0
+                forwarding.look(process.pid)
+            _end(process, caught)
+            return 0, caught[0]
+        finally:
+            if process.poll() is None:
+                kill(process)
+            relays.finish(0, waits=False)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    """Makes what Popen calls in the child: SIGTERM for mpiexec should its launcher be killed outright."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    pr_set_pdeathsig = 1
+
+    def ask() -> None:
+        prctl(pr_set_pdeathsig, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
+
+
+def _end(process: "subprocess.Popen[bytes]", caught: list[int]) -> None:
+    """Lets mpiexec end its ranks; kills all after `GRACE_S`, or at the second signal."""
+    process.terminate()
+    limit = time.monotonic() + GRACE_S
+    while process.poll() is None and time.monotonic() < limit and len(caught) == 1:
+        time.sleep(0.02)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kills mpiexec and all below it, found before it dies: ranks may lead sessions of their own."""
+    below = descendants(process.pid)
+    for pid in [process.pid, *below]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
