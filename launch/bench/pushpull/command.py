@@ -44,19 +44,20 @@ def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_
 def _rank(*, first: bool, sizes: list[int], servers: int, count: int, repeats: int | None, as_json: bool) -> None:
     """One rank's part. PyTorch's processes start before MPI does: nothing may fork afterwards."""
     from psgd.launch.bench import job
-    from psgd.launch.bench.peers import torch_rpc
+    from psgd.launch.bench.peers import processes, torch_rpc
 
-    peer = torch_rpc.RpcPeer() if first and torch_rpc.installed() else None
+    peer = torch_rpc.RpcPeer() if first and processes.has_torch() else None
     with peer or contextlib.nullcontext():
         from mpi4py import MPI
 
+        from psgd.launch.bench import cores
         from psgd.launch.bench.pushpull import ranks
         from psgd.runtime.fail_together import guard
 
         comm = MPI.COMM_WORLD
         job.check("pushpull", count, comm.size)
         with guard(comm):
-            ranks.pin(comm)
+            cores.pin(comm)
             rows = ranks.measure(comm, sizes, servers, repeats, peer)
             if first:
                 _show(rows, as_json, peer is not None)

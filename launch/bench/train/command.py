@@ -11,7 +11,7 @@ import click
 from psgd import config
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
-from psgd.launch.bench.peers.torch_rpc import installed
+from psgd.launch.bench.peers.processes import has_torch
 from psgd.launch.bench.train.settings import ON, STRATEGIES
 from psgd.runtime import faults
 
@@ -95,7 +95,7 @@ def train(
             density,
             target_accuracy,
         )
-    if theirs and not installed():
+    if theirs and not has_torch():
         theirs = []
         click.echo("psgd: PyTorch is not installed: its peers are left out", err=True)
 
