@@ -176,7 +176,7 @@ def _run(
             job.check(options.collective, ranks, comm.size, "--ranks")
         asked = dict.fromkeys(whole_nbytes(options, nbytes, comm.size) for nbytes in sizes)
         with guard(comm):
-            from psgd.launch.bench import cores
+            from psgd.launch.bench.peers import cores
 
             if on_cpu:
                 cores.pin(comm)

@@ -18,7 +18,7 @@ from psgd.launch.bench.problem import BenchOptions
 
 VARIABLE = "PSGD_BENCH_MPI_BEST"  # tells the ranks what was found
 BUDGET_S = 0.12  # for a size and setting
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 60.0  # of a job: a setting that takes so long is not the best
 Best = dict[int, tuple[str, float]]
 
 
@@ -57,9 +57,18 @@ def measure(
     Raises:
         RuntimeError: the job failed.
     """
+    words = mpiexec_words(ranks, mpiexec_args)
+    question = json.dumps({"options": asdict(options), "sizes": list(sizes)})
+    words += processes.python("psgd.launch.bench.collective.mpi_best", question)
+    text = processes.output(words, _TIMEOUT_S, setting.variables)
+    return {int(nbytes): float(value) for nbytes, value in json.loads(text.strip().splitlines()[-1]).items()}
+
+
+def mpiexec_words(ranks: int, mpiexec_args: str) -> list[str]:
+    """The command that starts a job of this MPI on this host, each rank bound to a core where there are enough."""
     found = mpiexec.library()
     cores, whole = mpiexec.usable_cores()
-    words = mpiexec.command(
+    return mpiexec.command(
         found.vendor,
         mpiexec.find(found),
         ranks,
@@ -69,10 +78,6 @@ def measure(
         extra=spawn.split(mpiexec_args),
         slurm="SLURM_JOB_ID" in os.environ,
     )
-    question = json.dumps({"options": asdict(options), "sizes": list(sizes)})
-    words += processes.python("psgd.launch.bench.collective.mpi_best", question)
-    text = processes.output(words, _TIMEOUT_S, setting.variables)
-    return {int(nbytes): float(value) for nbytes, value in json.loads(text.strip().splitlines()[-1]).items()}
 
 
 def heard() -> Best:
@@ -87,7 +92,7 @@ def _rank(options: dict[str, Any], sizes: list[int]) -> None:
 
     from psgd.launch.bench.collective.contenders import Buffers, plain_mpi
     from psgd.launch.bench.collective.ranks import rounds_of, timed, verify
-    from psgd.launch.bench.cores import pin
+    from psgd.launch.bench.peers.cores import pin
     from psgd.launch.bench.problem import Problem
     from psgd.runtime.fail_together import guard
 

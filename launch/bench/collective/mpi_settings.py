@@ -1,7 +1,11 @@
 """The settings of Open MPI and MPICH that choose how a collective is carried out on one node."""
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from psgd.launch import mpiexec
+from psgd.launch.bench.peers import processes
 from psgd.launch.bench.problem import ALLGATHER, ALLREDUCE, BCAST, REDUCE_SCATTER
 from psgd.launch.mpiexec import OPEN_MPI
 
@@ -20,12 +24,11 @@ class Setting:
 
 
 DEFAULT = Setting("default")
-# Open MPI: `ompi_info --param coll tuned --level 9` lists the algorithms of coll/tuned, from 1 on.
-_TUNED = {
-    ALLREDUCE: ("allreduce", 7),
-    REDUCE_SCATTER: ("reduce_scatter_block", 4),
-    ALLGATHER: ("allgather", 8),
-    BCAST: ("bcast", 9),
+_TUNED = {  # what coll/tuned calls a collective
+    ALLREDUCE: "allreduce",
+    REDUCE_SCATTER: "reduce_scatter_block",
+    ALLGATHER: "allgather",
+    BCAST: "bcast",
 }
 _SM = (ALLREDUCE, BCAST)  # what coll/sm carries out
 # MPICH: `mpivars` lists the control variables; the algorithms that need no further settings or devices.
@@ -64,15 +67,23 @@ def settings(vendor: str, collective: str) -> list[Setting]:
 
 
 def _open_mpi(collective: str) -> list[Setting]:
-    verb, count = _TUNED[collective]
     found = [Setting("sm", {"OMPI_MCA_coll_sm_priority": "90"})] if collective in _SM else []
-    for number in range(1, count + 1):
-        chosen = {
-            "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
-            f"OMPI_MCA_coll_tuned_{verb}_algorithm": str(number),
-        }
-        found.append(Setting(f"tuned {number}", chosen))
+    variable = f"coll_tuned_{_TUNED[collective]}_algorithm"
+    for number, name in tuned_algorithms(variable).items():
+        chosen = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", f"OMPI_MCA_{variable}": str(number)}
+        found.append(Setting(f"tuned {number} {name}", chosen))
     return found
+
+
+def tuned_algorithms(variable: str) -> dict[int, str]:
+    """The values of a variable of coll/tuned, as this Open MPI lists them; none where its `ompi_info` is missing."""
+    program = Path(mpiexec.find(mpiexec.library())).with_name("ompi_info")
+    try:
+        text = processes.output([str(program), "--param", "coll", "tuned", "--level", "9", "--parsable"], 60.0)
+    except (OSError, RuntimeError):
+        return {}
+    found = re.findall(rf":{variable}:enumerator:value:(\d+):(\w+)$", text, re.MULTILINE)
+    return {int(number): name for number, name in found if int(number)}
 
 
 def _mpich(collective: str) -> list[Setting]:

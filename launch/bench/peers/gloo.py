@@ -15,8 +15,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.kernels.errors import AgreedError
-from psgd.launch.bench.cores import quiet_barrier
 from psgd.launch.bench.peers import processes
+from psgd.launch.bench.peers.cores import quiet_barrier
 from psgd.launch.bench.problem import BenchOptions
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"

@@ -26,6 +26,7 @@ class GlooProcess:
 
     def reply(self, do: str, **words: Any) -> dict[str, Any]:
         """Answers one question by the method of its name."""
+        known: dict[str, Callable[..., dict[str, Any]]]
         known = {"keep_store": self.keep_store, "join": self.join, "prepare": self.prepare, "rounds": self.rounds}
         return known[do](**words)
 

@@ -126,7 +126,7 @@ def _bind(cores: list[int]) -> dict[str, Any]:
 
 
 def _reply(do: str, **words: Any) -> dict[str, Any]:
-    return {"bind": _bind, "measure": _measure}[do](**words)
+    return _measure(**words) if do == "measure" else _bind(**words)
 
 
 def _main(role: str, folder: str) -> None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import psgd
 from psgd.collectives.mpi.split import split
 from psgd.kernels.errors import Error
-from psgd.launch.bench.cores import quiet_barrier
 from psgd.launch.bench.peers import raw_mpi
+from psgd.launch.bench.peers.cores import quiet_barrier
 from psgd.launch.bench.peers.torch_rpc import RpcPeer
 from psgd.launch.bench.stats import median
 

@@ -11,6 +11,7 @@ import click
 from psgd import config
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
+from psgd.launch.bench import markdown
 from psgd.launch.bench.peers.processes import has_torch
 from psgd.launch.bench.train.settings import ON, STRATEGIES
 from psgd.runtime import faults
@@ -45,7 +46,8 @@ TRAIN = config.options()
     "--hidden", type=click.IntRange(1), default=256, show_default=True, help="With --bandwidth: hidden units."
 )
 @click.option("--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: of small updates.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one line a strategy or peer.")
+@click.option("--json", "form", flag_value="json", help="One JSON object a line, one line a strategy or peer.")
+@click.option("--markdown", "form", flag_value="markdown", help="Rows of a Markdown table.")
 def train(
     *,
     dataset: str,
@@ -64,7 +66,7 @@ def train(
     bandwidth: str | None,
     hidden: int,
     density: float,
-    as_json: bool,
+    form: str | None,
 ) -> int:
     """Train with psgd's strategies and with PyTorch, in turn, and compare.
 
@@ -84,7 +86,7 @@ def train(
     if bandwidth is not None:
         return _over_links(
             bandwidth.split(","),
-            as_json,
+            form,
             dataset,
             model,
             hidden,
@@ -106,25 +108,26 @@ def train(
     options = TorchOptions("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0, device)
     runs = train_runs.run([*names, *theirs], options, seeds, _tell if sys.stderr.isatty() else None)
     rows = train_runs.summarize(runs, options, target_accuracy)
-    if as_json:
+    if form == "json":
         for row in rows:
             click.echo(json.dumps(row))
     elif rows:
-        click.echo(table.table(rows, target_accuracy))
+        click.echo(table.as_markdown(rows) if form else table.table(rows, target_accuracy))
     if plot is not None and rows:
         picture.draw(rows, options, target_accuracy, plot)
     return 0 if len(rows) == len(names) + len(theirs) else 1
 
 
-def _over_links(rates: Sequence[str], as_json: bool, *task: Any) -> int:
+def _over_links(rates: Sequence[str], form: str | None, *task: Any) -> int:
     from psgd.launch.bench.train import link
 
     link.harness()
-    if not as_json:
-        click.echo(link.line(link.COLUMNS))
+    line = markdown.line if form else link.line
+    if form != "json":
+        click.echo(markdown.head(link.COLUMNS) if form else line(link.COLUMNS))
 
     def tell(row: dict[str, Any]) -> None:
-        click.echo(json.dumps(row) if as_json else link.line(link.cells(row)))
+        click.echo(json.dumps(row) if form == "json" else line(link.cells(row)))
 
     rows = link.run(link.LinkTask(*task), rates, 0, tell)
     return 0 if len(rows) == len(rates) * len(link.FORMS) else 1
