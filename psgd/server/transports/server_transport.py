@@ -35,7 +35,7 @@ class _WorkerLink(Mailbox):
     """Buffers and requests of one worker.
 
     Attributes:
-        listens: the receive of its next header is started.
+        turn: sends the answer, and takes the next header after it: a worker that waits for an answer sends none.
         shared: its gradient by segment where it can be read; else it comes into `slots`, one after the other.
     """
 
@@ -50,7 +50,7 @@ class _WorkerLink(Mailbox):
     ) -> None:
         shared = grads is not None
         super().__init__(comm, rank, params, incoming=Tag.PUSH, outgoing=Tag.REPLY, inline=inline, shared=shared)
-        self.listens = True
+        self.turn = (self.header_out, self.header_in)
         self.slots: list[Vector] = []
         self.slots_in: list[MPI.Prequest] = []
         self.params_out: list[MPI.Prequest] = []
@@ -70,12 +70,6 @@ class _WorkerLink(Mailbox):
         for slot in np.empty((count, longest), params.dtype):
             self.slots.append(slot)
             self.slots_in.append(comm.Recv_init([slot, MPI.BYTE], rank, Tag.GRADIENT))
-
-    def turn(self) -> None:
-        """Sends the answer, and takes the next header after it: a worker that waits for an answer sends none."""
-        self.header_out.Start()
-        self.header_in.Start()
-        self.listens = True
 
 
 class MpiServerTransport:
@@ -120,8 +114,12 @@ class MpiServerTransport:
         self._published: deque[tuple[MPI.Request, NDArray[np.int64]]] = deque()
         if follows:
             self._receives.append(comm.Recv_init([self._entry, MPI.INT64_T], 0, Tag.ORDER))
-        self._alone = len(self._receives) == 1
-        self._arrived = partial(MPI.Request.Testsome, self._receives)
+        # Testing the request of a single worker takes a seventh of Testsome's time. To MPI, what was not started is done;
+        # but a worker that is the only one to wait for has been answered, and so its receive is started.
+        alone = len(self._receives) == 1
+        self._arrived: Callable[[], Any] = (
+            self._receives[0].Test if alone else partial(MPI.Request.Testsome, self._receives)
+        )
         self._eager = eager_tests(waiter)
         MPI.Prequest.Startall([*self._receives, *(slot for link in self._links for slot in link.slots_in)])
 
@@ -130,35 +128,25 @@ class MpiServerTransport:
         # workers, and MPI is asked again only when none is left, so that no worker is served twice before another.
         events, links = self._events, self._links
         if not events:
-            for index in self._wait():
+            for _ in self._eager:
+                if found := self._arrived():
+                    break
+            else:
+                found = self._waiter.until(self._arrived)
+            for index in _FIRST if found is True else found or ():
                 if index == len(links):
                     events.append(decode(self._entry.copy(), len(links)))
                     self._receives[index].Start()
                     continue
                 link = links[index]
-                link.listens = False
                 header = link.incoming
                 self.bytes_received += link.nbytes_in
                 header.check(index, self._mesh.index)
                 if header.kind == _REPORT:  # nobody answers it, so the next header may come at any time
                     header = Header.from_buffer_copy(header)
                     link.header_in.Start()
-                    link.listens = True
                 events.append(header)
         return events.popleft()
-
-    def _wait(self) -> Sequence[int]:
-        """Waits for headers or a log entry; the indexes in `_receives` of those that have arrived, maybe none."""
-        # With one worker, testing its request takes a seventh of Testsome's time. But to MPI, what was not started is
-        # done, so that is for a worker that may send.
-        link = self._links[0]
-        test: Callable[[], Any] = link.header_in.Test if self._alone and link.listens else self._arrived
-        for _ in self._eager:
-            if found := test():
-                break
-        else:
-            found = self._waiter.until(test)
-        return _FIRST if found is True else found or ()
 
     def fetch(self, worker: int, segment: int) -> Vector:
         link = self._links[worker]
@@ -197,14 +185,16 @@ class MpiServerTransport:
             link.outgoing.worker = index
             if not self._inline:  # else it goes with the parameters
                 self.bytes_sent += HEADER_BYTES
-                link.turn()
+                for request in link.turn:
+                    request.Start()
 
     def emit(self, workers: Sequence[int], segment: int) -> None:
         if self._inline:
             for index in workers:
                 link = self._links[index]
                 link.payload_out[:] = self._params
-                link.turn()
+                for request in link.turn:
+                    request.Start()
                 self.bytes_sent += link.nbytes_out
             return
         reading = self._reading[segment]

@@ -92,6 +92,8 @@ class MpiWorkerTransport:
         self._arrived = test_of(self._params_in) if self._params_in else bool
         self._eager = eager_tests(context.waiter)
         self._message_bytes = sum(link.nbytes_out for link in links)
+        # Of one server that reads gradients where they lie, the header is in place. Who has `inline` off sends others.
+        self._writes = not inline or len(links) > 1 or links[0].copies
         self._gradient_bytes = sum(link.params.nbytes for link in links if not link.copies)
         self._payload = sum(link.params.nbytes for link in links if not link.inline)
 
@@ -113,7 +115,8 @@ class MpiWorkerTransport:
         """
         links, waiter = self._links, self._waiter
         self.header.kind = kind
-        self._write(with_grads)
+        if self._writes:
+            self._write(with_grads)
         sent = self._sent[with_grads]
         self._send[with_grads]()  # first: the receives are posted while these are on their way
         self._receive[with_params]()

@@ -6,7 +6,6 @@ whose gradient lies in shared memory. On the worker:
     Connection.step
     PushPullWorker.step
     MpiWorkerTransport.exchange      writes the header, starts all requests
-    MpiWorkerTransport._write        the messages
     Waiter.until                     for the answer, where it does not come at once
     Header.check
     Waiter.flowing                   for the parameters
@@ -14,7 +13,7 @@ whose gradient lies in shared memory. On the worker:
 and on the server:
 
     MpiServerTransport.next
-    MpiServerTransport._wait, Waiter.until   for a header; `until` where none comes at once
+    Waiter.until                     for a header, where none comes at once
     Header.check
     Server._take
     Synchronous.on_push, ._complete  the decision: one entry of the log
