@@ -114,8 +114,8 @@ class MpiServerTransport:
         self._published: deque[tuple[MPI.Request, NDArray[np.int64]]] = deque()
         if follows:
             self._receives.append(comm.Recv_init([self._entry, MPI.INT64_T], 0, Tag.ORDER))
-        # Testing the request of a single worker takes a seventh of Testsome's time. To MPI, what was not started is done;
-        # but a worker that is the only one to wait for has been answered, and so its receive is started.
+        # Testing the request of a single worker takes a seventh of Testsome's time. To MPI, what was not started is
+        # done; but a worker that is the only one to wait for has been answered, and so its receive is started.
         alone = len(self._receives) == 1
         self._arrived: Callable[[], Any] = (
             self._receives[0].Test if alone else partial(MPI.Request.Testsome, self._receives)
