@@ -6,6 +6,7 @@ Each benchmark is a folder that begins with `command.py`; `peers` holds what psg
 
 import click
 
+from psgd.launch.bench.alone.command import peers
 from psgd.launch.bench.codec.command import codec
 from psgd.launch.bench.collective.command import COMMANDS
 from psgd.launch.bench.kernels.command import kernels
@@ -25,5 +26,6 @@ bench.add_command(pushpull)
 bench.add_command(codec)
 bench.add_command(train)
 bench.add_command(kernels)
+bench.add_command(peers)
 for command in COMMANDS:
     bench.add_command(command)

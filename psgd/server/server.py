@@ -187,7 +187,7 @@ class Server:
     def _execute(self, entry: LogEntry) -> None:
         """Applies the entry's group, unless it stays open, and answers the workers that it releases."""
         shard, transport, scale = self.shard, self.transport, self._options.scale
-        version, group = shard.optimizer.version, []
+        version, group, applied = shard.optimizer.version, [], []
         for member in entry.group:
             push = self._pending.pop(member.worker)
             if push.push != member.push:
@@ -197,7 +197,7 @@ class Server:
                 )
             if push.samples:
                 staleness = version - push.version
-                self.metrics.applied(member.worker, push.samples, push.loss, staleness)
+                applied.append((member.worker, push.samples, push.loss, staleness))
                 weight = member.weight if scale is None else member.weight * scale(staleness)
                 group.append((member.worker, push.samples, weight))
         steps = False
@@ -217,10 +217,13 @@ class Server:
         emit = partial(transport.emit, entry.release)
         if steps:
             shard.apply(group, transport.fetch, transport.settle, emit)
-            self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
         else:
             for segment in range(len(shard.ranges)):
                 emit(segment)
+        for each in applied:  # after the answers, which workers wait for
+            self.metrics.applied(*each)
+        if steps:
+            self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
         self._ended = entry.ends_log
 
     def _note(self, entry: LogEntry, save: Callable[[], None]) -> None:

@@ -13,7 +13,9 @@ import click
 from psgd.collectives.algorithms import catalog
 from psgd.kernels.errors import AgreedError, UsageError
 from psgd.launch import ranks as places
-from psgd.launch.bench.collective.table import GLOO, Row, Table, objects
+from psgd.launch.bench.collective import mpi_best
+from psgd.launch.bench.collective.table import GLOO, MarkdownTable, Row, Table, objects
+from psgd.launch.bench.peers import processes
 from psgd.launch.bench.problem import (
     ALLGATHER,
     ALLREDUCE,
@@ -46,7 +48,8 @@ _HELP = """{what}
 
     Verifies psgd, with private and with registered buffers, the MPI, and Gloo where PyTorch is installed; then times
     them in turns. Ratios above 1 say that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. Alone, the
-    command starts its own ranks; under mpirun or srun it is one of them.
+    command starts its own ranks, and before them one job for each setting of MPI that chooses an algorithm: "best" is
+    the fastest of these. Under mpirun or srun it is one of the ranks, and MPI has the settings given there.
     """
 
 
@@ -58,8 +61,9 @@ def _command(collective: str) -> click.Command:
         sizes: str | None,
         ranks: int | None,
         plot: str | None,
-        as_json: bool,
+        form: str,
         tune: bool,
+        search: bool,
         mpiexec_args: str,
         **flags: Any,
     ) -> int:
@@ -68,7 +72,8 @@ def _command(collective: str) -> click.Command:
         nbytes = list(usual) if sizes is None else parse_sizes(sizes)
         target = None if plot is None else Path(plot)
         _check(options, ranks, target, tune)
-        return _run(options, nbytes, ranks, target, as_json, tune, mpiexec_args)
+        search = search and options.peers and options.device == "cpu" and not tune
+        return _run(options, nbytes, ranks, target, form, tune, search, mpiexec_args)
 
     run.__doc__ = _HELP.format(what=_WHAT[collective])
     listed = ", ".join(ALGORITHMS[collective])
@@ -88,7 +93,9 @@ def _command(collective: str) -> click.Command:
         ),
         click.option("--repeats", type=Whole(1), help="Timed repetitions per size.  [default: about 1 s]"),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each kind of buffers."),
+        click.option("--mpi-best/--no-mpi-best", "search", default=True, help="Try MPI's settings.  [default: try]"),
+        click.option("--json", "form", flag_value="json", help="One JSON object a line, one for each kind of buffers."),
+        click.option("--markdown", "form", flag_value="markdown", help="Rows of a Markdown table."),
         click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
         click.option("--tune", is_flag=True, help="Time all algorithms; later runs choose by the table it writes."),
         click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell."),
@@ -138,17 +145,28 @@ def _run(
     sizes: list[int],
     ranks: int | None,
     target: Path | None,
-    as_json: bool,
+    form: str,
     tune: bool,
+    search: bool,
     mpiexec_args: str,
 ) -> int:
     from psgd.launch import spawn
     from psgd.launch.bench import job
 
     spawn.split(mpiexec_args)
-    bind = options.device == "cpu"  # CUDA and NCCL have threads of their own
+    on_cpu = options.device == "cpu"
+    count = RANKS if ranks is None else ranks
+    if search and places.place() is None:
+        _look_for_best(options, sizes, count, mpiexec_args)
 
     def rank(first: bool) -> int:
+        gloo = None
+        if options.peers and on_cpu and not tune and processes.has_torch():
+            gloo = processes.Conversation(processes.python("psgd.launch.bench.peers.gloo_process"))
+        with contextlib.closing(gloo) if gloo is not None else contextlib.nullcontext():
+            return with_mpi(first, gloo)
+
+    def with_mpi(first: bool, gloo: processes.Conversation | None) -> int:
         from mpi4py import MPI
 
         from psgd.runtime.fail_together import guard
@@ -158,17 +176,19 @@ def _run(
             job.check(options.collective, ranks, comm.size, "--ranks")
         asked = dict.fromkeys(whole_nbytes(options, nbytes, comm.size) for nbytes in sizes)
         with guard(comm):
-            from psgd.launch.bench.pushpull import ranks as pushpull_ranks
+            from psgd.launch.bench.peers import cores
 
-            if bind:
-                pushpull_ranks.pin(comm)
+            if on_cpu:
+                cores.pin(comm)
+            else:
+                cores.unpin()
             try:
                 if tune:
                     from psgd.launch.bench.collective import tune as tuner
 
-                    tuner.run(comm, options, sorted(asked), as_json)
+                    tuner.run(comm, options, sorted(asked), form == "json")
                 else:
-                    _measure(comm, options, list(asked), target if first else None, as_json)
+                    _measure(comm, options, list(asked), target if first else None, form, gloo)
             except AgreedError as error:
                 if first:
                     sys.stdout.flush()
@@ -176,61 +196,82 @@ def _run(
                     return 2 if isinstance(error, UsageError) else 1
         return 0
 
-    count = RANKS if ranks is None else ranks
     fixed = ranks is not None
-    return job.run(options.collective, count, rank, fixed=fixed, what="--ranks", mpiexec_args=mpiexec_args, bind=bind)
+    return job.run(options.collective, count, rank, fixed=fixed, what="--ranks", mpiexec_args=mpiexec_args, bind=on_cpu)
 
 
-def _measure(comm: Any, options: BenchOptions, sizes: list[int], target: Path | None, as_json: bool) -> None:
+def _look_for_best(options: BenchOptions, sizes: list[int], count: int, mpiexec_args: str) -> None:
+    """Tries MPI's settings in jobs of their own, and leaves the result to the ranks that come after."""
+    from psgd.launch import mpiexec, spawn
+
+    if not mpiexec.one_host(os.environ, spawn.split(mpiexec_args)):
+        click.echo("MPI at its best: not looked for, since ranks may run on other hosts", err=True)
+        return
+    asked = sorted({whole_nbytes(options, nbytes, count) for nbytes in sizes})
+    best, failed = mpi_best.search(options, asked, count, mpiexec_args)
+    for line in failed:
+        click.echo(line, err=True)
+    os.environ[mpi_best.VARIABLE] = json.dumps(best)
+
+
+def _measure(
+    comm: Any,
+    options: BenchOptions,
+    sizes: list[int],
+    target: Path | None,
+    form: str,
+    process: processes.Conversation | None,
+) -> None:
     """One rank's part; rank 0 prints, and draws where it has a `target`."""
     from psgd import collectives
     from psgd.launch.bench.collective import ranks as collective_ranks
     from psgd.launch.bench.peers.gloo import Gloo
 
-    with contextlib.ExitStack() as stack:
-        shown = _show if comm.rank == 0 else _quiet
-        if options.device == "cuda":
-            from psgd.launch.bench.collective import on_gpu
+    shown = _show if comm.rank == 0 else _quiet
+    if options.device == "cuda":
+        from psgd.launch.bench.collective import on_gpu
 
-            rows = list(shown(on_gpu.measure(comm, options, sizes), options, sizes, as_json))
-            _draw(rows, options, target, as_json)
-            return
-        gloo = Gloo.start(comm) if options.peers else None
-        if gloo is not None:
-            stack.callback(gloo.close)
-        ours = stack.enter_context(collectives.Communicator(comm))
-        rows = list(shown(collective_ranks.measure(comm, options, sizes, ours, gloo), options, sizes, as_json))
-    _draw(rows, options, target, as_json)
+        rows = list(shown(on_gpu.measure(comm, options, sizes), options, sizes, form))
+    else:
+        gloo = Gloo.join(comm, process) if options.peers else None
+        with collectives.Communicator(comm) as ours:
+            measured = collective_ranks.measure(comm, options, sizes, ours, gloo, mpi_best.heard())
+            rows = list(shown(measured, options, sizes, form))
+    _draw(rows, options, target, form)
 
 
-def _draw(rows: list[Row], options: BenchOptions, target: Path | None, as_json: bool) -> None:
+def _draw(rows: list[Row], options: BenchOptions, target: Path | None, form: str) -> None:
     if target is not None:
         from psgd.launch.bench.collective.picture import draw
 
         draw(rows, options, target)
-        if not as_json:
+        if not form:
             click.echo(f"wrote {target}")
 
 
-def _quiet(rows: Iterable[Row], options: BenchOptions, sizes: list[int], as_json: bool) -> Iterable[Row]:
+def _quiet(rows: Iterable[Row], options: BenchOptions, sizes: list[int], form: str) -> Iterable[Row]:
     return rows
 
 
-def _show(rows: Iterable[Row], options: BenchOptions, sizes: list[int], as_json: bool) -> Iterable[Row]:
+def _show(rows: Iterable[Row], options: BenchOptions, sizes: list[int], form: str) -> Iterable[Row]:
     """Prints each row as it comes, and hands it on."""
-    table = row = None
+    table, shown = None, []
     for row in rows:
-        if as_json:
+        if form == "json":
             for each in objects(row, options):
                 click.echo(json.dumps(each))
         else:
             if table is None:
-                table = Table(options, row, sizes)
+                table = (MarkdownTable if form else Table)(options, row, sizes)
                 click.echo(table.head())
             click.echo(table.line(row))
         sys.stdout.flush()
+        shown.append(row)
         yield row
-    if row is not None and not as_json:
+    if table is not None:
+        foot = table.foot(shown)
+        click.echo(f"{foot}\n" * bool(foot), nl=False)
+    if shown and not form:
         click.echo(f"{row.ranks} rank(s), {row.mpi}; medians of the slowest rank; all results verified")
         if options.peers and options.device == "cpu" and GLOO not in row.seconds:
             click.echo("Gloo: PyTorch is not installed, or cannot do this")

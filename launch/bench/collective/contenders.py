@@ -1,4 +1,4 @@
-"""Those that are measured against each other: the same call on the same values, by psgd, MPI and Gloo."""
+"""Those that are measured against each other on MPI's ranks: the same call on the same values, by psgd and MPI."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +11,6 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.launch.bench.collective.table import (
-    GLOO,
     MPI_IN_PLACE,
     MPI_NAME,
     MPI_PERSISTENT,
@@ -20,10 +19,8 @@ from psgd.launch.bench.collective.table import (
     REGISTERED,
     REGISTERED_IN_PLACE,
 )
-from psgd.launch.bench.peers.gloo import Gloo
 from psgd.launch.bench.problem import (
     ALLGATHER,
-    ALLREDUCE,
     BCAST,
     REDUCE_SCATTER,
     VERBS,
@@ -83,17 +80,14 @@ class Buffers:
         return cls(send, recv, send if problem.collective == REDUCE_SCATTER else recv)
 
 
-def build(
-    problem: Problem, options: BenchOptions, comm: MPI.Intracomm, ours: Any, gloo: Gloo | None
-) -> list[Contender]:
-    """All contenders of a problem. Collective.
+def build(problem: Problem, options: BenchOptions, comm: MPI.Intracomm, ours: Any) -> list[Contender]:
+    """All contenders of a problem that run on MPI's ranks. Collective.
 
     Args:
         problem: this rank's.
         options: which of them.
         comm: for MPI.
         ours: a psgd.collectives.Communicator on the same ranks.
-        gloo: Gloo on the same ranks, or None.
     """
     chosen = {} if options.algorithm is None else {"algorithm": options.algorithm}
     op = {"mean": "mean"}.get(options.op, OPS[options.op])
@@ -108,17 +102,18 @@ def build(
         result.insert(0, out_of_place(PRIVATE, ours, problem, private, op, **chosen))
         result[1:1] = persistent(PERSISTENT, ours, problem, private, op, **chosen)
     if options.peers:
-        result.append(_mean(out_of_place(MPI_NAME, comm, problem, private, OPS[options.op]), options, problem.size))
+        result.append(plain_mpi(problem, options, comm, private))
         bound = persistent(MPI_PERSISTENT, comm, problem, private, OPS[options.op])
         result += [_mean(each, options, problem.size) for each in bound]
         if problem.collective != BCAST:
             there = in_place(MPI_IN_PLACE, comm, problem, private, OPS[options.op])
             result.append(_mean(there, options, problem.size))
-        if gloo is not None:
-            takes = private.recv if problem.collective == ALLREDUCE else private.send
-            call = gloo.call(problem, private.send, private.recv)
-            result.append(Contender(GLOO, call, _taken(problem, takes), private.recv, private.recv))
     return result
+
+
+def plain_mpi(problem: Problem, options: BenchOptions, comm: MPI.Intracomm, buffers: Buffers) -> Contender:
+    """MPI's own blocking call, out of place."""
+    return _mean(out_of_place(MPI_NAME, comm, problem, buffers, OPS[options.op]), options, problem.size)
 
 
 def out_of_place(name: str, comm: Any, problem: Problem, buffers: Buffers, op: Any, **chosen: str) -> Contender:

@@ -1,6 +1,6 @@
 """What each rank of `psgd bench allreduce` and its like does: verify every contender, then time all in turns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from psgd.kernels.errors import AgreedError
 from psgd.launch.bench.collective.contenders import Contender, build
-from psgd.launch.bench.collective.table import Row
+from psgd.launch.bench.collective.table import GLOO, MPI_BEST, Row
 from psgd.launch.bench.peers.gloo import Gloo
 from psgd.launch.bench.problem import BenchOptions, Problem
 
@@ -18,6 +18,7 @@ FRESH_BYTES = 64 * 1024  # from here on one call is timed at a time, on values j
 BUDGET_S = 1.2
 LOOP_S = 0.02
 FEWEST, MOST = 5, 200
+Rounds = Callable[[int, int], NDArray[np.float64]]  # from calls in a round and rounds to (contenders, rounds)
 
 
 class WrongResultError(AgreedError):
@@ -25,16 +26,24 @@ class WrongResultError(AgreedError):
 
 
 def measure(
-    comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int], ours: Any, gloo: Gloo | None
+    comm: MPI.Intracomm,
+    options: BenchOptions,
+    sizes: Sequence[int],
+    ours: Any,
+    gloo: Gloo | None,
+    best: Mapping[int, tuple[str, float]] | None = None,
 ) -> Iterator[Row]:
     """Verifies and times each size in turn; collective, so all ranks must take every row.
+
+    Gloo, which has processes of its own, is timed half before and half after the others of a size.
 
     Args:
         comm: all ranks.
         options: what is measured.
         sizes: bytes of the whole vector.
         ours: a psgd.collectives.Communicator on `comm`.
-        gloo: Gloo on `comm`, or None.
+        gloo: Gloo for these ranks, or None.
+        best: by size, MPI's best setting and its seconds, where they were measured.
 
     Yields:
         One row for each size, the same on all ranks.
@@ -46,18 +55,20 @@ def measure(
     for nbytes in sizes:
         problem = Problem(options, nbytes, comm.rank, comm.size)
         source = problem.source()
-        contenders = build(problem, options, comm, ours, gloo)
+        outside = None if gloo is None else _prepared(gloo, problem, options)
+        before = outside and timed(outside, problem.nbytes, options.repeats, BUDGET_S / 16)
+        contenders = build(problem, options, comm, ours)
         able, used = verify(comm, problem, contenders, source, ours)
-        seconds = timed(comm, able, source, problem.nbytes, options.repeats)
+        seconds = timed(rounds_of(comm, able, source), problem.nbytes, options.repeats)
         medians = np.median(seconds, axis=1)
-        yield Row(
-            problem.nbytes,
-            comm.size,
-            seconds.shape[1],
-            mpi_name(),
-            {contender.name: float(value) for contender, value in zip(able, medians, strict=True)},
-            used,
-        )
+        times = {contender.name: float(value) for contender, value in zip(able, medians, strict=True)}
+        if outside is not None:
+            after = timed(outside, problem.nbytes, options.repeats, BUDGET_S / 16)
+            times[GLOO] = float(np.median(np.concatenate([before, after], axis=1)))
+        setting = ""
+        if best and problem.nbytes in best:
+            setting, times[MPI_BEST] = best[problem.nbytes]
+        yield Row(problem.nbytes, comm.size, seconds.shape[1], mpi_name(), times, used, setting)
         for contender in contenders:
             contender.free()
         del able, contender, contenders, source  # before the next size's buffers are made
@@ -119,24 +130,42 @@ def _complain(
     )
 
 
-def timed(
-    comm: MPI.Intracomm, contenders: Sequence[Contender], source: NDArray[Any], nbytes: int, repeats: int | None
-) -> NDArray[np.float64]:
+def timed(rounds: Rounds, nbytes: int, repeats: int | None, budget_s: float = BUDGET_S) -> NDArray[np.float64]:
     """Seconds of one call of each contender in each round, of the slowest rank. Collective.
 
     In each round all have their turn, in an order that changes. Each rewrites its values before, untimed. Under
     FRESH_BYTES several calls are timed together, and divided.
 
+    Args:
+        rounds: times so many calls together, so many times: float64 (contenders, rounds).
+        nbytes: of a call.
+        repeats: rounds; None fills the budget.
+        budget_s: seconds for all contenders.
+
     Returns:
         float64 (contenders, rounds).
     """
-    _rounds(comm, contenders, source, 1, 1)
-    once = _rounds(comm, contenders, source, 1, 1)
+    rounds(1, 1)
+    once = rounds(1, 1)
     inner = min(loop(nbytes), max(1, int(LOOP_S / once.max())))
     if repeats is None:
-        trial = _rounds(comm, contenders, source, inner, 1)
-        repeats = min(MOST, max(FEWEST, int(BUDGET_S / (inner * trial.sum()))))
-    return _rounds(comm, contenders, source, inner, repeats)
+        trial = rounds(inner, 1)
+        repeats = min(MOST, max(FEWEST, int(budget_s / (inner * trial.sum()))))
+    return rounds(inner, repeats)
+
+
+def _prepared(gloo: Gloo, problem: Problem, options: BenchOptions) -> Rounds | None:
+    """Gloo's rounds of a problem, verified; None where it cannot do it. Collective.
+
+    Raises:
+        WrongResultError: on all ranks.
+    """
+    wrong = gloo.prepare(options, problem.nbytes)
+    if wrong:
+        raise WrongResultError(
+            f"bench {problem.collective}: {GLOO}, {problem.nbytes} bytes of {problem.dtype}: wrong result on {wrong}"
+        )
+    return None if wrong is None else gloo.rounds
 
 
 def loop(nbytes: int) -> int:
@@ -144,24 +173,27 @@ def loop(nbytes: int) -> int:
     return 1 if nbytes >= FRESH_BYTES else min(100, FRESH_BYTES // max(1, nbytes))
 
 
-def _rounds(
-    comm: MPI.Intracomm, contenders: Sequence[Contender], source: NDArray[Any], inner: int, repeats: int
-) -> NDArray[np.float64]:
-    seconds = np.zeros((len(contenders), repeats))
-    shuffle = np.random.default_rng(0)  # the same on all ranks: nobody is always behind the same neighbour
-    calls = range(inner)
-    for turn in range(repeats):
-        for i in shuffle.permutation(len(contenders)).tolist():
-            contender = contenders[i]
-            call = contender.call
-            contender.fill(source)
-            comm.Barrier()
-            start = perf_counter()
-            for _ in calls:
-                call()
-            seconds[i, turn] = (perf_counter() - start) / inner
-    comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-    return seconds
+def rounds_of(comm: MPI.Intracomm, contenders: Sequence[Contender], source: NDArray[Any]) -> Rounds:
+    """What times contenders on MPI's ranks, to be called with the calls of a round and the rounds. Collective."""
+
+    def rounds(inner: int, repeats: int) -> NDArray[np.float64]:
+        seconds = np.zeros((len(contenders), repeats))
+        shuffle = np.random.default_rng(0)  # the same on all ranks: nobody is always behind the same neighbour
+        calls = range(inner)
+        for turn in range(repeats):
+            for i in shuffle.permutation(len(contenders)).tolist():
+                contender = contenders[i]
+                call = contender.call
+                contender.fill(source)
+                comm.Barrier()
+                start = perf_counter()
+                for _ in calls:
+                    call()
+                seconds[i, turn] = (perf_counter() - start) / inner
+        comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+        return seconds
+
+    return rounds
 
 
 def mpi_name() -> str:

@@ -20,7 +20,7 @@ from psgd.collectives.dispatch import tuning
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.collective.contenders import Buffers, Contender, out_of_place
-from psgd.launch.bench.collective.ranks import mpi_name, timed, verify
+from psgd.launch.bench.collective.ranks import mpi_name, rounds_of, timed, verify
 from psgd.launch.bench.problem import VERBS, BenchOptions, Problem
 from psgd.launch.bench.sizes import format_seconds, format_size
 
@@ -165,7 +165,7 @@ def _measure(
         if name != INLINE or problem.nbytes <= layout.INLINE_BYTES:
             contenders.append(out_of_place(name, communicator, problem, buffers, _op(options), **chosen))
     verify(comm, problem, contenders, source, next(iter(ours.values())))
-    seconds = np.median(timed(comm, contenders, source, problem.nbytes, options.repeats), axis=1)
+    seconds = np.median(timed(rounds_of(comm, contenders, source), problem.nbytes, options.repeats), axis=1)
     return problem.nbytes, {c.name: float(value) for c, value in zip(contenders, seconds, strict=True)}
 
 

@@ -1,140 +1,97 @@
-"""Gloo, PyTorch's collectives on CPUs, on the ranks of an MPI communicator. PyTorch is imported when it starts."""
+"""Gloo, PyTorch's collectives on CPUs, as its own users run it: a process of its own for each rank, bound to no core.
 
-import contextlib
-import importlib.util
+Gloo's thread for the network shares a rank's cores. In a process that MPI has bound to one core the two would wait
+for each other, and its calls take up to ten times as long. Here a rank starts `gloo_process.py`, asks it by a
+`Conversation`, and sleeps while it is measured.
+"""
+
 import os
 import socket
 import sys
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.launch.bench.problem import ALLGATHER, ALLREDUCE, BCAST, Problem
+from psgd.kernels.errors import AgreedError
+from psgd.launch.bench.peers import processes
+from psgd.launch.bench.peers.cores import quiet_barrier
+from psgd.launch.bench.problem import BenchOptions
 
-TIMEOUT_S = 120.0
-
-
-def installed() -> bool:
-    """Whether PyTorch can be imported; does not import it."""
-    return importlib.util.find_spec("torch") is not None
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 class Gloo:
-    """PyTorch's default process group, one thread a rank. Made by `start`, ended by `close`."""
+    """The processes of all ranks, joined. Made by `join`, ended by `close`.
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
+    Args:
+        comm: the ranks that ask.
+        process: this rank's.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, process: processes.Conversation) -> None:
+        self._comm, self._process = comm, process
 
     @classmethod
-    def start(cls, comm: MPI.Intracomm) -> "Gloo | None":
-        """Starts it on all ranks, or finds that some rank cannot. Collective, blocks."""
-        if not on_all(comm, installed()):
+    def join(cls, comm: MPI.Intracomm, process: processes.Conversation | None) -> "Gloo | None":
+        """Joins what the ranks have started, or finds that some rank could not. Collective, blocks."""
+        if not on_all(comm, process is not None):
             return None
+        assert process is not None
         hosts = set(comm.allgather(socket.gethostname()))
-        started = False
-        try:
-            import torch
-            from torch import distributed
-
-            torch.set_num_threads(1)
-            ready = distributed.is_gloo_available() and not distributed.is_initialized()
-        except (ImportError, OSError, AttributeError):
-            ready = False
-        if not on_all(comm, ready):
+        local = "lo" if len(hosts) == 1 and sys.platform == "linux" else ""
+        host = "127.0.0.1" if len(hosts) == 1 else socket.gethostname()
+        quiet_barrier(comm)
+        store = process.ask(processes.TIMEOUT_S, do="keep_store", host=host, size=comm.size) if comm.rank == 0 else {}
+        quiet_barrier(comm)
+        store = comm.bcast(store, 0)
+        if store is None or "error" in store:
             return None
-        if len(hosts) == 1 and sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = meet(comm, "127.0.0.1" if len(hosts) == 1 else socket.gethostname())
-        if on_all(comm, store is not None):
-            with contextlib.suppress(RuntimeError, ValueError):
-                distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
-                started = True
-            if on_all(comm, started):
-                return cls(comm)
-        if started:
-            distributed.destroy_process_group()
-        return None
+        gloo = cls(comm, process)
+        joined = gloo._ask(
+            do="join",
+            rank=comm.rank,
+            size=comm.size,
+            interface=os.environ.get(_INTERFACE, local),
+            cores=sorted(processes.launcher_cores()),
+            **store,
+        )
+        return None if joined is None else gloo
 
-    def call(self, problem: Problem, send: NDArray[Any], recv: NDArray[Any]) -> Callable[[], object]:
-        """The collective of a problem on NumPy's memory. An allreduce is in place, in `recv`.
+    def prepare(self, options: BenchOptions, nbytes: int) -> str | None:
+        """Makes a problem's buffers and verifies one call. Collective.
 
-        The first call raises RuntimeError, TypeError or ValueError on all ranks where PyTorch cannot do it.
+        Returns:
+            What is wrong with the result, the same on all ranks; None where Gloo cannot do this, "" if it is right.
         """
-        import torch
-        from torch import distributed
+        answer = self._ask(do="prepare", options=asdict(options), nbytes=nbytes)
+        if answer is None:
+            return None
+        return next((wrong for wrong in self._comm.allgather(answer["wrong"]) if wrong), "")
 
-        try:
-            to, source = torch.from_numpy(recv), torch.from_numpy(send)
-        except TypeError as error:
-            return _raiser(error)
-        if problem.collective == BCAST:
-            return lambda: distributed.broadcast(to, 0)
-        if problem.collective == ALLGATHER:
-            gather = _named(distributed, "all_gather_single", "all_gather_into_tensor")
-            return lambda: gather(to, source)
-        names = {"sum": "SUM", "mean": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
-        op = getattr(distributed.ReduceOp, names[problem.op])
-        if problem.collective == ALLREDUCE:
+    def rounds(self, inner: int, repeats: int) -> NDArray[np.float64]:
+        """Seconds of one call in each round of `inner` calls, of the slowest rank. Collective; MPI's ranks sleep.
 
-            def reduce() -> object:
-                return distributed.all_reduce(to, op)
+        Returns:
+            float64 (1, repeats).
 
-        else:
-            scatter = _named(distributed, "reduce_scatter_single", "reduce_scatter_tensor")
+        Raises:
+            AgreedError: Gloo has failed after it was prepared.
+        """
+        answer = self._ask(do="rounds", inner=inner, repeats=repeats)
+        if answer is None:
+            raise AgreedError("bench: Gloo failed while it was timed; leave the peers out with --no-peers")
+        seconds = np.array(answer["seconds"], np.float64).reshape(1, repeats)
+        self._comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+        return seconds
 
-            def reduce() -> object:
-                return scatter(to, source, op)
-
-        if problem.op != "mean":
-            return reduce
-
-        def mean() -> None:  # Gloo has none
-            reduce()
-            to.div_(problem.size)
-
-        return mean
-
-    def close(self) -> None:
-        """Ends it. Collective."""
-        from torch import distributed
-
-        self._comm.Barrier()
-        distributed.destroy_process_group()
-
-
-def meet(comm: MPI.Intracomm, host: str) -> Any:
-    """The store through which ranks find each other, kept by rank 0 on a free port; None where it failed."""
-    from torch.distributed import TCPStore
-
-    store, port = None, np.zeros(1, np.int64)
-    timeout = timedelta(seconds=TIMEOUT_S)
-    if comm.rank == 0:
-        with contextlib.suppress(RuntimeError, OSError):
-            store = TCPStore(host, 0, comm.size, is_master=True, timeout=timeout, wait_for_workers=False)
-            port[0] = store.port
-    comm.Bcast(port, 0)
-    host = comm.bcast(host, 0)
-    if comm.rank and port[0]:
-        with contextlib.suppress(RuntimeError, OSError):
-            store = TCPStore(host, int(port[0]), comm.size, is_master=False, timeout=timeout)
-    return store
-
-
-def _named(module: Any, *names: str) -> Callable[..., Any]:
-    """The first function that this PyTorch has: two were renamed."""
-    found = next((getattr(module, name) for name in names if hasattr(module, name)), None)
-    return found or _raiser(RuntimeError(f"this PyTorch has no {names[-1]}"))
-
-
-def _raiser(error: Exception) -> Callable[..., Any]:
-    def fail(*arguments: object) -> None:
-        raise error
-
-    return fail
+    def _ask(self, **question: object) -> dict[str, object] | None:
+        """Asks all processes at once; None on all ranks where one of them fails. Collective."""
+        quiet_barrier(self._comm)
+        answer = self._process.ask(processes.TIMEOUT_S, **question)
+        quiet_barrier(self._comm)
+        return answer if on_all(self._comm, answer is not None and "error" not in answer) else None
 
 
 def on_all(comm: MPI.Intracomm, good: bool) -> bool:

@@ -1,16 +1,19 @@
 """NCCL's all-reduce as a peer: called through CuPy, with no framework in between, and through PyTorch."""
 
+import contextlib
 import ctypes
-import os
 import socket
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
-from psgd.launch.bench.peers.gloo import meet, on_all
+from psgd.launch.bench.peers.gloo import on_all
+from psgd.launch.bench.peers.processes import TIMEOUT_S
 
 _OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "mean": "AVG"}
 _TYPES = {"float32": "FLOAT32", "float64": "FLOAT64", "float16": "FLOAT16", "int8": "INT8", "int32": "INT32"}
@@ -95,7 +98,6 @@ class TorchNccl:
             return None
         import cupy
 
-        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         device = torch.device("cuda", cupy.cuda.Device().id)
         torch.cuda.set_device(device)
         store = meet(comm, socket.gethostname())
@@ -115,3 +117,21 @@ class TorchNccl:
     def close(self) -> None:
         """Ends it. Collective."""
         self._torch.distributed.destroy_process_group()
+
+
+def meet(comm: MPI.Intracomm, host: str) -> Any:
+    """The store through which ranks find each other, kept by rank 0 on a free port; None where it failed."""
+    from torch.distributed import TCPStore
+
+    store, port = None, np.zeros(1, np.int64)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    if comm.rank == 0:
+        with contextlib.suppress(RuntimeError, OSError):
+            store = TCPStore(host, 0, comm.size, is_master=True, timeout=timeout, wait_for_workers=False)
+            port[0] = store.port
+    comm.Bcast(port, 0)
+    host = comm.bcast(host, 0)
+    if comm.rank and port[0]:
+        with contextlib.suppress(RuntimeError, OSError):
+            store = TCPStore(host, int(port[0]), comm.size, is_master=False, timeout=timeout)
+    return store

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from psgd.launch.bench import markdown
 from psgd.launch.bench.sizes import format_seconds, format_size, parse_sizes
 from psgd.launch.bench.stats import ratio
 from psgd.launch.whole_numbers import Whole
@@ -24,8 +25,9 @@ COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RP
 @click.option("--servers", type=Whole(1), default=1, show_default=True, help="Number of servers.")
 @click.option("--workers", type=Whole(1), default=1, show_default=True, help="Number of workers.")
 @click.option("--repeats", type=Whole(1), help="Timed steps per size.  [default: 20 to 2000, by size]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_json: bool) -> int:
+@click.option("--json", "form", flag_value="json", help="Print one JSON object per line.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
+def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, form: str | None) -> int:
     """Time push + pull, and compare with raw MPI and PyTorch's RPC. Verifies the results first.
 
     The ratio to raw MPI is psgd's time over MPI's (1 is the best possible), with and without one pass of SGD
@@ -37,43 +39,45 @@ def pushpull(*, sizes: str, servers: int, workers: int, repeats: int | None, as_
     count = servers + workers
 
     def rank(first: bool) -> None:
-        _rank(first=first, sizes=nbytes, servers=servers, count=count, repeats=repeats, as_json=as_json)
+        _rank(first=first, sizes=nbytes, servers=servers, count=count, repeats=repeats, form=form)
 
     return job.run("pushpull", count, rank)
 
 
-def _rank(*, first: bool, sizes: list[int], servers: int, count: int, repeats: int | None, as_json: bool) -> None:
+def _rank(*, first: bool, sizes: list[int], servers: int, count: int, repeats: int | None, form: str | None) -> None:
     """One rank's part. PyTorch's processes start before MPI does: nothing may fork afterwards."""
     from psgd.launch.bench import job
-    from psgd.launch.bench.peers import torch_rpc
+    from psgd.launch.bench.peers import processes, torch_rpc
 
-    peer = torch_rpc.RpcPeer() if first and torch_rpc.installed() else None
+    peer = torch_rpc.RpcPeer() if first and processes.has_torch() else None
     with peer or contextlib.nullcontext():
         from mpi4py import MPI
 
+        from psgd.launch.bench.peers import cores
         from psgd.launch.bench.pushpull import ranks
         from psgd.runtime.fail_together import guard
 
         comm = MPI.COMM_WORLD
         job.check("pushpull", count, comm.size)
         with guard(comm):
-            ranks.pin(comm)
+            cores.pin(comm)
             rows = ranks.measure(comm, sizes, servers, repeats, peer)
             if first:
-                _show(rows, as_json, peer is not None)
+                _show(rows, form, peer is not None)
             else:
                 for _ in rows:
                     pass
 
 
-def _show(rows: Iterable[dict[str, Any]], as_json: bool, has_torch: bool) -> None:
+def _show(rows: Iterable[dict[str, Any]], form: str | None, has_torch: bool) -> None:
     """Prints each row as it comes."""
-    if not as_json:
-        click.echo(_line(COLUMNS))
+    if form != "json":
+        click.echo(markdown.head(COLUMNS) if form else _line(COLUMNS))
     row: dict[str, Any] = {}
     for row in rows:
-        click.echo(json.dumps(row) if as_json else _line(_cells(row)))
-    if not as_json:
+        cells = _cells(row)
+        click.echo(json.dumps(row) if form == "json" else markdown.line(cells) if form else _line(cells))
+    if not form:
         click.echo(f"median push + pull of the slowest rank; {row['mpi']}; parameters verified")
         if row["torch_rpc_seconds"] is None:
             click.echo("torch RPC: " + ("its processes failed" if has_torch else "PyTorch is not installed"))

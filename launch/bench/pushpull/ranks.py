@@ -3,7 +3,6 @@
 For each size the methods alternate in rounds, so that a disturbance of the machine meets all of them.
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ import psgd
 from psgd.collectives.mpi.split import split
 from psgd.kernels.errors import Error
 from psgd.launch.bench.peers import raw_mpi
+from psgd.launch.bench.peers.cores import quiet_barrier
 from psgd.launch.bench.peers.torch_rpc import RpcPeer
 from psgd.launch.bench.stats import median
 
@@ -30,22 +30,6 @@ Vector = NDArray[np.float32]
 def default_repeats(nbytes: int) -> int:
     """How often a size is timed unless given: fewer times where each takes long, 20 to 2000."""
     return min(2000, max(20, 2**29 // nbytes))
-
-
-def pin(comm: MPI.Intracomm) -> None:
-    """Gives each rank of a node a core of its own, where the cores suffice and the system can. Collective."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    try:
-        usable = np.zeros(4096, np.uint8)
-        usable[list(os.sched_getaffinity(0))] = 1
-        node.Allreduce(MPI.IN_PLACE, usable, MPI.MAX)
-        cores = np.flatnonzero(usable)
-        if node.size <= cores.size:
-            os.sched_setaffinity(0, [int(cores[node.rank])])
-    finally:
-        node.Free()
 
 
 def measure(
@@ -69,7 +53,7 @@ def measure(
     """
     if peer is not None:
         peer.measure(64, 1)  # waits for its start, which would disturb the first timings
-    _quiet_barrier(comm)
+    quiet_barrier(comm)
     for nbytes in sizes:
         _verify(comm, nbytes // 4, servers)
         count = -(-(repeats or default_repeats(nbytes)) // ROUNDS)
@@ -80,10 +64,10 @@ def measure(
             seconds[OURS, turn] = _time_ours(comm, nbytes // 4, servers, WARM + count)[WARM:]
             seconds[RAW, turn] = raw.run(None)[WARM:]
             seconds[RAW_UPDATE, turn] = raw.run(LR)[WARM:]
-            _quiet_barrier(comm)
+            quiet_barrier(comm)
             more = peer.measure(nbytes, count) if peer is not None and rpc is not None else None
             rpc = None if more is None or rpc is None else rpc + more
-            _quiet_barrier(comm)
+            quiet_barrier(comm)
         medians = np.median(seconds.reshape(3, -1), axis=1)
         comm.Allreduce(MPI.IN_PLACE, medians, MPI.MAX)
         vendor, version = MPI.get_vendor()
@@ -191,10 +175,3 @@ def _time_ours(comm: MPI.Intracomm, n: int, servers: int, repeats: int) -> NDArr
                 ps.step()
                 seconds[repeat] = clock() - start
     return seconds
-
-
-def _quiet_barrier(comm: MPI.Intracomm) -> None:
-    """A barrier that sleeps while it waits, so that a peer outside MPI has the cores to itself."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(1e-3)

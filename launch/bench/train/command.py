@@ -11,7 +11,8 @@ import click
 from psgd import config
 from psgd.kernels.errors import UsageError
 from psgd.launch import ranks
-from psgd.launch.bench.peers.torch_rpc import installed
+from psgd.launch.bench import markdown
+from psgd.launch.bench.peers.processes import has_torch
 from psgd.launch.bench.train.settings import ON, STRATEGIES
 from psgd.launch.whole_numbers import Whole
 from psgd.runtime import faults
@@ -72,7 +73,10 @@ TRAIN = config.options()
 @click.option(
     "--density", type=float, default=1e-3, show_default=True, help="With --bandwidth: density of compressed updates."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, one line per strategy or peer.")
+@click.option(
+    "--json", "form", flag_value="json", help="Print one JSON object per line, one line per strategy or peer."
+)
+@click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
 def train(
     *,
     dataset: str,
@@ -91,7 +95,7 @@ def train(
     bandwidth: str | None,
     hidden: int,
     density: float,
-    as_json: bool,
+    form: str | None,
 ) -> int:
     """Train with psgd's strategies and with PyTorch in turn, and compare them.
 
@@ -112,7 +116,7 @@ def train(
     if bandwidth is not None:
         return _over_links(
             bandwidth.split(","),
-            as_json,
+            form,
             dataset,
             model,
             hidden,
@@ -123,7 +127,7 @@ def train(
             density,
             target_accuracy,
         )
-    if theirs and not installed():
+    if theirs and not has_torch():
         theirs = []
         click.echo("psgd: PyTorch is not installed: its peers are omitted", err=True)
 
@@ -134,25 +138,26 @@ def train(
     options = TorchOptions("", dataset, model, epochs, batch_size, lr, 0, workers, inject, target_accuracy > 0, device)
     runs = train_runs.run([*names, *theirs], options, seeds, _tell if sys.stderr.isatty() else None)
     rows = train_runs.summarize(runs, options, target_accuracy)
-    if as_json:
+    if form == "json":
         for row in rows:
             click.echo(json.dumps(row))
     elif rows:
-        click.echo(table.table(rows, target_accuracy))
+        click.echo(table.as_markdown(rows) if form else table.table(rows, target_accuracy))
     if plot is not None and rows:
         picture.draw(rows, options, target_accuracy, plot)
     return 0 if len(rows) == len(names) + len(theirs) else 1
 
 
-def _over_links(rates: Sequence[str], as_json: bool, *task: Any) -> int:
+def _over_links(rates: Sequence[str], form: str | None, *task: Any) -> int:
     from psgd.launch.bench.train import link
 
     link.harness()
-    if not as_json:
-        click.echo(link.line(link.COLUMNS))
+    line = markdown.line if form else link.line
+    if form != "json":
+        click.echo(markdown.head(link.COLUMNS) if form else line(link.COLUMNS))
 
     def tell(row: dict[str, Any]) -> None:
-        click.echo(json.dumps(row) if as_json else link.line(link.cells(row)))
+        click.echo(json.dumps(row) if form == "json" else line(link.cells(row)))
 
     rows = link.run(link.LinkTask(*task), rates, 0, tell)
     return 0 if len(rows) == len(rates) * len(link.FORMS) else 1

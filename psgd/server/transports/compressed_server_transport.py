@@ -122,7 +122,8 @@ class CompressedServerTransport(MpiServerTransport):
         self._waiter.until(link.header_out.Test)
         link.outgoing_bytes[:] = self._header
         link.outgoing.worker = worker
-        MPI.Prequest.Startall(link.turn)
+        for request in link.turn:
+            request.Start()
         copy.payloads.send(nbytes)
         self.bytes_sent += HEADER_BYTES + nbytes
 

@@ -6,7 +6,6 @@ with the server only the header is sent.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -17,7 +16,7 @@ from psgd.collectives.mpi.split import segments
 from psgd.collectives.mpi.tags import Tag
 from psgd.kernels.errors import ContractError
 from psgd.server.context import PushPullContext
-from psgd.server.transports.mailbox import Mailbox
+from psgd.server.transports.mailbox import Mailbox, eager_tests, start_of, test_of
 from psgd.server.wire import WHOLE, Header
 
 Vector = NDArray[np.floating]
@@ -28,12 +27,14 @@ class _ServerLink(Mailbox):
 
     Attributes:
         payload_bytes: what the next header is to say of what follows it.
+        copies: the gradient is copied into the header's message.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool, inline: bool
     ) -> None:
-        super().__init__(comm, rank, params, incoming=Tag.REPLY, outgoing=Tag.PUSH, inline=inline)
+        super().__init__(comm, rank, params, incoming=Tag.REPLY, outgoing=Tag.PUSH, inline=inline, shared=shared)
+        self.copies = self.inline and not shared
         self.params, self.grads = params, grads
         self.payload_bytes = WHOLE
         self.grads_out: list[MPI.Prequest] = []
@@ -84,10 +85,16 @@ class MpiWorkerTransport:
         self._sends = self._headers_out + [request for link in links for request in link.grads_out]
         self._params_in = [request for link in links for request in link.params_in]
         self._receives = self._headers_in + self._params_in
-        self._headers_sent = partial(MPI.Request.Testall, self._headers_out)
-        self._all_sent = partial(MPI.Request.Testall, self._sends)
-        self._arrived = partial(MPI.Request.Testall, self._params_in)
-        self._message_bytes = sum(link.nbytes for link in links)
+        # By whether gradients go with the headers, or parameters come with the answers.
+        self._send = start_of(self._headers_out), start_of(self._sends)
+        self._sent = test_of(self._headers_out), test_of(self._sends)
+        self._receive = start_of(self._headers_in), start_of(self._receives)
+        self._arrived = test_of(self._params_in) if self._params_in else bool
+        self._eager = eager_tests(context.waiter)
+        self._message_bytes = sum(link.nbytes_out for link in links)
+        # Of one server that reads gradients where they lie, the header is in place. Who has `inline` off sends others.
+        self._writes = not inline or len(links) > 1 or links[0].copies
+        self._gradient_bytes = sum(link.params.nbytes for link in links if not link.copies)
         self._payload = sum(link.params.nbytes for link in links if not link.inline)
 
     def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:
@@ -106,31 +113,29 @@ class MpiWorkerTransport:
             PeerLostError: another rank gave up (the waits raise it).
             ContractError: shards with different versions: a torn read.
         """
-        links, waiter, raw = self._links, self._waiter, b""
+        links, waiter = self._links, self._waiter
         self.header.kind = kind
-        for index, link in enumerate(links):
-            if index == 0:
-                raw = bytes(self.header) if len(links) > 1 else raw
-            else:
-                link.outgoing_bytes[:] = raw
-                link.outgoing.shard = index
-            link.outgoing.payload_bytes = link.payload_bytes
-            if link.inline and with_grads:
-                link.payload_out[:] = link.grads
-        sent = self._all_sent if with_grads else self._headers_sent
-        self.bytes_sent += self._message_bytes + with_grads * self._payload
-        MPI.Prequest.Startall(self._receives if with_params else self._headers_in)
-        MPI.Prequest.Startall(self._sends if with_grads else self._headers_out)
+        if self._writes:
+            self._write(with_grads)
+        sent = self._sent[with_grads]
+        self._send[with_grads]()  # first: the receives are posted while these are on their way
+        self._receive[with_params]()
+        self.bytes_sent += self._message_bytes + with_grads * self._gradient_bytes
         # Long messages move only while both sides call MPI, so this side does not sleep before its gradients are
         # out. After that it may take long until others have pushed, and sleeping is right.
         if with_grads and len(self._sends) > len(links) and not sent():
             waiter.flowing(sent)
         first: Header = links[0].incoming
         for index, link in enumerate(links):
-            waiter.until(link.header_in.Test)
+            test = link.header_in.Test
+            for _ in self._eager:
+                if test():
+                    break
+            else:
+                waiter.until(test)
             answer = link.incoming
             answer.check(self.worker, index)
-            self.bytes_received += link.nbytes
+            self.bytes_received += link.nbytes_in
             if link.inline:
                 link.params[:] = link.payload_in
             if index:
@@ -142,6 +147,18 @@ class MpiWorkerTransport:
         if not sent():
             waiter.flowing(sent)
         return first
+
+    def _write(self, with_grads: bool) -> None:
+        """Writes the messages: the header, which lies in the first, and gradients that travel with it."""
+        links = self._links
+        raw = bytes(self.header) if len(links) > 1 else b""
+        for index, link in enumerate(links):
+            if index:
+                link.outgoing_bytes[:] = raw
+                link.outgoing.shard = index
+            link.outgoing.payload_bytes = link.payload_bytes
+            if link.copies and with_grads:
+                link.payload_out[:] = link.grads
 
     def _add_answer(self, first: Header, other: Header) -> None:
         """Adds to server 0's answer what another server asks for."""
@@ -158,7 +175,7 @@ class MpiWorkerTransport:
         """Sends `header` to server 0, which does not answer. Returns once it is out."""
         self.header.kind = kind
         self._headers_out[0].Start()
-        self.bytes_sent += self._links[0].nbytes
+        self.bytes_sent += self._links[0].nbytes_out
         self._waiter.until(self._headers_out[0].Test)
 
     def close(self) -> None:

@@ -6,14 +6,14 @@ whose gradient lies in shared memory. On the worker:
     Connection.step
     PushPullWorker.step
     MpiWorkerTransport.exchange      writes the header, starts all requests
-    Waiter.until                     for the answer
+    Waiter.until                     for the answer, where it does not come at once
     Header.check
     Waiter.flowing                   for the parameters
 
 and on the server:
 
     MpiServerTransport.next
-    Waiter.until                     for a header
+    Waiter.until                     for a header, where none comes at once
     Header.check
     Server._take
     ClockCheck.take                  is it the worker's next push?

@@ -11,9 +11,9 @@ from psgd.launch.bench.problem import BenchOptions, Problem, bus_factor, whole_n
 
 KEYS = {
     *("collective", "algorithm", "transport", "ranks", "nbytes", "dtype", "seconds", "busbw_gbs", "buffers", "against"),
-    *("verified", "mpi", "in_place", "device", "persistent"),
+    *("verified", "mpi", "in_place", "device", "persistent", "mpi_best_setting"),
 }
-PEERS = {"mpi", "mpi_in_place", "mpi_persistent", "gloo", "nccl", "torch", "copies"}
+PEERS = {"mpi", "mpi_best", "mpi_in_place", "mpi_persistent", "gloo", "nccl", "torch", "copies"}
 NAMES = ("allreduce", "reducescatter", "allgather", "bcast")
 
 
@@ -80,6 +80,7 @@ def test_alone_in_json(psgd_command):
         assert (row["collective"], row["ranks"], row["dtype"], row["verified"]) == ("allreduce", 2, "float32", True)
         assert row["against"]["mpi"] > 0
         assert row["against"]["mpi_in_place"] > 0
+        assert row["against"]["mpi_best"] > 0 and row["mpi_best_setting"]
         assert row["against"]["mpi_persistent"] is None or row["against"]["mpi_persistent"] > 0
         assert (row["persistent"] is None) == (row["buffers"] != "private") and row["persistent"] != 0
         assert row["busbw_gbs"] == pytest.approx(row["nbytes"] / row["seconds"] / 1e9)  # 2(P-1)/P is 1
@@ -152,6 +153,7 @@ def test_line_and_objects():
     private, registered, in_place = table.objects(row(), options)
     assert private["against"] == {
         "mpi": 3e-6,
+        "mpi_best": None,
         "mpi_in_place": 4e-6,
         "mpi_persistent": None,
         "gloo": 1e-3,

@@ -102,7 +102,7 @@ def test_the_slowest_rank_counts_and_values_are_fresh(comm):
     import time
 
     from psgd.launch.bench.collective.contenders import Contender
-    from psgd.launch.bench.collective.ranks import np, timed
+    from psgd.launch.bench.collective.ranks import np, rounds_of, timed
 
     buffer, seen = np.zeros(4), []
 
@@ -112,7 +112,7 @@ def test_the_slowest_rank_counts_and_values_are_fresh(comm):
         time.sleep(0.01 * comm.rank)
 
     contender = Contender("slow", call, buffer, buffer, buffer)
-    seconds = timed(comm, [contender, contender], np.arange(4.0), 2**20, 3)
+    seconds = timed(rounds_of(comm, [contender, contender], np.arange(4.0)), 2**20, 3)
     assert seconds.shape == (2, 3)
     assert seconds.min() >= 0.01  # on rank 0 too, which never sleeps
     assert seen == [[0, 1, 2, 3]] * (2 * (1 + 1 + 3))

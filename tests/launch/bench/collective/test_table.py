@@ -2,11 +2,13 @@
 
 from psgd.launch.bench.collective.table import (
     GLOO,
+    MPI_BEST,
     MPI_IN_PLACE,
     MPI_NAME,
     PRIVATE,
     REGISTERED,
     REGISTERED_IN_PLACE,
+    MarkdownTable,
     Row,
     Table,
     objects,
@@ -45,3 +47,18 @@ def test_a_row_without_a_peer_has_a_dash():
     seconds = {name: value for name, value in SECONDS.items() if name != GLOO}
     cells = table.line(Row(4, 2, 10, "", seconds, USED)).split()
     assert cells.count("-") == 2  # the time and the ratio
+
+
+def test_mpi_at_its_best_is_named_below_the_table_and_in_markdown():
+    row = Row(2**20, 2, 10, "Open MPI 5", {**SECONDS, MPI_BEST: 3e-3}, USED, "tuned 4 ring")
+    table = Table(OPTIONS, row, [row.nbytes])
+    assert max(map(len, [*table.head().splitlines(), table.line(row)])) <= 120
+    assert "3 ms" in table.line(row) and "1.50" in table.line(row)
+    assert table.foot([row, ROW]) == "MPI at its best: tuned 4 ring (1 MiB)"
+    assert objects(row, OPTIONS)[0]["mpi_best_setting"] == "tuned 4 ring"
+    assert table.foot([ROW]) == ""
+    written = MarkdownTable(OPTIONS, row, [row.nbytes])
+    head, line = written.head().splitlines()[0], written.line(row)
+    assert head.count("|") == line.count("|")
+    cells = [cell.strip() for cell in line.split("|")]
+    assert cells[1:3] == ["2", "1 MiB"] and "3 ms (tuned 4 ring)" in cells and written.foot([row]) == ""

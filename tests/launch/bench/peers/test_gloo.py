@@ -1,7 +1,9 @@
-"""Gloo on MPI's ranks gives the right results, can be started again, and is missed quietly where it is not there."""
+"""Gloo beside MPI's ranks: right results, in processes bound to no core, and missed quietly where it is not there."""
 
 import importlib.util
+import os
 
+import numpy as np
 import pytest
 
 
@@ -10,54 +12,64 @@ def skip_without_torch():
         pytest.skip("PyTorch is not installed")
 
 
+def started():
+    from psgd.launch.bench.peers import processes
+
+    return processes.Conversation(processes.python("psgd.launch.bench.peers.gloo_process"))
+
+
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("op", ["sum", "mean"])
-def test_verified_twice(comm, op):
+def test_verified_and_timed_in_processes_that_may_use_all_cores(comm):
     skip_without_torch()
     from psgd import collectives
     from psgd.launch.bench.collective import table
     from psgd.launch.bench.collective.ranks import measure
+    from psgd.launch.bench.peers import processes
     from psgd.launch.bench.peers.gloo import Gloo
     from psgd.launch.bench.problem import BenchOptions
 
-    gloo = Gloo.start(comm)
-    assert gloo is not None
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(before)])  # as mpiexec binds a rank, and with it what the rank starts
+    process = started()
     try:
+        gloo = Gloo.join(comm, process)
+        assert gloo is not None
+        for thread in os.listdir(f"/proc/{process.pid}/task"):
+            assert os.sched_getaffinity(int(thread)) == processes.launcher_cores()
         with collectives.Communicator(comm) as ours:
-            for collective in ("allreduce", "reducescatter", "allgather", "bcast"):
+            for collective, op in (("allreduce", "sum"), ("allreduce", "mean"), ("allgather", "sum"), ("bcast", "sum")):
                 options = BenchOptions(collective, "float32", op, buffers="private", repeats=2)
-                small, large = measure(comm, options, [16384, 65536], ours, gloo)
-                if collective != "reducescatter":  # which older ones do not have
-                    assert table.GLOO in small.seconds
-                    assert table.GLOO in large.seconds
+                rows = list(measure(comm, options, [16384, 65536], ours, gloo))
+                assert all(row.seconds[table.GLOO] > 0 for row in rows), collective
+                assert comm.allgather(rows[0].seconds[table.GLOO]) == [rows[0].seconds[table.GLOO]] * 2
             options = BenchOptions("allreduce", "uint16", "sum", buffers="private", repeats=2)
             (row,) = measure(comm, options, [16384], ours, gloo)
             assert table.GLOO not in row.seconds  # not a type of Gloo's
             assert table.MPI_NAME in row.seconds
+        process.close()
+        options = BenchOptions("allreduce")
+        assert gloo.prepare(options, 64) is None  # it has ended on both ranks
     finally:
-        gloo.close()
+        os.sched_setaffinity(0, before)
+        process.close()
 
 
 @pytest.mark.ranks(2)
-def test_missing_on_one_rank_is_missing_on_all(comm):
-    from psgd.launch.bench.peers import gloo
+def test_one_that_fails_is_none_on_all_and_an_error_while_it_is_timed(comm):
+    from psgd.kernels.errors import AgreedError
+    from psgd.launch.bench.peers.gloo import Gloo
+    from psgd.launch.bench.problem import BenchOptions
 
-    honest = gloo.installed
-    gloo.installed = lambda: comm.rank == 0
-    try:
-        assert gloo.Gloo.start(comm) is None
-    finally:
-        gloo.installed = honest
+    class Answers:
+        def ask(self, timeout_s, do, **words):
+            if do == "prepare":
+                return {"wrong": "rank 1: element 7" if comm.rank else ""}
+            return {"seconds": [1.0 + comm.rank, 4.0 - comm.rank]} if good or comm.rank else {"error": "gone"}
 
-
-@pytest.mark.ranks(2)
-def test_a_store_that_fails_is_no_gloo(comm):
-    skip_without_torch()
-    from psgd.launch.bench.peers import gloo
-
-    honest = gloo.meet
-    gloo.meet = lambda comm, host: None
-    try:
-        assert gloo.Gloo.start(comm) is None
-    finally:
-        gloo.meet = honest
+    gloo, good = Gloo(comm, Answers()), True
+    assert gloo.prepare(BenchOptions("allreduce"), 64) == "rank 1: element 7"
+    np.testing.assert_array_equal(gloo.rounds(3, 2), [[2.0, 4.0]])  # of the slowest rank
+    good = False
+    with pytest.raises(AgreedError, match="Gloo failed while it was timed"):
+        gloo.rounds(3, 2)
+    assert Gloo.join(comm, Answers() if comm.rank else None) is None

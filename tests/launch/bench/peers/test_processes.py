@@ -1,4 +1,4 @@
-"""RunContext' processes end: by themselves, on time-out with all their children, and with a message."""
+"""Peers' processes end: by themselves, on time-out with all their children, and with a message."""
 
 import os
 import subprocess
@@ -59,3 +59,40 @@ def test_stop_twice_and_after_the_end():
     processes.stop(process)
     assert process.returncode == 0
     assert os.getpgid(0) != process.pid
+
+
+def test_a_conversation_ends_with_either_side():
+    code = (
+        "from psgd.launch.bench.peers import processes\n"
+        "def reply(x):\n"
+        "    if x < 0: raise ValueError('below')\n"
+        "    return {'twice': 2 * x}\n"
+        "processes.answer(reply)"
+    )
+    talk = processes.Conversation([sys.executable, "-c", code])
+    assert talk.ask(30, x=4) == {"twice": 8}
+    assert talk.ask(30, x=-1) == {"error": "ValueError: below"}
+    assert talk.ask(30, y=1)["error"].startswith("TypeError")
+    talk.signal(19)
+    assert talk.ask(0.2, x=1) is None  # in time
+    talk.signal(18)
+    talk.close()
+    assert ends(talk.pid)
+    assert talk.ask(30, x=1) is None
+    talk.close()
+
+
+def test_a_child_may_use_the_cores_of_who_started_its_parent():
+    before = os.sched_getaffinity(0)
+    code = (
+        "import os\nfrom psgd.launch.bench.peers import processes\n"
+        "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+        "processes.bind(processes.launcher_cores())\n"
+        "print(sorted(os.sched_getaffinity(0)))"
+    )
+    assert processes.output([sys.executable, "-c", code], 30) == f"{sorted(before)}\n"
+
+
+def test_variables_are_added():
+    code = "import os; print(os.environ['A_SETTING'])"
+    assert processes.output([sys.executable, "-c", code], 30, {"A_SETTING": "4"}) == "4\n"

@@ -90,7 +90,7 @@ def test_peers_are_left_out_without_pytorch_and_a_failure_is_the_exit_code(monke
         asked.extend(names)
         return {}
 
-    monkeypatch.setattr(train, "installed", lambda: False)
+    monkeypatch.setattr(train, "has_torch", lambda: False)
     monkeypatch.setattr(runs, "run", run)
     arguments = ["--dataset", "digits", "--strategies", "ssp,easgd", "--peers", "ddp"]
     assert train.train.main(arguments, standalone_mode=False) == 1

@@ -8,13 +8,15 @@ from psgd.server.wire import HEADER_BYTES, INLINE_BYTES, Header
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize(("inline", "shared"), [(False, False), (True, False), (True, True), (False, True)])
 @pytest.mark.parametrize("n", [0, 3, INLINE_BYTES // 8, INLINE_BYTES // 8 + 1])
-def test_headers_and_small_shards_both_ways(comm, inline, n):
+def test_headers_and_small_shards_both_ways(comm, inline, shared, n):
     tags = (Tag.PUSH, Tag.REPLY) if comm.rank == 0 else (Tag.REPLY, Tag.PUSH)
-    box = Mailbox(comm, 1 - comm.rank, np.zeros(n), *tags, inline=inline)
+    box = Mailbox(comm, 1 - comm.rank, np.zeros(n), *tags, inline=inline, shared=shared)
     assert box.inline == (inline and 0 < 8 * n <= INLINE_BYTES)
-    assert box.nbytes == HEADER_BYTES + (8 * n if box.inline else 0)
+    whole, pushes_in = HEADER_BYTES + (8 * n if box.inline else 0), tags[0] == Tag.PUSH
+    expected = (HEADER_BYTES, whole) if pushes_in else (whole, HEADER_BYTES)
+    assert (box.nbytes_in, box.nbytes_out) == (expected if shared else (whole, whole))
     for turn in range(3):
         box.header_in.Start()
         box.outgoing_bytes[:] = bytes(Header(kind=comm.rank, push=turn, loss=0.5))
@@ -26,6 +28,6 @@ def test_headers_and_small_shards_both_ways(comm, inline, n):
         got = box.incoming
         got.check(7, 0)
         assert (got.kind, got.push, got.loss) == (1 - comm.rank, turn, 0.5)
-        assert box.payload_in.size == (n if box.inline else 0)
+        assert box.payload_in.size == (n if box.inline and not (shared and pushes_in) else 0)
         assert np.all(box.payload_in == 10 * turn + 1 - comm.rank)
     close([box.header_in], [box.header_out])

@@ -71,3 +71,22 @@ def test_a_torn_read_is_refused(comm):
         with pytest.raises(ContractError, match="torn read: server 0 sent version 4, server 1 version 5"):
             transport.exchange(MessageKind.PUSH, True)
         transport.close()
+
+
+@pytest.mark.ranks(2)
+def test_a_small_push_in_shared_memory_is_a_header_alone(comm):
+    import psgd
+    from psgd.server.wire import HEADER_BYTES
+
+    n = 100
+    with psgd.connect(comm, np.zeros(n, np.float32), strategy="async", placement="dedicated", servers=1, lr=0.5) as ps:
+        assert ps.worker == 0  # a server leaves the body here
+        link = ps._client.transport._links[0]
+        assert link.inline and not link.copies
+        assert (link.nbytes_in, link.nbytes_out) == (HEADER_BYTES + 4 * n, HEADER_BYTES)
+        for step in range(1, 4):
+            ps.grads[:] = np.arange(n)
+            ps.step()
+            np.testing.assert_array_equal(ps.params, -0.5 * step * np.arange(n))
+    if comm.rank == 1:  # first parameters, three pushes, the end: all counted, however they travel
+        assert ps.bytes_sent == 5 * HEADER_BYTES + 4 * 4 * n
