@@ -81,7 +81,8 @@ class Communicator(StartedVerbs):
 
     def _begin(self, lanes: Sequence[MPI.Intracomm], leaders: list[int], cores: float, variables: Variables) -> None:
         """Makes what is this rank's own, without communication."""
-        blocking, other = (Engine(lane, self._node, i, cores < 1, leaders, variables) for i, lane in enumerate(lanes))
+        blocking = Engine(lanes[0], self._node, 0, cores < 1, leaders, variables)
+        other = Engine(lanes[1], self._node, 1, cores < 1, leaders, variables, blocking)
         self._engine = blocking
         spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
         self._queue = RequestQueue(other, spare if variables.progress is None else variables.progress)
@@ -248,7 +249,8 @@ class Communicator(StartedVerbs):
         self._engine.run(self._plan(verb, arguments, algorithm, stream).steps(self._engine))
 
     def _start(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Request:
-        return self._queue.start(self._plan(verb, arguments, algorithm, stream).steps(self._queue.engine))
+        plan, engine = self._plan(verb, arguments, algorithm, stream), self._queue.engine
+        return self._queue.start(plan.steps(engine), plan.in_memory(engine))
 
     def _prepare(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Prequest:
         self._check_usable()

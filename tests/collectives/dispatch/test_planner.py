@@ -39,7 +39,7 @@ def test_what_is_wrong_goes_to_the_others_and_on_one_rank_is_the_same_error(comm
         odd = c._planner.plan("Bcast", lambda: 1 / 0, None, None)
         assert odd.text == "Bcast: ZeroDivisionError('division by zero')"
         for way in (plan.steps, plan.agreement):
-            with pytest.raises(AgreedUsageError, match="^Bcast: sendbuf: no buffer$"):
+            with pytest.raises(AgreedUsageError, match=r"^Bcast: sendbuf: no buffer$"):
                 c._engine.run(way(c._engine))
         c.Barrier()
 
@@ -82,10 +82,10 @@ def test_a_users_table_sends_nothing_to_mpi_that_comes_back_otherwise(comm, tmp_
 
 
 def engine(**more):
-    return SimpleNamespace(**{"local": True, "checks": False, "size": 2} | more)
+    return SimpleNamespace(**{"published": True, "size": 2} | more)
 
 
-def test_what_runs_in_shared_memory():
+def test_what_runs_repeats():
     x = np.ones(4)
 
     def plan(algorithm="slots", verb="Allreduce", **more):
@@ -94,7 +94,8 @@ def test_what_runs_in_shared_memory():
             setattr(call, name, value)
         return CallPlan(verb, call, "", algorithm)
 
-    assert plan().in_shared_memory(engine()) and plan("?", "Barrier").in_shared_memory(engine())
+    assert plan().repeats(engine()) and plan("?", "Barrier").in_shared_memory(engine())
     for other in (plan("ring"), plan(copied=True), plan(job="on a GPU"), CallPlan("Allreduce", None, "wrong")):
-        assert not other.in_shared_memory(engine())
-    assert not plan().in_shared_memory(engine(local=False)) and not plan().in_shared_memory(engine(checks=True))
+        assert not other.repeats(engine())
+    assert not plan().repeats(engine(published=False))
+    assert plan(copied=True).in_memory(engine()) and not plan("ring").in_memory(engine())
