@@ -93,7 +93,8 @@ def _announce(engine: Engine, verb: str, call: Call | None, text: str, sign: int
         descriptor.fill(engine.descriptor, descriptor.signature(verb), 0, (), 0)
     else:
         descriptor.fill(engine.descriptor, sign, call.count, call.shape, call.mark)
-    engine.descriptor[layout.CALL] = engine.calls
+    if not engine.published:
+        engine.descriptor[layout.CALL] = engine.calls
     if engine.checks:
         yield from engine.check(text)
 

@@ -105,7 +105,8 @@ class RequestQueue:
         self._thread: threading.Thread | None = None
         if self.threaded:
             engine.share_the_interpreter(_THREAD_SPINS)
-        elif engine.size > 1:
+        self._relieved = not self.threaded and engine.size > 1 and MPI.Query_thread() > MPI.THREAD_SINGLE
+        if self._relieved:
             RELIEF.add(self)
 
     @property
@@ -131,7 +132,7 @@ class RequestQueue:
             self._pending.append(request)
             BACKGROUND.add(self)
             self.advance()
-            if RELIEF.asleep and self._pending:
+            if self._relieved and RELIEF.asleep and self._pending:
                 RELIEF.wake()
         return request
 
@@ -148,7 +149,7 @@ class RequestQueue:
         if awaited:
             BACKGROUND.add(self)
             self.untouched = False
-            if RELIEF.asleep:
+            if self._relieved and RELIEF.asleep:
                 RELIEF.wake()
 
     def advance_one(self, request: Request) -> bool:

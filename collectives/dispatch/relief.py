@@ -93,7 +93,9 @@ class Relief:
     def _sleep(self) -> None:
         self._awake.clear()
         self.asleep = True
-        if not any(queue.busy for queue in self._all()):  # whoever starts a request later sees `asleep`
+        if not self._ended and not any(
+            queue.busy for queue in self._all()
+        ):  # whoever starts a request later sees `asleep`
             self._awake.wait()
         self.asleep = False
 

@@ -85,7 +85,7 @@ def engine(**more):
     return SimpleNamespace(**{"published": True, "size": 2} | more)
 
 
-def test_what_runs_repeats():
+def test_what_runs_in_shared_memory():
     x = np.ones(4)
 
     def plan(algorithm="slots", verb="Allreduce", **more):
@@ -94,7 +94,7 @@ def test_what_runs_repeats():
             setattr(call, name, value)
         return CallPlan(verb, call, "", algorithm)
 
-    assert plan().repeats(engine()) and plan("?", "Barrier").in_shared_memory(engine())
+    assert plan().repeats(engine()) and plan("?", "Barrier").repeats(engine())
     for other in (plan("ring"), plan(copied=True), plan(job="on a GPU"), CallPlan("Allreduce", None, "wrong")):
         assert not other.repeats(engine())
     assert not plan().repeats(engine(published=False))

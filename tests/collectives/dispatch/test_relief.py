@@ -125,9 +125,9 @@ def test_requests_of_two_communicators_and_half_of_the_ranks(comm):
     half.Free()
 
 
-SINGLE = """
+FUNNELED = """
 import mpi4py
-mpi4py.rc.thread_level = "single"
+mpi4py.rc.thread_level = "funneled"
 import time
 import numpy as np
 from mpi4py import MPI
@@ -148,6 +148,6 @@ print(MPI.Query_thread(), "done", flush=True)
 """
 
 
-def test_in_shared_memory_mpi_need_grant_no_threads(job):
-    result = job(2, SINGLE, check=True)
+def test_in_shared_memory_mpi_need_not_be_called_by_threads(job):
+    result = job(2, FUNNELED, check=True)
     assert result.stdout.count("done") == 2
