@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from psgd.collectives.arguments.descriptor import STARTED, Words, agree
 from psgd.collectives.dispatch.contract import describe, judge
 from psgd.collectives.mpi.agreement import TEXT_BYTES, name_ranks, packed, unpacked
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedContractError, Error, PeerLostError
@@ -21,6 +22,7 @@ FAILED, WAITING, LEFT, CROSSED = 1, 2, 3, 4
 _PATIENCE_S = 5.0
 _REPORT = np.dtype(
     [
+        ("token", "i8"),
         ("kind", "i8"),
         ("lane", "i8"),
         ("blocked", "i8"),
@@ -61,6 +63,8 @@ class Control:
     Args:
         comm: of the engine.
         lane: 0 for the engine of blocking calls, else 1.
+        token: the same on all ranks, and of this communicator alone. MPIs give the identity of a freed communicator to
+            later ones, with what nobody had received yet.
 
     Attributes:
         waits: what ranks that wait for long have told last, by lane and rank.
@@ -69,12 +73,13 @@ class Control:
         crossed: the failure is one of both engines.
     """
 
-    def __init__(self, comm: MPI.Intracomm, lane: int = 0) -> None:
+    def __init__(self, comm: MPI.Intracomm, lane: int = 0, token: int = 0) -> None:
         self.waits: tuple[dict[int, Waiting], dict[int, Waiting]] = ({}, {})
         self.past: Callable[[int], Words | None] = lambda call: None
         self.twin: Control | None = None
         self.crossed = False
-        self._comm, self._lane = comm, lane
+        self._comm, self._lane, self._token = comm, lane, token
+        self._told = self._heard = 0
         self._status = MPI.Status()
         self._polling = threading.Lock()  # both engines look at that of blocking calls, each perhaps in its own thread
         self._sending: list[tuple[MPI.Request, NDArray[np.uint8]]] = []
@@ -88,7 +93,9 @@ class Control:
                 while (message := self._comm.Improbe(MPI.ANY_SOURCE, Tag.CONTROL, self._status)) is not None:
                     data = np.zeros(_REPORT.itemsize, np.uint8)
                     message.Recv(data)
-                    self._take(self._status.source, data.view(_REPORT)[0])
+                    report = data.view(_REPORT)[0]
+                    if report["token"] == self._token:
+                        self._take(self._status.source, report)
             finally:
                 self._polling.release()
         return bool(self._failures or self._left)
@@ -96,6 +103,7 @@ class Control:
     def _take(self, source: int, report: Any) -> None:
         kind, words = int(report["kind"]), report["descriptor"].copy()
         if kind == WAITING:
+            self._heard += 1
             lane = int(report["lane"])
             self.waits[lane][source] = Waiting(lane, words, bool(report["blocked"]), int(report["other_calls"]))
         elif kind == LEFT:
@@ -106,7 +114,25 @@ class Control:
 
     def tell(self, waiting: Waiting) -> None:
         """Starts to tell the other ranks, where they are very many the first ones, what this rank waits in."""
+        self._told += 1
         self._send(WAITING, waiting.descriptor, "", _HEARERS, waiting)
+
+    def drain(self) -> None:
+        """Receives all that was told and is still on its way: else a later communicator may get it. Collective, blocks.
+
+        For a while only, as a rank that failed does not take part.
+        """
+        everyone = np.empty(self._comm.size, np.int64)
+        request = self._comm.Iallgather(np.array([self._told], np.int64), everyone)
+        limit = time.monotonic() + _PATIENCE_S
+        while not request.Test():
+            if self.poll() or time.monotonic() > limit:
+                keep_for_ever(request)
+                return
+            time.sleep(1e-4)
+        due = int(everyone.sum()) - self._told if self._comm.rank < _HEARERS else 0
+        while self._heard < due and time.monotonic() < limit:
+            self.poll()
 
     def leave(self, descriptor: Words, why: str) -> None:
         """Starts to tell all other ranks that this one left its call."""
@@ -117,7 +143,7 @@ class Control:
     ) -> None:
         data = np.zeros(_REPORT.itemsize, np.uint8)
         report = data.view(_REPORT)
-        report["kind"] = kind
+        report["token"], report["kind"] = self._token, kind
         report["descriptor"] = descriptor
         report["text"] = packed(text)
         if waiting is not None:

@@ -14,6 +14,7 @@ from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.algorithms.intranode import PATHS
 from psgd.collectives.arguments.descriptor import agree
 from psgd.collectives.dispatch import contract
+from psgd.collectives.dispatch.control import Control
 from psgd.collectives.dispatch.errors import Failures
 from psgd.collectives.dispatch.stalls import StallWatchdog
 from psgd.collectives.dispatch.waits import Waits
@@ -38,6 +39,7 @@ class Engine:
         crowded: ranks outnumber cores on this node.
         leaders: the first rank of each node.
         variables: of the environment.
+        token: of the communicator, see Control.
         blocking_calls: the engine of those, for the one of others.
 
     Attributes:
@@ -66,6 +68,7 @@ class Engine:
         crowded: bool,
         leaders: list[int],
         variables: Variables,
+        token: int,
         blocking_calls: "Engine | None" = None,
     ) -> None:
         self.comm = comm
@@ -81,8 +84,8 @@ class Engine:
         spins = 0 if crowded else SPINS
         self.shared = None if node is None else SharedChannel(node, index, spins, self._disagreement)
         self.descriptor = np.zeros(layout.DESCRIPTOR_WORDS, np.int64) if self.shared is None else self.shared.descriptor
-        self.failures = Failures(self.comm, self.channel, self.shared, self.descriptor, index)
-        control = self.failures.control
+        control = Control(self.comm, index, token)
+        self.failures = Failures(self.comm, self.channel, self.shared, self.descriptor, control)
         hub = control if blocking_calls is None else blocking_calls.failures.control
         self.waits = Waits(control, hub, index, self.descriptor, self.shared if self.published else None)
         self.watchdog = StallWatchdog(
@@ -190,4 +193,6 @@ class Engine:
         self.failures.broken = "it was freed"
         if self.context is not None:
             self.context.close()
+        if self.blocking and not self.published and self.size > 1:
+            self.failures.control.drain()
         self.comm.Free()

@@ -23,19 +23,19 @@ class Failures:
         channel: of the engine.
         shared: with the ranks of this node, where they share memory.
         descriptor: of the engine's current call.
-        lane: 0 for the engine of blocking calls, else 1.
+        control: reports of other ranks.
 
     Attributes:
-        control: reports of other ranks.
+        control: as given.
         twin: of the other engine, which a failure of both breaks too.
         text: what is wrong with this rank's arguments of the current call; empty where they are right.
         broken: why the engine cannot be used any more; empty while it can.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, channel: Channel, shared: SharedChannel | None, descriptor: Words, lane: int
+        self, comm: MPI.Intracomm, channel: Channel, shared: SharedChannel | None, descriptor: Words, control: Control
     ) -> None:
-        self.control = Control(comm, lane)
+        self.control = control
         self.twin: Failures | None = None
         self.text = ""
         self.broken = ""

@@ -25,6 +25,16 @@ def until(condition):
     return condition()
 
 
+def clear(comm, *controls):
+    """Leaves no message to a later communicator."""
+    comm.Barrier()
+    limit = time.monotonic() + 0.05
+    while time.monotonic() < limit:
+        for control in controls:
+            control.poll()
+    comm.Barrier()
+
+
 @pytest.mark.ranks(2, 3)
 def test_waits_are_told_to_all_and_are_no_failure(comm):
     own = comm.Dup()
@@ -46,6 +56,18 @@ def test_waits_are_told_to_all_and_are_no_failure(comm):
             rank % 2,
         )
         assert np.array_equal(theirs.descriptor, words(5 + rank))
+    control.drain()
+    own.Free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_nothing_that_was_told_is_left_behind(comm):
+    own = comm.Dup()
+    control = Control(own)
+    for call in range(comm.rank * 3):
+        control.tell(Waiting(0, words(call), True, 0))
+    control.drain()
+    assert not own.Iprobe()
     comm.Barrier()
     own.Free()
 
@@ -63,6 +85,7 @@ def test_a_failure_is_the_same_error_on_all_ranks_in_the_words_of_its_call(comm)
     assert type(error) is AgreedContractError
     assert len(set(comm.allgather(str(error)))) == 1
     assert "rank 0 Bcast(float64, 100 elements" in str(error) and "Allreduce(float64, 9 elements" in str(error)
+    clear(comm, control)
     own.Free()
 
 
@@ -80,7 +103,7 @@ def test_wrong_arguments_and_ranks_that_left(comm):
         assert until(other.poll)
         error = other.settle(words(2), "")
         assert isinstance(error, PeerLostError) and "rank 1 left a call in the middle: KeyError: 'x'" in str(error)
-    comm.Barrier()
+    clear(comm, other)
     own.Free()
 
 
@@ -98,5 +121,21 @@ def test_a_failure_of_both_engines_reaches_all_in_either(comm):
     assert len(set(comm.allgather(str(error)))) == 1
     assert "rank 1 Allreduce(float64, 9 elements, SUM, non-blocking)" in str(error)
     assert "ranks 0, 2 Allreduce(float64, 9 elements, SUM)" in str(error)
+    clear(comm, *controls)
     for lane in lanes:
         lane.Free()
+
+
+@pytest.mark.ranks(2)
+def test_reports_of_an_earlier_communicator_mean_nothing(comm):
+    """An MPI may deliver them to a later one of the same identity."""
+    own = comm.Dup()
+    before, control = Control(own, 0, 1), Control(own, 0, 2)
+    before.tell(Waiting(0, words(5), True, 0))
+    before.leave(words(5), "long ago")
+    comm.Barrier()
+    control.tell(Waiting(0, words(6), True, 0))
+    assert until(lambda: not control.poll() and control.waits[0])
+    assert [theirs.call for theirs in control.waits[0].values()] == [6]
+    clear(comm, control)
+    own.Free()
