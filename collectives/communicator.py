@@ -2,6 +2,7 @@
 
 import math
 import os
+import secrets
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -64,13 +65,13 @@ class Communicator(StartedVerbs):
             variables = together(first, "Communicator", Variables.read)
             _agree_on_checks(first, variables)
             ranks = ranks_of_node(first)
-            heads = np.empty(self.size, np.int64)
-            first.Allgather(np.array([ranks[0]], np.int64), heads)
-            leaders = sorted(set(heads.tolist()))
+            facts = np.empty((self.size, 2), np.int64)
+            first.Allgather(np.array([ranks[0], secrets.randbits(62)], np.int64), facts)
+            leaders, token = sorted(set(facts[:, 0].tolist())), int(facts[0, 1])
             cores = cores_per_rank(first)
             self._tuned = tuning.load(first, len(leaders))
             self._node = Node.create(first, ranks) if self.size > 1 else None
-            together(first, "Communicator", lambda: self._begin(lanes, leaders, cores, variables))
+            together(first, "Communicator", lambda: self._begin(lanes, leaders, cores, variables, token))
         except BaseException:
             for lane in lanes:
                 lane.Free()
@@ -79,9 +80,12 @@ class Communicator(StartedVerbs):
             first.Free()
         self._freed = False
 
-    def _begin(self, lanes: Sequence[MPI.Intracomm], leaders: list[int], cores: float, variables: Variables) -> None:
+    def _begin(
+        self, lanes: Sequence[MPI.Intracomm], leaders: list[int], cores: float, variables: Variables, token: int
+    ) -> None:
         """Makes what is this rank's own, without communication."""
-        blocking, other = (Engine(lane, self._node, i, cores < 1, leaders, variables) for i, lane in enumerate(lanes))
+        blocking = Engine(lanes[0], self._node, 0, cores < 1, leaders, variables, token)
+        other = Engine(lanes[1], self._node, 1, cores < 1, leaders, variables, token, blocking)
         self._engine = blocking
         spare = cores >= 2 and len(os.sched_getaffinity(0)) >= 2
         self._queue = RequestQueue(other, spare if variables.progress is None else variables.progress)
@@ -263,7 +267,8 @@ class Communicator(StartedVerbs):
         self._engine.run(self._plan(verb, arguments, algorithm, stream).steps(self._engine))
 
     def _start(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Request:
-        return self._queue.start(self._plan(verb, arguments, algorithm, stream).steps(self._queue.engine))
+        plan, engine = self._plan(verb, arguments, algorithm, stream), self._queue.engine
+        return self._queue.start(plan.steps(engine), plan.in_memory(engine))
 
     def _prepare(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> Prequest:
         self._check_usable()

@@ -156,7 +156,7 @@ class _First:
             return False
         ours, theirs = self._descriptor, self._header
         if ours[layout.CALL] != theirs[layout.CALL] or not agree(ours, theirs):
-            raise Mismatch
+            raise Mismatch(call=int(theirs[layout.CALL]))
         waiting, self._waiting = self._waiting, None
         for later in waiting:
             later.begin()

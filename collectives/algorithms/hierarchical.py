@@ -8,7 +8,6 @@ import numpy as np
 
 from psgd.collectives.algorithms import intranode, recursive_doubling, ring
 from psgd.collectives.algorithms.channel import Channel
-from psgd.collectives.arguments import descriptor
 from psgd.collectives.arguments.call import Call
 from psgd.collectives.arguments.operations import SUM_
 from psgd.collectives.mpi.wait import Steps
@@ -51,7 +50,6 @@ def allreduce(shared: SharedChannel, leaders: Channel, call: Call, number: int, 
         outer = Call(
             "Bcast", kind=call.kind, send=data if leading else None, recv=data, starts=nothing, lengths=lengths
         )
-        descriptor.fill(shared.descriptor, descriptor.signature("Bcast", call.kind), call.count, (), 0)
         yield from intranode.run(shared, outer, _method(call.nbytes))
 
 

@@ -31,6 +31,7 @@ KINDS = (
     *("?", "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
+STARTED = 1 << 7  # in a signature of a report: a non-blocking or persistent call
 ON_DEVICE = 1 << 23  # in a signature: the ring on GPUs does it
 PREPARES = 1 << 31  # in a signature: a persistent call is made, not started
 SHOWN_DIMENSIONS = 4

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from psgd.collectives.algorithms.catalog import name_of
-from psgd.collectives.arguments.descriptor import CALLS, KINDS, ON_DEVICE, PREPARES, SHOWN_DIMENSIONS, Words
+from psgd.collectives.arguments.descriptor import CALLS, KINDS, ON_DEVICE, PREPARES, SHOWN_DIMENSIONS, STARTED, Words
 from psgd.collectives.arguments.operations import operation_name
 from psgd.collectives.mpi.agreement import group_by_text, join_texts
 from psgd.collectives.shm import layout
@@ -14,7 +14,7 @@ from psgd.kernels.errors import AgreedContractError, AgreedUsageError, Error
 def describe(descriptor: Sequence[int] | Words) -> str:
     """A descriptor in words: `Allreduce(float32, 100000 elements, SUM)`."""
     sign = int(descriptor[layout.SIGNATURE])
-    call, op, kind, algorithm, root = sign & 255, sign >> 8 & 255, sign >> 16 & 127, sign >> 24 & 127, sign >> 32
+    call, op, kind, algorithm, root = sign & 127, sign >> 8 & 255, sign >> 16 & 127, sign >> 24 & 127, sign >> 32
     facts = []
     if kind:
         facts.append(KINDS[kind] if kind < len(KINDS) else "?")
@@ -32,6 +32,8 @@ def describe(descriptor: Sequence[int] | Words) -> str:
         facts.append("on GPUs")
     if op:
         facts.append(operation_name(op))
+    if sign & STARTED:
+        facts.append("non-blocking")
     name = CALLS[call] if call < len(CALLS) else "?"
     if name in {"Bcast", "Reduce"}:
         facts.append(f"root {root}")
@@ -61,6 +63,6 @@ def judge(ranks: Sequence[int], descriptors: Sequence[Any], texts: Sequence[str]
 def _with_counts(descriptor: Any) -> str:
     """As `describe`; calls whose counts may differ get a mark of them as well."""
     text = describe(descriptor)
-    if CALLS[int(descriptor[layout.SIGNATURE]) & 255] in {"Reduce_scatter", "Allgatherv"}:
+    if CALLS[int(descriptor[layout.SIGNATURE]) & 127] in {"Reduce_scatter", "Allgatherv"}:
         text = f"{text[:-1]}, counts #{int(descriptor[layout.SHAPE]):x})"
     return text

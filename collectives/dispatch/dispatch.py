@@ -11,6 +11,7 @@ from psgd.collectives.arguments.call import Call
 from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.mpi.agreement import Mismatch
 from psgd.collectives.mpi.wait import Steps
+from psgd.collectives.shm import layout
 from psgd.kernels.errors import UsageError
 
 SEGMENT_BYTES = 256 * 1024  # at most
@@ -90,6 +91,8 @@ def _announce(engine: Engine, verb: str, call: Call | None, text: str, sign: int
         descriptor.fill(engine.descriptor, descriptor.signature(verb), 0, (), 0)
     else:
         descriptor.fill(engine.descriptor, sign, call.count, call.shape, call.mark)
+    if not engine.published:
+        engine.descriptor[layout.CALL] = engine.calls
     if engine.checks:
         yield from engine.check(text)
 

@@ -4,6 +4,7 @@ A Communicator has two engines, one for blocking and one for non-blocking calls,
 the other: each has a communicator and a region of shared memory of its own.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.algorithms.intranode import PATHS
 from psgd.collectives.arguments.descriptor import agree
 from psgd.collectives.dispatch import contract
+from psgd.collectives.dispatch.control import Control
 from psgd.collectives.dispatch.errors import Failures
 from psgd.collectives.dispatch.stalls import StallWatchdog
+from psgd.collectives.dispatch.waits import Waits
 from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
 from psgd.collectives.mpi.env import Variables
 from psgd.collectives.mpi.wait import Steps, Waiter
@@ -22,6 +25,7 @@ from psgd.collectives.shm import layout
 from psgd.collectives.shm.registered import Node
 from psgd.collectives.shm.shared_channel import SharedChannel
 
+_LISTEN_EVERY = 64  # calls: who is always the last never waits, and so never hears of those that wait for it
 SPINS = 2000  # looks at a word before MPI gets its turn: about 50 us
 
 
@@ -35,6 +39,8 @@ class Engine:
         crowded: ranks outnumber cores on this node.
         leaders: the first rank of each node.
         variables: of the environment.
+        token: of the communicator, see Control.
+        blocking_calls: the engine of those, for the one of others.
 
     Attributes:
         shared: with the ranks of this node; None where memory is not shared.
@@ -44,12 +50,14 @@ class Engine:
         one_node: all ranks are on this node.
         blocking: calls of MPI may block.
         checks: descriptors are exchanged between all ranks before each call (PSGD_CHECK=1).
+        published: each rank of `comm` publishes a step in shared memory before it waits.
         descriptor: this rank's, of the current call.
         failures: what to do when a call fails.
         watchdog: called between tests.
         took: algorithm and transport of the last call; None: the shared channel knows.
         calls: so far.
         ways: what device calls use, once there was one: `psgd.collectives.dispatch.on_device.DeviceWays`.
+        started: tells how many calls this rank has started, of which some may have to wait for their turn.
     """
 
     def __init__(
@@ -60,6 +68,8 @@ class Engine:
         crowded: bool,
         leaders: list[int],
         variables: Variables,
+        token: int,
+        blocking_calls: "Engine | None" = None,
     ) -> None:
         self.comm = comm
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -68,19 +78,24 @@ class Engine:
         self.one_node = len(leaders) == 1
         self.blocking = index == 0
         self.checks = variables.checks
+        self.published = self.local and not self.checks
         self.channel = Channel(self.comm)
         self.leaders = Channel(self.comm, leaders) if self.rank in leaders else None
         spins = 0 if crowded else SPINS
         self.shared = None if node is None else SharedChannel(node, index, spins, self._disagreement)
         self.descriptor = np.zeros(layout.DESCRIPTOR_WORDS, np.int64) if self.shared is None else self.shared.descriptor
-        self.failures = Failures(self.comm, self.channel, self.shared, self.descriptor)
+        control = Control(self.comm, index, token)
+        self.failures = Failures(self.comm, self.channel, self.shared, self.descriptor, control)
+        hub = control if blocking_calls is None else blocking_calls.failures.control
+        self.waits = Waits(control, hub, index, self.descriptor, self.shared if self.published else None)
         self.watchdog = StallWatchdog(
             self.comm,
-            self.failures.control,
+            control,
+            self.waits,
             (self.channel,) if self.leaders is None else (self.channel, self.leaders),
             self.shared,
             self.descriptor,
-            self.local and not self.checks,  # else a rank may wait before it has published anything
+            self.published,
             variables.stall_s,
             variables.timeout_s,
         )
@@ -88,7 +103,17 @@ class Engine:
         self.calls = 0
         self.took: tuple[str, str] | None = ("", "")
         self.ways: Any = None
+        self.started: Callable[[], int] = lambda: self.calls
         self._yields = False
+        if blocking_calls is not None:
+            self._twin(blocking_calls)
+
+    def _twin(self, other: "Engine") -> None:
+        """Has both engines of a communicator look at the other's calls while they wait."""
+        for mine, theirs in ((self, other), (other, self)):
+            mine.failures.twin = theirs.failures
+            mine.failures.control.twin = theirs.failures.control
+            mine.waits.other_calls = lambda theirs=theirs: theirs.started()  # type: ignore[misc]
 
     def run(self, steps: Steps) -> None:
         """Runs a call to its end. Blocks; its errors pass.
@@ -98,6 +123,8 @@ class Engine:
             PeerLostError: a rank ended or left a call in the middle.
         """
         self.begin()
+        watchdog, blocked = self.watchdog, self.watchdog.blocked
+        watchdog.blocked = blocked or not self._yields
         wait = self.waiter.until if self._yields else self.waiter.soon
         try:
             # Steps are resumed only once what they wait for is done, so an algorithm reads as if its messages blocked.
@@ -109,6 +136,8 @@ class Engine:
             if agreed is error:
                 raise
             raise agreed from None
+        finally:
+            watchdog.blocked = blocked
 
     @property
     def last(self) -> tuple[str, str]:
@@ -125,6 +154,8 @@ class Engine:
         """
         self.failures.check()
         self.calls += 1
+        if not self.published and not self.calls % _LISTEN_EVERY:
+            self.failures.control.poll()
         self.watchdog.begin(self.calls)
 
     def share_the_interpreter(self, spins: int) -> None:
@@ -162,4 +193,6 @@ class Engine:
         self.failures.broken = "it was freed"
         if self.ways is not None:
             self.ways.close()
+        if self.blocking and not self.published and self.size > 1:
+            self.failures.control.drain()
         self.comm.Free()

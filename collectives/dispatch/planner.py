@@ -33,12 +33,16 @@ class CallPlan:
     sign: int = 0
     on_host: Callable[[], "CallPlan"] | None = None
 
-    def in_shared_memory(self, engine: Engine) -> bool:
-        """Whether its kernel can read the caller's memory again and again, with no message beside."""
+    def in_memory(self, engine: Engine) -> bool:
+        """Whether it takes place in the node's memory, with no message beside."""
         call = self.call
-        if call is None or call.copied or call.job is not None or not engine.local or engine.checks:
+        if call is None or call.job is not None or not engine.published:
             return False
         return call.verb == "Barrier" or catalog.ALGORITHMS[self.algorithm].needs == catalog.NODE
+
+    def repeats(self, engine: Engine) -> bool:
+        """Whether, there, a kernel can read the caller's memory again and again."""
+        return self.in_memory(engine) and self.call is not None and not self.call.copied
 
     def steps(self, engine: Engine) -> Steps:
         """Carries it out. Wrong arguments are reported to the other ranks then."""

@@ -8,15 +8,16 @@ from mpi4py import MPI
 from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.arguments.descriptor import Words
 from psgd.collectives.dispatch.contract import describe
-from psgd.collectives.dispatch.errors import WAITING, Control
+from psgd.collectives.dispatch.control import Control
+from psgd.collectives.dispatch.waits import Waits
 from psgd.collectives.mpi.agreement import Mismatch, name_ranks
 from psgd.collectives.mpi.watchdog import BACKGROUND
-from psgd.collectives.shm import layout
 from psgd.collectives.shm.shared_channel import SharedChannel
 from psgd.kernels.errors import PeerLostError
 from psgd.kernels.notice import say
 
 _LOOK_S = 0.1
+_COMPARE_S = 1.0
 _STALL_REPORT_S = 2.0
 _FORWARD_S = 0.3  # for mpiexec to forward the text: it drops the rest when a rank aborts
 
@@ -27,18 +28,23 @@ class StallWatchdog:
     Args:
         comm: of the engine.
         control: reports of other ranks.
+        waits: what ranks that wait for long tell each other.
         channels: whose receives make progress.
         shared: the node's ranks, where they share memory.
         descriptor: of the engine's current call.
         published: every rank of `comm` is on this node and publishes a step before it waits.
         stall_s: after so long a wait it reports which ranks are missing.
         timeout_s: after so long a wait it ends the job.
+
+    Attributes:
+        blocked: this rank can do nothing else before the call is done.
     """
 
     def __init__(
         self,
         comm: MPI.Intracomm,
         control: Control,
+        waits: Waits,
         channels: tuple[Channel, ...],
         shared: SharedChannel | None,
         descriptor: Words,
@@ -47,28 +53,29 @@ class StallWatchdog:
         timeout_s: float,
     ) -> None:
         self._rank, self._size = comm.rank, comm.size
-        self._control, self._channels = control, channels
+        self.blocked = True
+        self._control, self._waits, self._channels = control, waits, channels
         self._shared, self._descriptor = shared, descriptor
-        self._local = shared is not None and shared.node.size == comm.size
         self._published = published
         self._stall_s = stall_s
         self._timeout_s = timeout_s
         self._since = self._next_look = 0.0
-        self._call = self._asked = self._reported = 0
+        self._call = self._reported = 0
 
     def begin(self, call: int) -> None:
         """A new call has begun, of that number."""
         self._call = call
+        self._waits.begin(call)
         self._since = self._next_look = 0.0
 
     def __call__(self) -> None:
         """Makes progress, and now and then sees whether anything is wrong.
 
         Raises:
-            Mismatch: over messages, a rank has failed in its call or left it.
+            Mismatch: a rank has failed in its call or left it, or waits in another one.
             PeerLostError: a rank of this node ended or left a call in the middle.
         """
-        if self._control.poll() and not self._local:
+        if self._control.poll():
             raise Mismatch
         for channel in self._channels:
             channel.poll()
@@ -85,6 +92,8 @@ class StallWatchdog:
             return
         if self._shared is not None:
             self._see_lost(self._shared)
+        if waited > _COMPARE_S:
+            self._waits.compare(self.blocked)
         if waited > self._stall_s:
             self._report_stall(waited)
         if waited > self._timeout_s:
@@ -108,16 +117,17 @@ class StallWatchdog:
 
     def _report_stall(self, waited: float) -> None:
         """Reports once a call on stderr, from the first rank that is in it, which ranks are not."""
-        self._descriptor[layout.CALL] = self._call
+        lag = "not come"
         if self._shared is not None and self._published:
             absent = self._shared.behind()
+            if self._shared.met:
+                lag = "come, but not carried it on"
         else:
-            if self._asked < self._call:
-                self._asked = self._call
-                self._control.send(WAITING, self._descriptor)
-            if waited < self._stall_s + _STALL_REPORT_S:
+            if waited < self._stall_s + _STALL_REPORT_S:  # who came just now has not told yet
                 return
-            here = {self._rank, *self._control.waiting(self._call)}
+            if self._waits.lane:
+                lag = "not come, or not tested its request,"
+            here = {self._rank, *self._waits.here()}
             absent = [rank for rank in range(self._size) if rank not in here]
         if self._reported == self._call or not absent:
             return
@@ -125,5 +135,5 @@ class StallWatchdog:
         if self._rank == min(rank for rank in range(self._size) if rank not in absent):
             say(
                 f"warning: {describe(self._descriptor)}, call {self._call} of this communicator: "
-                f"{name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come for {waited:.0f} s"
+                f"{name_ranks(absent)} {'has' if len(absent) == 1 else 'have'} {lag} for {waited:.0f} s"
             )

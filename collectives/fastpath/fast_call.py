@@ -12,6 +12,7 @@ from psgd.collectives.arguments import descriptor
 from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.dispatch.tuning import Limits
 from psgd.collectives.mpi.node import address_of
+from psgd.collectives.mpi.split import first_of
 from psgd.collectives.shm import layout
 from psgd.collectives.shm.call_kernel import run
 
@@ -21,6 +22,7 @@ _NOWHERE = (-1, 0)  # in no registered memory
 _FLAT = (0, (1, 0, 0, 0, 0))
 _pack: Any = struct.Struct(f"{layout.ARITHMETIC + 1}q").pack_into
 _pack_one: Any = struct.Struct("q").pack_into
+_pack_six: Any = struct.Struct("6q").pack_into
 _pack_three: Any = struct.Struct("3q").pack_into
 _PLAIN = 0x101  # NumPy's flags C_CONTIGUOUS and ALIGNED
 
@@ -49,6 +51,7 @@ class FastCall:
                 self._methods.append((limit, METHODS[name]))
         limit, method = self._methods[0] if self._methods else (0, layout.AGREE)
         self.smallest = limit if method == layout.INLINE else -1
+        self._large: tuple[object, int, int, bool] = (None, 0, 0, False)  # form, elements, offset of the own chunk
 
     def method(self, nbytes: int) -> int:
         """The method for a vector of so many bytes."""
@@ -88,6 +91,23 @@ class FastCall:
             AgreedError: ranks disagree.
             PeerLostError: a rank ended or left the call in the middle.
         """
+        self._write(form, count, shape, method, source, sends, to, receives, chunk, parts)
+        self.go()
+
+    def _write(
+        self,
+        form: Form,
+        count: int,
+        shape: tuple[int, ...],
+        method: int,
+        source: int,
+        sends: int,
+        to: int,
+        receives: int,
+        chunk: int,
+        parts: int = 0,
+    ) -> None:
+        """Writes the words of a call."""
         shared, node = self.shared, self.node
         shared.prepared = None
         sign, _, rest = form
@@ -97,7 +117,6 @@ class FastCall:
             sent, received = node.find(source, sends), node.find(to, receives)
         places = (source, *sent, to, *received)
         _pack(shared.block, 0, sign, count, mark, 0, 0, *places, *extents, source, to, chunk, method, parts, *rest)
-        self.go()
 
     def small(self, form: Form, count: int, source: int, to: int) -> None:
         """Does a call of a flat array of up to `smallest` bytes. Only those words are written that may have changed.
@@ -120,6 +139,31 @@ class FastCall:
             places = (source, *_NOWHERE, to, *_NOWHERE)
             _pack(block, 0, sign, count, mark, 0, 0, *places, *extents, source, to, to, layout.INLINE, 0, *rest)
             shared.prepared = form
+        self.go()
+
+    def large(self, form: Form, count: int, nbytes: int, source: int, to: int) -> None:
+        """As `small`, of any size: after a call of the same length only addresses are written.
+
+        Args:
+            form: as of `run`, and so are the others.
+            count: elements.
+            nbytes: of them.
+            source: address of what this rank sends.
+            to: address of the result.
+        """
+        shared, node, last = self.shared, self.node, self._large
+        if shared.prepared is not last or last[0] is not form or last[1] != count:
+            method = self.method(nbytes)
+            own = 0 if method == layout.INLINE else first_of(count, self.size, self.rank, form[1]) * form[1]
+            self._large = last = (form, count, own, method != layout.INLINE)
+            self._write(form, count, (count,), method, source, nbytes, to, nbytes, to + own)
+            shared.prepared = last
+        else:
+            sent = received = _NOWHERE
+            if last[3] and node.ranges:
+                sent, received = node.find(source, nbytes), node.find(to, nbytes)
+            _pack_six(shared.block, 8 * layout.SEND, source, *sent, to, *received)
+            _pack_three(shared.block, 8 * layout.FROM, source, to, to + last[2])
         self.go()
 
     def go(self) -> None:

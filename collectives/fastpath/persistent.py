@@ -22,9 +22,15 @@ class Prequest:
     """
 
     def __init__(
-        self, queue: RequestQueue, steps: Callable[[], Steps], prepared: PreparedCall | None, check: Callable[[], None]
+        self,
+        queue: RequestQueue,
+        steps: Callable[[], Steps],
+        prepared: PreparedCall | None,
+        check: Callable[[], None],
+        in_memory: bool,
     ) -> None:
         self._queue = queue
+        self._in_memory = in_memory
         self._steps = steps
         self._prepared = prepared
         self._check_usable = check
@@ -42,14 +48,14 @@ class Prequest:
         self._check()
         prepared, queue = self._prepared, self._queue
         if prepared is None:
-            self._request = queue.start(self._steps())
+            self._request = queue.start(self._steps(), self._in_memory)
         elif queue.threaded or queue.busy:
-            self._request = queue.start(prepared.steps())
+            self._request = queue.start(prepared.steps(), in_memory=True)
         else:
             self._request = None
             try:
                 if prepared.begin(_SPINS) != layout.DONE:
-                    self._request = Request(queue, prepared.after(), prepared.look)
+                    self._request = Request(queue, prepared.after(), prepared.look, in_memory=True)
                     queue.adopt(self._request, not prepared.one_turn)
             except BaseException as error:
                 self._failures.abandon(error)
@@ -167,14 +173,13 @@ def prepare(queue: RequestQueue, plan: Callable[[], CallPlan], check: Callable[[
     engine = queue.engine
     first = plan()
     prepared: PreparedCall | None = None
-    if engine.size > 1:
-        try:
-            prepared = PreparedCall(engine, first) if first.in_shared_memory(engine) else None
-        except Exception as error:  # no memory: the other ranks must know of it
-            first = CallPlan(first.verb, None, f"{first.verb}: {error!r}")
-        queue.start(first.agreement(engine)).Wait()
+    try:
+        prepared = PreparedCall(engine, first) if first.repeats(engine) else None
+    except Exception as error:  # no memory: the other ranks must know of it
+        first = CallPlan(first.verb, None, f"{first.verb}: {error!r}")
+    queue.start(first.agreement(engine)).Wait()
     again = first.call is None or first.call.copied or first.call.job is not None
-    return Prequest(queue, lambda: (plan() if again else first).steps(engine), prepared, check)
+    return Prequest(queue, lambda: (plan() if again else first).steps(engine), prepared, check, first.in_memory(engine))
 
 
 def _freed() -> UsageError:

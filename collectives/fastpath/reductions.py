@@ -79,8 +79,11 @@ class Allreduce(_Reduction):
             source = _address(sendbuf)
             if source != to and not apart(source, nbytes, to, nbytes):
                 return False
-        if nbytes <= self.smallest and recvbuf.ndim == 1:
-            self.small(form, n, source, to)
+        if recvbuf.ndim == 1:
+            if nbytes <= self.smallest:
+                self.small(form, n, source, to)
+            else:
+                self.large(form, n, nbytes, source, to)
             return True
         method, chunk = self.method(nbytes), to
         if method != layout.INLINE:

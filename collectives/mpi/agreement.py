@@ -18,7 +18,16 @@ _FINE, _USAGE, _MEMORY, _OTHER = range(4)
 
 
 class Mismatch(Exception):
-    """A peer's call does not agree with this rank's."""
+    """A peer's call does not agree with this rank's.
+
+    Args:
+        text: what is wrong with this rank's own arguments; empty where nothing is.
+        call: the number of the peer's call, where it is known; this rank may be done with its own of that number.
+    """
+
+    def __init__(self, text: str = "", call: int = 0) -> None:
+        super().__init__(text)
+        self.call = call
 
 
 def together(comm: MPI.Intracomm, what: str, make: Callable[[], Made]) -> Made:

@@ -22,7 +22,7 @@ from psgd.kernels.jit import kernel, part
 from psgd.kernels.reduce import arithmetic
 
 # Phases of a call, kept in the state.
-_BEGIN, _GREETING, _SLOTS, _REDUCING, _FETCHING, _ENDING = range(6)
+_BEGIN, GREETING, _SLOTS, _REDUCING, _FETCHING, _ENDING = range(6)
 
 
 @kernel
@@ -47,8 +47,8 @@ def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, sp
         if word(call, layout.METHOD) == layout.INLINE:
             inline.put_data(node, state, call, word(call, layout.ITEM))
         publish(node, state)
-        put(state, layout.PHASE, _GREETING)
-    if word(state, layout.PHASE) == _GREETING:
+        put(state, layout.PHASE, GREETING)
+    if word(state, layout.PHASE) == GREETING:
         if not all_greeted(node, state, spins):
             return layout.WAIT
         result = _greeted(node, state, call, maps, where, reads)

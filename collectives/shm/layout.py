@@ -48,6 +48,7 @@ REGISTERED = 4
 # One region for each rank: its step, then two calls' descriptors with their inline data, then two kinds of slots.
 STEP_AT = 0
 ABORT_AT = 64
+WAITS_AT = 72  # two words: a call that the rank has been waiting in for long, and how many it started of the other kind
 DESCRIPTORS_AT = 128
 INLINE_BYTES = 64 * 1024
 DESCRIPTOR_STRIDE = DESCRIPTOR_BYTES + INLINE_BYTES

@@ -25,6 +25,7 @@ class Node:
         rank: this rank's place among them.
         maps: for each registration the address of each rank's memory.
         reads: peers' private memory can be read.
+        ranges: of this rank's registered memory: name, first address, the one behind the last.
     """
 
     def __init__(self, comm: MPI.Intracomm, ranks: list[int]) -> None:
@@ -34,7 +35,7 @@ class Node:
         self.reads = False
         self._comm = comm
         self._registered: dict[int, list[NDArray[np.uint8]]] = {}  # each rank's memory, by registration
-        self._ranges: list[tuple[int, int, int]] = []  # this rank's own: name, first address, the one behind the last
+        self.ranges: list[tuple[int, int, int]] = []
         self._dead: set[int] = set()
         self._processes: list[int] = []
         self._watched: dict[int, int] = {}  # rank by descriptor of its process
@@ -84,7 +85,7 @@ class Node:
         own: Any = self._registered[name][self.rank]
         array = np.frombuffer(memoryview(own), np.uint8)
         start = int(self.maps[name, self.rank])
-        self._ranges.append((name, start, start + nbytes))
+        self.ranges.append((name, start, start + nbytes))
         weakref.finalize(array, self._dead.add, name).atexit = False
         return array
 
@@ -94,7 +95,7 @@ class Node:
 
     def find(self, address: int, nbytes: int) -> tuple[int, int]:
         """The registration that holds a range of this rank's memory and the offset in it, or (-1, 0)."""
-        for name, start, stop in self._ranges:
+        for name, start, stop in self.ranges:
             if start <= address and address + nbytes <= stop:
                 return name, address - start
         return -1, 0
@@ -125,7 +126,7 @@ class Node:
             os.close(file)
         self._watched = {}
         self._registered.clear()
-        self._ranges = []
+        self.ranges = []
 
     def _drop_dead(self) -> None:
         """Unmaps what no rank uses any more."""
@@ -136,7 +137,7 @@ class Node:
             if not used:
                 del self._registered[name]
                 self._dead.discard(name)
-                self._ranges = [each for each in self._ranges if each[0] != name]
+                self.ranges = [each for each in self.ranges if each[0] != name]
 
     def _register(self, nbytes: int) -> int | None:
         """Shares memory between the node's ranks; returns its number, or None on all ranks where one could not."""

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.call_kernel import run
+from psgd.collectives.shm.call_kernel import GREETING, run
 from psgd.collectives.shm.direct import aborted
 from psgd.collectives.shm.registered import Node
 from psgd.kernels.errors import PeerLostError
@@ -136,6 +136,25 @@ class SharedChannel:
         """Whether some rank has come further than this one, which is in no call: it waits in a later one."""
         mine = int(self._state[layout.STEP])
         return any(int(self._region(rank)[:8].view(np.int64)[0]) > mine for rank in range(self.node.size))
+
+    @property
+    def met(self) -> bool:
+        """Whether all of the node's ranks have come to the call that the kernel is in the middle of."""
+        return bool(self._state[layout.PHASE] > GREETING)
+
+    def tell_wait(self, call: int, other_calls: int) -> None:
+        """Lets the node's ranks see in which call this one waits, and how many it has started of the other sequence."""
+        words = self._waits(self.node.rank, self._index)
+        words[1] = other_calls
+        words[0] = call  # last, as it is read first: a number never goes with an older one of the other sequence
+
+    def told_waits(self, index: int) -> list[tuple[int, int]]:
+        """What `tell_wait` of the other ranks told last of a sequence of calls."""
+        others = [rank for rank in range(self.node.size) if rank != self.node.rank]
+        return [(int(words[0]), int(words[1])) for words in (self._waits(rank, index) for rank in others)]
+
+    def _waits(self, rank: int, index: int) -> NDArray[np.int64]:
+        return self.node.region(rank, index)[layout.WAITS_AT :][:16].view(np.int64)
 
     def abort(self) -> None:
         """Marks for the node's ranks that this one left a call in the middle."""

@@ -5,8 +5,8 @@ import pytest
 from harness.oracle import check, communicator, same_error
 from mpi4py import MPI
 
-from psgd.collectives.dispatch import errors
-from psgd.kernels.errors import ContractError, UsageError
+from psgd.collectives.dispatch import control
+from psgd.kernels.errors import AgreedError, ContractError, UsageError
 
 WAYS = pytest.mark.parametrize("variables", [{}, {"PSGD_CHECK": "1"}, {"PSGD_SHARED": "0", "PSGD_CHECK": "1"}], ids=str)
 
@@ -70,7 +70,7 @@ def test_over_messages_too_without_being_asked(comm, what):
 @pytest.mark.ranks(3)
 def test_a_message_of_an_earlier_call_is_never_taken_for_one_of_this(comm):
     """Two ranks that both think they are the root send and go on; what they sent must not become a later result."""
-    errors._PATIENCE_S, patience = 0.5, errors._PATIENCE_S
+    control._PATIENCE_S, patience = 0.5, control._PATIENCE_S
     c = communicator(comm, PSGD_SHARED="0").__enter__()
     got = np.full(4, comm.rank + 1.0)
     try:
@@ -86,7 +86,7 @@ def test_a_message_of_an_earlier_call_is_never_taken_for_one_of_this(comm):
         said = again.tolist()
     except ContractError:
         said = "error"
-    errors._PATIENCE_S = patience
+    control._PATIENCE_S = patience
     everyone = comm.allgather(said)
     assert all(each in ("error", [20.0] * 4) for each in everyone), everyone
 
@@ -142,11 +142,72 @@ def test_wrong_arguments_over_messages(comm):
         same_error(comm, alone, UsageError, word, "rank 1")
 
 
-@pytest.mark.ranks(1)
-def test_wrong_arguments_on_a_single_rank(comm):
-    with communicator(comm) as c:
-        for call, word in WRONG.values():
-            same_error(comm, lambda call=call: call(c, np.ones(100)), UsageError, word)
+def said_by(call):
+    """The error of a call, without what depends on the number of ranks."""
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert isinstance(caught.value, AgreedError)
+    return str(caught.value).split(" expected ")[0].split("rank 1: ")[-1]
+
+
+@pytest.mark.ranks(2)
+def test_wrong_arguments_on_a_single_rank_are_the_same_errors(comm):
+    with communicator(MPI.COMM_SELF) as alone, communicator(comm) as c:
+        for name, (call, _) in WRONG.items():
+            if name == "cut":  # one rank has blocks of any length
+                continue
+            assert said_by(lambda call=call: call(alone, np.ones(100))) == said_by(
+                lambda call=call: call(c, np.ones(100))
+            ), name
+        recv = np.zeros(4)
+        for start in (c.Iallreduce, alone.Iallreduce):
+            request = start(recv[:3], recv[1:])  # the start is not what fails, as other ranks could not be told
+            assert said_by(request.Wait) == "Allreduce: sendbuf and recvbuf:"
+        for prepare in (c.Allreduce_init, alone.Allreduce_init):
+            assert said_by(lambda prepare=prepare: prepare(recv[:3], recv[1:])) == "Allreduce: sendbuf and recvbuf:"
+        check(alone, "Allreduce", 1000, "float32")
+        check(c, "Allreduce", 1000, "float32")
+
+
+def read_only_calls(c):
+    """Every verb with memory that may not be written where the verb only reads; rank 0 is the root."""
+    size, root = c.size, c.rank == 0
+    sent, whole = read_only(np.arange(6.0)), read_only(np.arange(6.0 * size))
+    results = [np.arange(6.0) if root else np.zeros(6), np.zeros(6), np.zeros(6), np.zeros(6), np.zeros(6)]
+    if root:
+        read_only(results[0])
+    c.Bcast(results[0])
+    c.Bcast(memoryview(bytes(results[0])) if root else results[1].view(np.uint8))
+    c.Bcast(read_only(np.arange(12.0))[::2] if root else np.zeros(6))
+    c.Bcast(np.broadcast_to(3.0, 6) if root else results[2])
+    with c.Bcast_init(sent if root else results[3]) as request:
+        request.run(), request.Start(), request.Wait()
+    assert root or [each[1] for each in results[:4]] == [1.0, 1.0, 3.0, 1.0]
+    for call, wanted in (
+        (lambda out: c.Allreduce(sent, out), size * sent),
+        (lambda out: c.Reduce(sent, out), size * sent if root else np.zeros(6)),
+        (lambda out: c.Reduce_scatter(whole, out), size * whole[6 * c.rank :][:6]),
+        (lambda out: c.Reduce_scatter_block(whole, out), size * whole[6 * c.rank :][:6]),
+        (lambda out: c.Iallreduce(sent, out).Wait(), size * sent),
+        (lambda out: c.Ireduce_scatter(whole, out).Wait(), size * whole[6 * c.rank :][:6]),
+        (lambda out: c.Allreduce_init(sent, out).run(), size * sent),
+    ):
+        out = np.zeros(6)
+        call(out)
+        assert np.array_equal(out, wanted)
+    for gather in (c.Allgather, c.Allgatherv, lambda *both: c.Iallgather(*both).Wait()):
+        out = np.zeros(6 * size)
+        gather(sent, out)
+        assert np.array_equal(out, np.tile(sent, size))
+    c.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_one_rank_reads_read_only_memory_as_several_do(comm):
+    with communicator(MPI.COMM_SELF) as alone, communicator(comm) as c:
+        for each in (alone, c):
+            read_only_calls(each)
+            check(each, "Allreduce", 1000, "float32")
 
 
 @pytest.mark.ranks(2)
@@ -158,6 +219,37 @@ def test_overlap_in_memory_is_seen_for_strided_arrays_too(comm):
         assert np.array_equal(a, np.arange(16.0))
         c.Allreduce(a[::2], a[1::2])  # side by side, but apart
         assert np.array_equal(a[1::2], 2 * np.arange(0, 16.0, 2))
+
+
+HANDED_TO_MPI = {
+    "dtype": lambda c, x: c.Allreduce(*pair(8, "int32" if x else "float32"), algorithm="native"),
+    "length": lambda c, x: c.Allreduce(*pair(9 if x else 8), algorithm="native"),
+    "much longer": lambda c, x: c.Bcast(np.ones(90_000 if x else 8), algorithm="native"),
+    "op": lambda c, x: c.Allreduce(*pair(8, int), MPI.BAND if x else MPI.BOR),
+    "op, in place": lambda c, x: c.Reduce_scatter(*pair(c.size, int), [1] * c.size, MPI.LAND if x else MPI.LOR),
+    "one of the program's": lambda c, x: c.Allreduce(*pair(8), OWN if x else MPI.SUM),
+    "root": lambda c, x: c.Reduce(*pair(8, int), MPI.BXOR, int(x)),
+    "verb": lambda c, x: (c.Reduce if x else c.Allreduce)(*pair(8), algorithm="native"),
+    "shape": lambda c, x: c.Allreduce(*(a.reshape(2, 4) if x else a.reshape(4, 2) for a in pair(8, int)), MPI.BOR),
+    "request": lambda c, x: c.Iallreduce(*pair(8, int), MPI.BAND if x else MPI.BOR).Wait(),
+    "persistent": lambda c, x: c.Bcast_init(np.ones(9 + x), algorithm="native").run(),
+    "wrong argument": lambda c, x: c.Allreduce(np.ones(9 + x), np.zeros(9), algorithm="native"),
+    "wrong operation": lambda c, x: c.Allreduce(*pair(8, float if x else int), MPI.BOR),
+    "wrong algorithm": lambda c, x: c.Allreduce(*pair(8), algorithm="quick" if x else "native"),
+}
+OWN = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+
+
+@pytest.mark.ranks(2, 3, timeout=20)
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_what_goes_to_mpi_is_compared_before(comm, shared):
+    for name, call in HANDED_TO_MPI.items():
+        c = communicator(comm, PSGD_SHARED=shared).__enter__()
+        wrong = name.startswith("wrong")
+        kind = UsageError if wrong else ContractError
+        same_error(comm, lambda: call(c, odd(comm)), kind, f"rank {comm.size - 1}")  # noqa: B023
+        if not wrong and name != "one of the program's":  # no message was on its way
+            check(c, "Allreduce", 100, "float32")
 
 
 @pytest.mark.ranks(2)

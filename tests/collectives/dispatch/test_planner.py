@@ -82,7 +82,7 @@ def test_a_users_table_sends_nothing_to_mpi_that_comes_back_otherwise(comm, tmp_
 
 
 def engine(**more):
-    return SimpleNamespace(**{"local": True, "checks": False, "size": 2} | more)
+    return SimpleNamespace(**{"published": True, "size": 2} | more)
 
 
 def test_what_runs_in_shared_memory():
@@ -94,7 +94,8 @@ def test_what_runs_in_shared_memory():
             setattr(call, name, value)
         return CallPlan(verb, call, "", algorithm)
 
-    assert plan().in_shared_memory(engine()) and plan("?", "Barrier").in_shared_memory(engine())
+    assert plan().repeats(engine()) and plan("?", "Barrier").repeats(engine())
     for other in (plan("ring"), plan(copied=True), plan(job="on a GPU"), CallPlan("Allreduce", None, "wrong")):
-        assert not other.in_shared_memory(engine())
-    assert not plan().in_shared_memory(engine(local=False)) and not plan().in_shared_memory(engine(checks=True))
+        assert not other.repeats(engine())
+    assert not plan().repeats(engine(published=False))
+    assert plan(copied=True).in_memory(engine()) and not plan("ring").in_memory(engine())

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from harness.oracle import communicator
+from harness.oracle import communicator, same_error
+from mpi4py import MPI
 
 from psgd.collectives.fastpath import fast_call
 from psgd.collectives.fastpath.fast_call import FastCall
 from psgd.collectives.shm import layout
+from psgd.kernels.errors import ContractError
 
 
 @pytest.mark.ranks(2)
@@ -50,3 +52,27 @@ def test_what_is_plain():
     assert fast_call.plain(x, x.dtype, 6)
     for other in (x[::2], x[:5], x.astype("f4"), x.astype(">f8"), [0.0] * 6):
         assert not fast_call.plain(other, x.dtype, 6)
+
+
+@pytest.mark.ranks(2, 3)
+def test_words_that_are_kept_between_calls_are_those_of_this_call(comm):
+    """Whatever the call before was: lengths, operations, memory that was registered meanwhile, other verbs, errors."""
+    rng = np.random.default_rng(3)
+    with communicator(comm) as c:
+        plain = [np.zeros(60_000) for _ in range(4)]
+        for _ in range(3):
+            lengths = rng.choice([10, 20_000, 20_000, 20_000, 20_001, 60_000], 25)
+            for n, sending, op, between in zip(
+                lengths, rng.integers(0, 4, 25), rng.choice(["SUM", "MAX"], 25), rng.integers(0, 6, 25), strict=True
+            ):
+                send, recv = plain[sending][:n], plain[(sending + 1 + between % 3) % len(plain)][:n]
+                send[:] = np.arange(n) + comm.rank
+                c.Allreduce(send, recv, getattr(MPI, op))
+                size, last = comm.size, comm.size - 1
+                wanted = size * np.arange(n) + size * last // 2 if op == "SUM" else np.arange(n) + last
+                assert np.array_equal(recv, wanted), (n, op, between)
+                if between == 4:
+                    c.Bcast(recv)
+                elif between == 5:
+                    same_error(comm, lambda: c.Allreduce(np.ones(n + comm.rank), np.ones(n + comm.rank)), ContractError)  # noqa: B023
+            plain.append(c.empty(60_000))

@@ -14,7 +14,7 @@ def prepared(c, x, y, algorithm=None):
     if not c._engine.local:
         pytest.skip("no shared memory here")
     plan = c._planner.plan("Allreduce", lambda: parse.allreduce(c.size, c.rank, x, y, MPI.SUM), algorithm, None)
-    assert plan.in_shared_memory(c._engine)
+    assert plan.repeats(c._engine)
     return PreparedCall(c._engine, plan)
 
 

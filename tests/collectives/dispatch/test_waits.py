@@ -1,0 +1,127 @@
+"""Ranks that wait in calls that never meet: one error on all of them, whatever each waits for."""
+
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+from harness.oracle import check, communicator, same_error, two_nodes
+from mpi4py import MPI
+
+from psgd.collectives.dispatch import stalls
+from psgd.kernels.errors import ContractError
+
+
+@contextlib.contextmanager
+def soon(seconds=0.1):
+    """Ranks compare what they wait in after so long."""
+    before, stalls._COMPARE_S = stalls._COMPARE_S, seconds
+    try:
+        yield
+    finally:
+        stalls._COMPARE_S = before
+
+
+def usual(c):
+    c.Allreduce(np.ones(100), np.zeros(100))
+
+
+def started(c):
+    c.Iallreduce(np.ones(100), np.zeros(100)).Wait()
+
+
+def persistent(c):
+    request = c.Allreduce_init(np.ones(100), np.zeros(100))
+    request.run()
+
+
+OTHERS = {
+    "Allgather": lambda c: c.Allgather(np.ones(5), np.zeros(5 * c.size)),
+    "Allgatherv": lambda c: c.Allgatherv(np.ones(5), np.zeros(5 * c.size)),
+    "Barrier": lambda c: c.Barrier(),
+    "Bcast": lambda c: (c.Bcast(np.ones(100), 0), c.Barrier()),  # the root may be done with the first
+    "Bcast of itself": lambda c: (c.Bcast(np.ones(100), c.rank), c.Barrier()),
+    "Reduce": lambda c: c.Reduce(np.ones(100), np.zeros(100), root=c.size - 1),
+    "ring": lambda c: c.Allreduce(np.ones(100), np.zeros(100), algorithm="ring"),
+    "native": lambda c: c.Allreduce(np.ones(100), np.zeros(100), algorithm="native"),
+    "MPI's operation": lambda c: c.Allreduce(np.ones(100, int), np.zeros(100, int), MPI.BOR),
+    "length": lambda c: c.Allreduce(np.ones(101), np.zeros(101)),
+    "dtype": lambda c: c.Allreduce(np.ones(100, "f4"), np.zeros(100, "f4")),
+    "empty": lambda c: c.empty(100),
+    "a request": started,
+    "a persistent request": persistent,
+}
+
+
+@pytest.mark.ranks(4, timeout=20)
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("odd", [0, 3])
+@soon()
+def test_on_several_nodes_another_call_on_one_rank_is_one_error(comm, other, odd):
+    with two_nodes():
+        c = communicator(comm).__enter__()
+    assert c.nodes == 2 and c._node is not None
+    usual(c)
+    same_error(comm, lambda: (OTHERS[other] if comm.rank == odd else usual)(c), ContractError, f"rank {odd}", within=8)
+
+
+@pytest.mark.ranks(3, timeout=20)
+@pytest.mark.parametrize(
+    "pair", list(itertools.combinations(["Bcast", "native", "ring", "Barrier", "a request"], 2)), ids=str
+)
+@soon()
+def test_over_messages_too(comm, pair):
+    c = communicator(comm, PSGD_SHARED="0").__enter__()
+    same_error(comm, lambda: OTHERS[pair[comm.rank == 1]](c), ContractError, "rank 1", within=8)
+
+
+@pytest.mark.ranks(2, 3, timeout=20)
+@pytest.mark.parametrize("variables", [{}, {"PSGD_SHARED": "0"}, {"PSGD_CHECK": "1"}, {"PSGD_PROGRESS": "1"}], ids=str)
+@pytest.mark.parametrize("other", ["a request", "a persistent request"])
+@soon()
+def test_a_blocking_call_against_a_request_is_one_error_and_the_end(comm, variables, other):
+    c = communicator(comm, **variables).__enter__()
+    for _ in range(3):
+        usual(c)
+    started(c)
+    call = usual if comm.rank == comm.size - 1 else OTHERS[other]
+    text = same_error(comm, lambda: call(c), ContractError, f"rank {comm.size - 1} Allreduce", "non-blocking", within=8)
+    assert text.count("non-blocking") == 1
+    same_error(comm, lambda: usual(c), ContractError, "cannot be used any more")
+    same_error(comm, lambda: started(c), ContractError, "cannot be used any more")
+
+
+@pytest.mark.ranks(2, timeout=20)
+@pytest.mark.parametrize("shared", ["1", "0"])
+@soon()
+def test_a_long_wait_for_a_rank_that_comes_late_is_no_error(comm, shared):
+    import time
+
+    with communicator(comm, PSGD_SHARED=shared) as c:
+        request = c.Iallreduce(np.ones(100), np.zeros(100))
+        if comm.rank:
+            time.sleep(0.3)
+        check(c, "Allreduce", 1000, "float64")  # beside a request that is under way
+        if comm.rank:
+            time.sleep(0.3)
+        request.Wait()
+        if comm.rank:
+            time.sleep(0.3)
+        check(c, "Bcast", 1000, "float64")
+
+
+@pytest.mark.ranks(3, timeout=20)
+@soon()
+def test_who_is_ahead_knows_what_it_passed_before(comm):
+    """A broadcast's root is not held up by others that wait in another call: it hears of them in a later one."""
+    c = communicator(comm, PSGD_SHARED="0").__enter__()
+
+    def calls():
+        if comm.rank == 0:
+            for _ in range(5):
+                c.Bcast(np.ones(3), 0, algorithm="chain")
+            c.Barrier()
+        else:
+            c.Allreduce(np.ones(3), np.zeros(3))
+
+    same_error(comm, calls, ContractError, "rank 0 Bcast", "ranks 1-2 Allreduce", within=8)
