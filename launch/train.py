@@ -50,6 +50,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     faults.check(chosen.inject, workers, servers)
     options.check_here(chosen)
     if servers + workers == 1:
+        options.check_alone(chosen)
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     forward = [signal.SIGUSR1, requests.known(chosen.save_signal)]
@@ -83,6 +84,8 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
             f"--workers {workers} --servers {servers}: expected {workers + servers} ranks, got {size}; "
             f"start it with -n {workers + servers}, or omit --workers"
         )
+    if size == 1:
+        options.check_alone(config)
     faults.check(config.inject, workers, servers)
     return replace(config, servers=servers, workers=workers)
 

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from psgd.checkpoint.requests import CheckpointRequest
-from psgd.checkpoint.resume import Plan, prepare
+from psgd.checkpoint.resume import Plan, prepare, say
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
 from psgd.connector.options import ConnectOptions, check, checked_vector
@@ -95,8 +95,8 @@ def connect(
             servers.
         compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
             default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
-            encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). No effect on a single
-            rank.
+            encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). A single rank has
+            none.
         density: share of the elements that an update sends; None is 0.001.
         compress_warmup: samples of all workers before which updates are sent whole.
         compress_sync: steps from one to the next at which all residuals are sent; 0 is never.
@@ -141,7 +141,9 @@ def connect(
     prepare(comm, plan)
     if not given.serverless:
         chosen = replace(chosen, strategy=_ordered(chosen.strategy, given, signed, comm, plan))
-    if comm.Get_size() == 1:
+    if comm.Get_size() == 1 and chosen.compression is not None:
+        if given.compress is not None:
+            say("warning: resume: a single rank sends nothing, so compress has no effect")
         chosen = replace(chosen, compression=None)
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)

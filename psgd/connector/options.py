@@ -30,6 +30,7 @@ from psgd.runtime.validation import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.worker.context import Alone
 
 Vector = NDArray[np.floating]
 
@@ -99,6 +100,8 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     if given.servers is not None:
         servers = whole_number("servers", given.servers)
     requirements.check(given.strategy, vars(given), given.options)
+    if size == 1:
+        requirements.check_alone(vars(given))
     workers = size - servers
     schedule = given.lr if callable(given.lr) else constant(optim.LR.check("lr", given.lr))
     rule = given.rule
@@ -120,7 +123,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
         raise UsageError(f"metrics: expected RunMetrics for {workers} workers, got {len(given.metrics.pushes)}")
     segment = segment_bytes_for(vector.nbytes // max(1, servers), given.segment_bytes) // vector.itemsize
     near = codec is None and strategies.find(given.strategy).on_device
-    staged = size > 1 and on_device(vector) and not near
+    staged = (size > 1 or isinstance(strategy, Alone)) and on_device(vector) and not near
     return CheckedOptions(
         servers, workers, RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate), plan
     )
