@@ -117,6 +117,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
 
     with guard(comm):
         from psgd.launch.output import logs
+        from psgd.runtime.job_end import DIVERGED
         from psgd.training import run
 
         try:
@@ -132,7 +133,9 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
             return _refuse(error, comm.rank)
-        code = requests.REQUEUE if result is not None and result.get("requeue") else 0
+        code = 0
+        if result is not None:
+            code = requests.REQUEUE if result.get("requeue") else DIVERGED if result["diverged"] else 0
         if comm.rank == 0:
             exit_status.report(code)
     return code

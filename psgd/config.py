@@ -40,6 +40,7 @@ class TrainConfig:
         "a name or a path",
         metavar="NAME|PATH",
     ).field()
+    check_data: bool = switch(False, "Compare checksums of the data on all ranks first.").field()
     model: str = one_of(MODELS, "mlp", "Network.").field()
     hidden: int = whole(1, 256, f"{_HIDDEN}: units of the hidden layer.").field()
     strategy: str = one_of(strategies.STRATEGIES, "sync", "When gradients are applied and workers continue.").field()
@@ -75,6 +76,7 @@ class TrainConfig:
     compress_warmup: float = compression.WARMUP.field()
     compress_sync: int = compression.SYNC.field()
     staleness_lr: str = optim.STALENESS_LR.field()
+    on_nan: str = optim.ON_NAN.field()
     record: Path | None = path("Write the order of pushes and releases here.").field()
     replay: Path | None = path("Follow the order in this file.").field()
     device: str = choices.DEVICE.field()

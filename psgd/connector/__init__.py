@@ -45,6 +45,7 @@ def connect(
     clip_norm: float = 0.0,
     reduction: str = "mean",
     staleness_lr: str = "none",
+    on_nan: str = "warn",
     compress: str | None = None,
     density: float | None = None,
     compress_warmup: float = 0.0,
@@ -93,6 +94,8 @@ def connect(
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
         staleness_lr: "inverse" or "exponential" shrink stale gradients (`psgd.optim.staleness`); for strategies with
             servers.
+        on_nan: what a worker's gradient that is not finite does: "warn" is one warning that names rank and step, "skip"
+            also leaves such gradients out (`skipped`), "stop" raises DivergedError on all ranks.
         compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
             default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
             encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). A single rank has
@@ -110,7 +113,8 @@ def connect(
         checkpoint_minutes: the same in time; 0 is off.
         checkpoint_keep: how many of the newest stay, and the one with the best accuracy.
         resume: continue from the newest complete one; start from the beginning where there is none.
-        run: what a run that resumes must have in common besides, as JSON values.
+        run: what all ranks that pass it and a run that resumes must have in common besides, as JSON values: the size of
+            the data, for example.
         layout: names and shapes in `params`, for who reads the checkpoints.
         checkpoint_request: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
         **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients
@@ -119,6 +123,7 @@ def connect(
     Raises:
         UsageError: a wrong argument on some rank; the same error on all ranks.
         ContractError: ranks that passed different arguments; the same error on all ranks.
+        DivergedError: on all ranks, in the block, with `on_nan="stop"`.
         PeerLostError: on every other rank, if a worker leaves the block with an error.
     """
     arguments = dict(locals())
@@ -135,7 +140,8 @@ def connect(
     except Exception as error:  # whatever it is, all ranks must raise it
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         complaint = complaint or text
-    agree(comm, "psgd.connect", signed, complaint)
+    epoch = metrics.samples_per_epoch if isinstance(metrics, RunMetrics) else 0
+    agree(comm, "psgd.connect", signed, complaint, {"run": run or None, "metrics.samples_per_epoch": epoch or None})
     assert checked is not None  # else there was a complaint
     plan, chosen = checked.plan, checked.run
     prepare(comm, plan)

@@ -37,10 +37,12 @@ RULES: dict[str, RuleEntry] = {
 _WITH_MOMENTUM = " and ".join(name for name, rule in RULES.items() if rule.momentum)
 
 LR = above_zero(0.1, "Learning rate.")
+LR_OF_SCHEDULE = from_zero(None, "Of a schedule it may be 0, as at the start of a warm-up.")
 OPTIMIZER = one_of(RULES, "sgd", "Update rule, applied on the servers.")
 MOMENTUM = below_one(0.9, f"Factor of {_WITH_MOMENTUM}.")
 WEIGHT_DECAY = from_zero(0.0, "L2 coefficient.")
 SCHEDULE = one_of(schedules.NAMES, "constant", "Learning rate over the run's progress.")
 CLIP_NORM = from_zero(0.0, "Largest global gradient norm; 0 is off.")
 REDUCTION = one_of(("mean", "sum"), "mean", "mean over the samples; sum is that times the workers.")
+ON_NAN = one_of(("warn", "skip", "stop"), "warn", "When a gradient is not finite: train on, leave it out, or end.")
 STALENESS_LR = one_of(staleness.NAMES, "none", "Scale of stale gradients' steps.")

@@ -31,7 +31,8 @@ from psgd.training.trainer import Trainer
 _OF_THE_RUN = ("dataset", "model", "hidden", "batch_size", "seed")
 """Options that a run shares with the one whose checkpoint it resumes, beside those that `psgd.connect` compares."""
 _OF_CONNECT = (
-    *("strategy", "clip_norm", "reduction", "staleness_lr", "compress", "density", "compress_sync", "record", "replay"),
+    *("strategy", "clip_norm", "reduction", "staleness_lr", "on_nan"),
+    *("compress", "density", "compress_sync", "record", "replay"),
     *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume"),
 )
 """Options that are `psgd.connect`'s, by the same name."""
