@@ -135,7 +135,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             return _refuse(error, comm.rank)
         code = 0
         if result is not None:
-            code = requests.REQUEUE if result.get("requeue") else DIVERGED if result["diverged"] else 0
+            code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
         if comm.rank == 0:
             exit_status.report(code)
     return code
