@@ -154,6 +154,11 @@ def _check_strategy(config: TrainConfig) -> None:
         raise UsageError("--target-accuracy: when it is reached depends on timing; omit it with --record and --replay")
 
 
+def check_alone(config: TrainConfig) -> None:
+    """Refuses what a single rank has no use for."""
+    requirements.check_alone(vars(config), _FLAGS)
+
+
 def _check_checkpoints(values: Mapping[str, Any]) -> None:
     """Refuses the options of checkpoints, of those that were given, where there are none."""
     names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume", "save_signal")

@@ -56,6 +56,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     if chosen.checkpoint_dir is not None and (line := requests.ignored(chosen.save_signal)):
         say(f"warning: {line}")
     if servers + workers == 1:
+        options.check_alone(chosen)
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
@@ -100,6 +101,8 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
             f"--workers {workers} --servers {servers}: expected {workers + servers} ranks, got {size}; "
             f"start it with -n {workers + servers}, or omit --workers"
         )
+    if size == 1:
+        options.check_alone(config)
     faults.check(config.inject, workers, servers)
     return replace(config, servers=servers, workers=workers)
 
@@ -132,6 +135,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     told = comm.Get_rank() == 0 and exit_status.VARIABLE not in os.environ  # else psgd's launcher says it
     with guard(comm, functools.partial(_advice, config) if told and isinstance(config, TrainConfig) else None):
         from psgd.launch.output import logs
+        from psgd.runtime.job_end import DIVERGED
         from psgd.training import run
 
         try:
@@ -147,9 +151,11 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
             return _refuse(error, comm.rank)
-        complete = _wrote_all(comm, said.lost)
-        code = requests.REQUEUE if result is not None and result.get("requeue") else int(not complete)
-        if comm.rank == 0 and exit_status.report(code) and not complete:
+        complete, code = _wrote_all(comm, said.lost), 0
+        if result is not None:
+            code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
+        code = code or int(not complete)
+        if comm.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             return 0  # mpiexec would take another code for a crash
     return code
 

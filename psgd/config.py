@@ -42,6 +42,7 @@ class TrainConfig:
         "a name or a path",
         metavar="NAME|PATH",
     ).field()
+    check_data: bool = switch(False, "Compare checksums of the data on all ranks first.").field()
     model: str = one_of(MODELS, "mlp", "The network to train.").field()
     hidden: int = whole(1, 256, f"{_HIDDEN}: number of hidden units.").field()
     strategy: str = one_of(
@@ -83,6 +84,7 @@ class TrainConfig:
     compress_warmup: float = compression.WARMUP.field()
     compress_sync: int = compression.SYNC.field()
     staleness_lr: str = optim.STALENESS_LR.field()
+    on_nan: str = optim.ON_NAN.field()
     record: Path | None = path("Write the order of pushes and releases to this file.").field()
     replay: Path | None = path("Repeat the run that --record wrote to this file.").field()
     device: str = choices.DEVICE.field()

@@ -27,6 +27,7 @@ from psgd.worker import starter
 from psgd.worker.accumulation import AccumulatingWorker
 from psgd.worker.checkpoint_status import nobody_saves
 from psgd.worker.context import Alone, RunContext
+from psgd.worker.gradient_watch import GradientWatch
 from psgd.worker.interface import Worker
 
 Vector = NDArray[np.floating]
@@ -53,6 +54,7 @@ class RunOptions:
         compression: how updates are compressed, or None.
         staged: parameters lie on a GPU, and the strategy works on the host.
         accumulate: steps of a worker whose gradients make one update.
+        on_nan: what a gradient that is not finite does.
     """
 
     strategy: Any
@@ -62,6 +64,10 @@ class RunOptions:
     compression: Compression | None = None
     staged: bool = False
     accumulate: int = 1
+    on_nan: str = "warn"
+
+
+NO_LOSS = float("nan")
 
 
 class Connection:
@@ -92,6 +98,10 @@ class Connection:
             self._params = host_copy(params)
         self._options, self._saver, self._saves = options, saver, saver.active
         self._teardown = Teardown(mesh, saver)
+        self._watch = GradientWatch(
+            options.on_nan, mesh.world.Get_rank(), mesh.index, leaves_out=options.compression is not None
+        )
+        self._overlapped = False  # parts of this step's gradient are on their way
         self._client: Worker | None = None  # inside the block
         self._skipping = False  # inside the block, on a server
 
@@ -175,7 +185,12 @@ class Connection:
         self._only_on_workers()
         return self._saver.extra
 
-    def step(self, samples: int = 1, loss: float = float("nan")) -> None:
+    @property
+    def skipped(self) -> int:
+        """Gradients of this rank that were left out as they were not finite (`on_nan="skip"`)."""
+        return self._watch.skipped
+
+    def step(self, samples: int = 1, loss: float = NO_LOSS) -> None:
         """Pushes `grads`, the mean gradient over `samples`, and pulls `params`. Blocks until this worker may continue.
 
         Args:
@@ -185,8 +200,9 @@ class Connection:
         Raises:
             UsageError: samples is not a whole number of 0 or more, or this is outside the `with` block.
             PeerLostError: another worker left the block with an error.
+            DivergedError: a gradient is not finite, and `on_nan` is "stop"; on all ranks.
         """
-        client, saver = self._client, self._saver
+        client, saver, watch = self._client, self._saver, self._watch
         if client is None:
             client = self._only_on_workers()
         if type(samples) is not int or samples < 0:
@@ -195,6 +211,12 @@ class Connection:
             saver.check()
             if wanted := saver.request.unsent():
                 client.checkpoint.ask(wanted == SAVE_AND_STOP)
+        if samples:
+            looks = saver.clock % watch.every == 0 and not self._overlapped
+            wrong = loss != loss and loss is not NO_LOSS  # noqa: PLR0124 -- does not wait for one on a GPU
+            if wrong or (looks and not watch.holds_numbers(client.grads)):
+                samples = watch.found(client.params, saver.clock + 1, samples)
+        self._overlapped = False
         client.step(samples, loss)
         saver.clock += 1
         if client.checkpoint.reached:
@@ -216,9 +238,14 @@ class Connection:
         then call `step` with the same samples. The ranges are those of `grads` and come from its end to its start.
 
         Returns:
-            None where the strategy has no use for it.
+            None where the strategy has no use for it, and where gradients are looked at first (`on_nan`).
         """
-        return self._only_on_workers().overlap(samples)
+        client = self._only_on_workers()
+        if self._watch.acts:
+            return None
+        ready = client.overlap(samples)
+        self._overlapped = ready is not None
+        return ready
 
     def report(self, accuracy: float, loss: float) -> None:
         """Tells server 0 of an evaluation of `params` (for the log, and to stop at a target)."""
@@ -296,6 +323,7 @@ class Connection:
             client = AccumulatingWorker(client, self._options.accumulate)
         self._client, client.checkpoint.on_reached = client, partial(self._save, client)
         starter.start(client, self._saver, warns=self.mesh.index == 0)
+        self._watch.begin(client.grads)
         if self.mesh.servers == 0:
             self._saver.recount()
 

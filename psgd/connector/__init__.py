@@ -13,7 +13,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from psgd.checkpoint.requests import CheckpointRequest
-from psgd.checkpoint.resume import Plan, prepare
+from psgd.checkpoint.resume import Plan, prepare, say
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
 from psgd.connector.options import ConnectOptions, check, checked_vector
@@ -45,6 +45,7 @@ def connect(
     clip_norm: float = 0.0,
     reduction: str = "mean",
     staleness_lr: str = "none",
+    on_nan: str = "warn",
     compress: str | None = None,
     density: float | None = None,
     compress_warmup: float = 0.0,
@@ -93,10 +94,12 @@ def connect(
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
         staleness_lr: "inverse" or "exponential" shrink stale gradients (`psgd.optim.staleness`); for strategies with
             servers.
+        on_nan: what a worker's gradient that is not finite does: "warn" is one warning that names rank and step, "skip"
+            also leaves such gradients out (`skipped`), "stop" raises DivergedError on all ranks.
         compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
             default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
-            encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). No effect on a single
-            rank.
+            encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). A single rank has
+            none.
         density: share of the elements that an update sends; None is 0.001.
         compress_warmup: samples of all workers before which updates are sent whole.
         compress_sync: steps from one to the next at which all residuals are sent; 0 is never.
@@ -110,7 +113,8 @@ def connect(
         checkpoint_minutes: the same in time; 0 is off.
         checkpoint_keep: how many of the newest stay, and the one with the best accuracy.
         resume: continue from the newest complete one; start from the beginning where there is none.
-        run: what a run that resumes must have in common besides, as JSON values.
+        run: what all ranks that pass it and a run that resumes must have in common besides, as JSON values: the size of
+            the data, for example.
         layout: names and shapes in `params`, for who reads the checkpoints.
         checkpoint_request: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
         **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients
@@ -119,6 +123,7 @@ def connect(
     Raises:
         UsageError: a wrong argument on some rank; the same error on all ranks.
         ContractError: ranks that passed different arguments; the same error on all ranks.
+        DivergedError: on all ranks, in the block, with `on_nan="stop"`.
         PeerLostError: on every other rank, if a worker leaves the block with an error.
     """
     arguments = dict(locals())
@@ -135,13 +140,16 @@ def connect(
     except Exception as error:  # whatever it is, all ranks must raise it
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         complaint = complaint or text
-    agree(comm, "psgd.connect", signed, complaint)
+    epoch = metrics.samples_per_epoch if isinstance(metrics, RunMetrics) else 0
+    agree(comm, "psgd.connect", signed, complaint, {"run": run or None, "metrics.samples_per_epoch": epoch or None})
     assert checked is not None  # else there was a complaint
     plan, chosen = checked.plan, checked.run
     prepare(comm, plan)
     if not given.serverless:
         chosen = replace(chosen, strategy=_ordered(chosen.strategy, given, signed, comm, plan))
-    if comm.Get_size() == 1:
+    if comm.Get_size() == 1 and chosen.compression is not None:
+        if given.compress is not None:
+            say("warning: resume: a single rank sends nothing, so compress has no effect")
         chosen = replace(chosen, compression=None)
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)

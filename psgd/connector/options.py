@@ -1,5 +1,6 @@
 """What a caller asks of `psgd.connect`, and the checks of one rank's arguments: they do not communicate."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -30,6 +31,7 @@ from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.worker.context import Alone
 
 Vector = NDArray[np.floating]
 
@@ -48,6 +50,7 @@ class ConnectOptions:
     clip_norm: float
     reduction: str
     staleness_lr: str
+    on_nan: str
     compress: str | None
     density: float | None
     compress_warmup: float
@@ -99,11 +102,14 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     if given.servers is not None:
         servers = whole_number("servers", given.servers)
     requirements.check(given.strategy, vars(given), given.options)
+    if size == 1:
+        requirements.check_alone(vars(given))
     workers = size - servers
     schedule = given.lr if callable(given.lr) else constant(optim.LR.check("lr", given.lr))
+    for samples in (0, 1e3, 1e6) if callable(given.lr) else ():
+        optim.LR_OF_SCHEDULE.check(f"lr: the schedule at {samples:g} samples", schedule(samples))
     rule = given.rule
-    if not isinstance(rule, Rule):
-        rule = rules.create(rule, given.momentum, given.weight_decay)
+    rule = rules.checked(rule) if isinstance(rule, Rule) else rules.create(rule, given.momentum, given.weight_decay)
     others = ["comm", "params", *(field.name for field in fields(ConnectOptions))]
     strategy = strategies.create(given.strategy, workers, others, **given.options)
     accumulate = strategies.COMMON["accumulate"].check("accumulate", given.options.get("accumulate", 1))
@@ -111,6 +117,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     optimizer = OptimizerOptions(rule, schedule, optim.CLIP_NORM.check("clip_norm", given.clip_norm), factor)
     scale = staleness.create(given.staleness_lr)
     codec = checked_compression(given, rule)
+    _check_kinds(given)
     request = given.checkpoint_request
     if request is not None and not isinstance(request, CheckpointRequest):
         raise UsageError(f"checkpoint_request: expected a CheckpointRequest, got {type(request).__name__}")
@@ -120,10 +127,25 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
         raise UsageError(f"metrics: expected RunMetrics for {workers} workers, got {len(given.metrics.pushes)}")
     segment = segment_bytes_for(vector.nbytes // max(1, servers), given.segment_bytes) // vector.itemsize
     near = codec is None and strategies.find(given.strategy).on_device
-    staged = size > 1 and on_device(vector) and not near
-    return CheckedOptions(
-        servers, workers, RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate), plan
-    )
+    staged = (size > 1 or isinstance(strategy, Alone)) and on_device(vector) and not near
+    on_nan = optim.ON_NAN.check("on_nan", given.on_nan)
+    run = RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate, on_nan)
+    return CheckedOptions(servers, workers, run, plan)
+
+
+def _check_kinds(given: ConnectOptions) -> None:
+    """Refuses a `layout` or a `run` of another kind."""
+    if given.layout is not None and not isinstance(given.layout, Layout):
+        raise UsageError(f"layout: expected a psgd.Layout, got {type(given.layout).__name__}")
+    if given.run is not None and not isinstance(given.run, Mapping):
+        raise UsageError(f"run: expected a dictionary of names and JSON values, got {given.run!r}")
+    for name, value in (given.run or {}).items():
+        try:
+            if not isinstance(name, str):
+                raise ValueError("a name is a text")
+            json.dumps(value, allow_nan=False, sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"run: expected names and JSON values, got {name!r}: {value!r} ({error})") from None
 
 
 def checked_plan(given: ConnectOptions) -> Plan:

@@ -28,6 +28,7 @@ def signature(given: ConnectOptions, checked: CheckedOptions, vector: Vector) ->
         "segment_bytes": checked.run.segment * vector.itemsize,
         "lr": [float(optimizer.schedule(samples)) for samples in (0, 1e3, 1e6)],
         "staleness_lr": given.staleness_lr,
+        "on_nan": given.on_nan,
         "compress": repr(checked.run.compression),
         "workers": checked.workers,
         "replay": given.replay is not None,

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from psgd.kernels.errors import DataError
 
 SAMPLE_DTYPES = ("uint8", "float32", "float64")
+CHANNELS, SMALLEST_IMAGE = (1, 3, 4), 8
+"""Images of so many channels are taken for channels last, where the two dimensions before are no shorter than that."""
 HELD_OUT = 6
 """Without a test part, the last sixth of the samples (rounded up) is held out for testing."""
 
@@ -70,8 +72,15 @@ def split(x: NDArray[Any], y: NDArray[Any], x_where: str, y_where: str) -> Split
         DataError: another number of dimensions, another dtype, empty, or counts that differ.
     """
     if not 2 <= x.ndim <= 4:
+        fix = "x.reshape(-1, 1)" if x.ndim == 1 else "x.reshape(len(x), -1)"
         raise DataError(
-            f"{x_where}: samples need shape (n, d), (n, height, width) or (n, channels, height, width), got {x.shape}"
+            f"{x_where}: samples need shape (n, d), (n, height, width) or (n, channels, height, width), got {x.shape}; "
+            f"save {fix} instead"
+        )
+    if x.ndim == 4 and x.shape[3] in CHANNELS and min(x.shape[1:3]) >= SMALLEST_IMAGE:
+        raise DataError(
+            f"{x_where}: samples need shape (n, channels, height, width), got {x.shape}, where the channels are last; "
+            "save x.transpose(0, 3, 1, 2) instead"
         )
     if str(x.dtype) not in SAMPLE_DTYPES:
         raise DataError(
@@ -79,14 +88,20 @@ def split(x: NDArray[Any], y: NDArray[Any], x_where: str, y_where: str) -> Split
             f"convert them, as with x.astype('float32')"
         )
     if y.ndim != 1:
-        raise DataError(f"{y_where}: labels need shape (n,), one class number for each sample, got {y.shape}")
-    if y.dtype.kind not in "iu" or not y.dtype.isnative:
+        columns = y.size // max(1, len(y)) if y.ndim else 1
+        fix = "y.reshape(-1)" if columns == 1 else "y.argmax(1), if they are one-hot,"
         raise DataError(
-            f"{y_where}: labels need an integer dtype in native byte order, got {y.dtype}; "
-            f"convert them, as with y.astype('int64')"
+            f"{y_where}: labels need shape (n,), one class number for each sample, got {y.shape}; save {fix} instead"
+        )
+    if y.dtype.kind not in "iu" or not y.dtype.isnative:
+        fix = "y.astype('int64')" if y.dtype.kind in "biuf" else "numpy.unique(y, return_inverse=True)[1]"
+        raise DataError(
+            f"{y_where}: labels need an integer dtype in native byte order, got {y.dtype}; convert them, as with {fix}"
         )
     if len(x) != len(y):
-        raise DataError(f"{x_where} holds {len(x)} samples, but {y_where} holds {len(y)} labels")
+        last = x.ndim > 1 and x.shape[-1] == len(y)
+        fix = f"; in shape {x.shape} the samples are last: save numpy.moveaxis(x, -1, 0) instead" if last else ""
+        raise DataError(f"{x_where} holds {len(x)} samples, but {y_where} holds {len(y)} labels{fix}")
     if x.size == 0:
         raise DataError(f"{x_where}: empty: shape {x.shape}")
     if x.ndim == 3:

@@ -122,7 +122,9 @@ def _check_gaps(split: Split) -> None:
     if len(gap):
         label = int(seen[gap[0]])
         row = int(np.argmax(split.y == label))
+        from_one = np.array_equal(seen, np.arange(1, len(seen) + 1))
+        fix = "y - 1" if from_one else "numpy.unique(y, return_inverse=True)[1]"
         raise DataError(
             f"{split.y_where}: label {label} of sample {split.first + row} is out of range: "
-            f"no training sample has label {gap[0]}; labels must be 0, 1, ... without gaps"
+            f"no training sample has label {gap[0]}; labels must be 0, 1, ... without gaps: save {fix} instead"
         )

@@ -36,6 +36,12 @@ def read(path: Path) -> NDArray[Any]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+def archive_names(path: Path) -> list[str]:
+    """The names of all arrays in a `.npz` that can be read, in its order."""
+    with zipfile.ZipFile(path) as archive:
+        return [each.removesuffix(".npy") for each in archive.namelist() if each.endswith(".npy")]
+
+
 def read_archive(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Reads those of the named arrays that a `.npz` holds.
 

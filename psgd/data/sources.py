@@ -1,7 +1,8 @@
 """From a name or a path to a dataset: which files belong together, and where they are looked for."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ _FILES = Path(__file__).resolve().parent / "files"
 _SYSTEM = Path("/usr/share/datasets")
 _TRAIN, _TEST, _WHOLE = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
 _KEYS = (*_TRAIN, *_TEST, *_WHOLE)
+_WORDS = {
+    "x": {"x", "xs", "image", "images", "data", "samples", "features", "inputs", "imgs"},
+    "y": {"y", "ys", "label", "labels", "target", "targets", "classes", "outputs"},
+}
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Dataset:
@@ -106,32 +111,77 @@ def _idx_split(images: Path, labels: Path) -> Split:
 
 def _archive(name: str, path: Path) -> Dataset:
     arrays = npy.read_archive(path, _KEYS)
-    return _numpy_pairs(name, path, set(arrays), arrays.__getitem__, lambda key: f"{path} ({key})")
+
+    def fix(renamed: dict[str, str]) -> str:
+        chosen = ", ".join(f"{key}=d[{old!r}]" for key, old in renamed.items())
+        return f"d = numpy.load({path.name!r}); numpy.savez({path.name!r}, {chosen})"
+
+    found = npy.archive_names(path)
+    return _numpy_pairs(name, path, found, arrays.__getitem__, lambda key: f"{path} ({key})", fix)
 
 
 def _numpy_folder(name: str, folder: Path) -> Dataset:
     files = {key: folder / f"{key}.npy" for key in _KEYS if (folder / f"{key}.npy").is_file()}
-    if not files:
-        raise DataError(f"{folder}: contains none of the expected files; expected {ACCEPTED}")
-    return _numpy_pairs(name, folder, set(files), lambda key: npy.read(files[key]), lambda key: str(files[key]))
+    found = sorted(file.stem for file in folder.glob("*.npy"))
+    if not found:
+        here = sorted(file.name for file in folder.iterdir())
+        shown = ", ".join(here[:8]) + (", ..." if len(here) > 8 else "")
+        raise DataError(
+            f"{folder}: holds none of the files that are looked for, but {shown or 'nothing'}; expected {ACCEPTED}"
+        )
+
+    def fix(renamed: dict[str, str]) -> str:
+        return "; ".join(f"mv {old}.npy {key}.npy" for key, old in renamed.items() if key != old)
+
+    return _numpy_pairs(name, folder, found, lambda key: npy.read(files[key]), lambda key: str(files[key]), fix)
+
+
+def _renamed(found: Sequence[str]) -> dict[str, str]:
+    """What the arrays should be called, each with its name as it is; empty where that cannot be guessed.
+
+    By words that others use: `X_train`, `train_images`, `labels`, `test_y`, and of two arrays the first.
+    """
+    guess: dict[str, str] = {}
+    for old in found:
+        words = re.split(r"[^a-z]+", old.lower())
+        part = next((f"_{part}" for part in ("train", "test") if part in words), "")
+        kind = next((kind for kind, known in _WORDS.items() if known.intersection(words)), None)
+        if kind is not None:
+            guess.setdefault(kind + part, old)
+    if not guess and len(found) == 2:
+        guess = dict(zip(_WHOLE, found, strict=True))
+    pairs = [pair for pair in (_TRAIN, _TEST, _WHOLE) if guess.keys() >= set(pair)]
+    return {key: guess[key] for pair in pairs for key in pair} if pairs and pairs[0] != _TEST else {}
 
 
 def _numpy_pairs(
     name: str,
     where: Path,
-    present: set[str],
+    found: Sequence[str],
     read: Callable[[str], NDArray[Any]],
     place: Callable[[str], str],
+    fix: Callable[[dict[str, str]], str],
 ) -> Dataset:
-    """Joins those of x_train, y_train, x_test, y_test, x, y that are there."""
-    for pair in (_TRAIN, _TEST):
-        if len(present.intersection(pair)) == 1:
-            missing = set(pair).difference(present).pop()
-            raise DataError(f"{where}: {missing} is missing; found {', '.join(sorted(present))}")
+    """Joins those of x_train, y_train, x_test, y_test, x, y that are there.
+
+    Args:
+        name: of the dataset.
+        where: it is.
+        found: names of all arrays that are there.
+        read: gives one of them.
+        place: says where it is.
+        fix: the line that gives arrays their names, from what they are called now.
+    """
+    present = set(found)
     source = _TRAIN if present.issuperset(_TRAIN) else _WHOLE
-    if not present.issuperset(source):
-        found = f"only {', '.join(sorted(present))}" if present else "none of them"
-        raise DataError(f"{where}: expected x_train and y_train, or x and y; found {found}")
+    incomplete = [key for pair in (_TRAIN, _TEST) if len(present & set(pair)) == 1 for key in pair]
+    if incomplete or not present.issuperset(source):
+        renamed = _renamed(found)
+        line = f": {fix(renamed)}" if renamed else ""
+        missing = next((key for key in incomplete if key not in present), None)
+        what, only = (f"{missing} is missing", "") if missing else ("expected x_train and y_train, or x and y", "only ")
+        shown = f"found {only}{', '.join(sorted(found))}" if found else "found no array"
+        raise DataError(f"{where}: {what}; {shown}{line}")
 
     def part(x: str, y: str) -> Split:
         return split(read(x), read(y), place(x), place(y))

@@ -37,10 +37,12 @@ RULES: dict[str, RuleEntry] = {
 _WITH_MOMENTUM = " and ".join(name for name, rule in RULES.items() if rule.momentum)
 
 LR = above_zero(0.1, "Learning rate.")
+LR_OF_SCHEDULE = from_zero(None, "Of a schedule it may be 0, as at the start of a warm-up.")
 OPTIMIZER = one_of(RULES, "sgd", "Update rule, applied on the servers.")
 MOMENTUM = below_one(0.9, f"Momentum factor of {_WITH_MOMENTUM}.")
 WEIGHT_DECAY = from_zero(0.0, "Coefficient of L2 regularization.")
 SCHEDULE = one_of(schedules.NAMES, "constant", "How the learning rate changes during the run.")
 CLIP_NORM = from_zero(0.0, "Largest norm of the whole gradient; 0 is off.")
 REDUCTION = one_of(("mean", "sum"), "mean", "mean over the samples; sum multiplies that by the number of workers.")
+ON_NAN = one_of(("warn", "skip", "stop"), "warn", "If a gradient is not finite: warn, skip the gradient, or stop.")
 STALENESS_LR = one_of(staleness.NAMES, "none", "How steps of stale gradients are scaled down.")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from psgd.kernels import sparse_update as sparse_kernels
 from psgd.kernels import update as kernels
+from psgd.kernels.errors import UsageError
 from psgd.optim import catalog
 
 Vector = NDArray[np.floating]
@@ -40,6 +41,24 @@ class Rule(NamedTuple):
     factor: float | None = None
     weight_decay: float = 0.0
     sparse: Callable[[Vector, Vector, State, float, float, int], None] | None = None
+
+
+def checked(rule: Rule) -> Rule:
+    """The rule, whose fields are of the types that they should have.
+
+    Raises:
+        UsageError: names the first that is not.
+    """
+    if not isinstance(rule.name, str):
+        raise UsageError(f"rule: expected a Rule whose name is a text, got {rule.name!r}")
+    for field in ("init", "update", "sparse"):
+        value = getattr(rule, field)
+        if not callable(value) and (field != "sparse" or value is not None):
+            raise UsageError(f"rule {rule.name}: expected a function as {field}, got {value!r}")
+    if rule.factor is not None:
+        catalog.MOMENTUM.check(f"rule {rule.name}: factor", rule.factor)
+    catalog.WEIGHT_DECAY.check(f"rule {rule.name}: weight_decay", rule.weight_decay)
+    return rule
 
 
 def sgd(weight_decay: float = 0.0) -> Rule:

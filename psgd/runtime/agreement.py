@@ -15,6 +15,7 @@ def agree(
     call: str,
     signature: Mapping[str, Any],
     complaint: str | None = None,
+    where_given: Mapping[str, Any] | None = None,
 ) -> None:
     """Compares what the ranks pass to a collective call. Collective and blocking; the exchange is JSON text.
 
@@ -23,20 +24,24 @@ def agree(
         call: the call's name, for messages; empty where the ranks' complaints need no more words.
         signature: what must be the same on all ranks, as JSON values.
         complaint: what is wrong with this rank's arguments, or None.
+        where_given: what must be the same on the ranks that give it, under the same keys on all; None is not given.
 
     Raises:
         AgreedUsageError: on all ranks, if one has a complaint; names that rank.
         AgreedContractError: on all ranks, if they differ; names the ranks and both sides.
     """
-    answers = gather(comm, {"complaint": complaint, "signature": dict(signature)})
+    given = dict(where_given or {})
+    answers = gather(comm, {"complaint": complaint, "signature": dict(signature), "given": given})
     for rank, answer in enumerate(answers):
         if answer["complaint"]:
             where = f"{call} on rank {rank}: " if call else ""
             raise AgreedUsageError(where + answer["complaint"])
-    for key in signature:
+    for key in [*signature, *given]:
         values: dict[str, list[int]] = {}
         for rank, answer in enumerate(answers):
-            values.setdefault(json.dumps(answer["signature"].get(key)), []).append(rank)
+            value = (answer["signature"] if key in signature else answer["given"]).get(key)
+            if value is not None or key in signature:
+                values.setdefault(json.dumps(value, sort_keys=True), []).append(rank)
         if len(values) > 1:
             sides = "; ".join(f"{value} on rank(s) {_brief(ranks)}" for value, ranks in values.items())
             raise AgreedContractError(f"{call or 'options'}: all ranks must pass the same {key}, got {sides}")

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from psgd.kernels.errors import OutputError, PeerLostError, UsageError
+from psgd.kernels.errors import DivergedError, OutputError, PeerLostError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+DIVERGED = 3
+"""Exit code of a run whose gradients or parameters are no longer finite."""
 ADVICE_S = 1.0  # for the advice to be found
 ALIKE_S = 0.5  # long enough for one rank, or Open MPI's 0.24 s from SIGTERM to SIGKILL, to end the others
 FORWARD_S = 0.1  # for the launcher to read the last message before MPI_Abort kills the pipes
@@ -48,6 +50,8 @@ class JobRank:
     def fail(self, error: BaseException, command: bool = True) -> NoReturn:
         """Ends the job for `error`; from `command`, a UsageError needs no traceback."""
         self.ending = True
+        if isinstance(error, DivergedError) and command:  # the same on all ranks
+            self.end(f"psgd: error: {error}", DIVERGED, wait_s=self.turn_s)
         if (cause := secondary(error)) is not None:
             self.lost(cause)
         if isinstance(error, UsageError) and command:

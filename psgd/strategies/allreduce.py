@@ -69,6 +69,7 @@ class AllreduceWorker(LockstepWorker):
     def _reduce(self, samples: int, done: bool = False) -> None:
         """Sums over all workers and takes the optimizer's step; `samples` are those of the gradient not added yet."""
         buckets, rounds = self._buckets, self._rounds
+        rounds.join()
         began = time.perf_counter()
         buckets.launch(samples)
         if buckets.early:

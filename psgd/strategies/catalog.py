@@ -194,6 +194,8 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
     if unknown := sorted(set(chosen) - set(known)):
         near = difflib.get_close_matches(unknown[0], [*known, *others], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
+        if able := with_option(unknown[0]):
+            hint = f"; {unknown[0]} is an option of {' and '.join(able)}"
         own = [key for key in known if key != "accumulate"]
         raise UsageError(f"strategy {name}: expected {own or 'no options of its own'}, got {unknown}{hint}")
     values = {key: option.default for key, option in strategy.options.items()}

@@ -56,6 +56,7 @@ class CompressedAllreduceWorker(LockstepWorker):
     def _round(self, done: bool) -> None:
         """Takes a step together."""
         gradient, samples = self._gradient.take()
+        self._rounds.join()
         began = time.perf_counter()
         finite = self.reduce.fine(gradient)
         if not finite.all():

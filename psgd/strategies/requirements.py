@@ -50,6 +50,29 @@ def check(name: str, values: Mapping[str, Any], own: Mapping[str, Any], spell: S
     _check_compression(name, strategy, values, own, spell)
 
 
+def check_alone(values: Mapping[str, Any], spell: Spelling = LIBRARY) -> None:
+    """Refuses on a single rank what would have no effect there: nothing is sent, and there is no order to follow.
+
+    A run that resumes has the options of the one that it resumes, so it may have those of more ranks.
+
+    Raises:
+        UsageError: the first such option.
+    """
+    if values["resume"]:
+        return
+    for name in ("compress", "density", "compress_warmup", "compress_sync"):
+        if values[name] not in (None, "none", 0):
+            raise UsageError(
+                f"{spell.given(name, values[name])}: a single rank sends nothing that could be compressed: omit it, "
+                "or start more ranks"
+            )
+    for name in ("record", "replay"):
+        if values[name] is not None:
+            raise UsageError(
+                f"{spell.name(name)}: a single rank's pushes have one order only: omit it, or start more ranks"
+            )
+
+
 def _check_compression(
     name: str, strategy: catalog.Strategy, values: Mapping[str, Any], own: Mapping[str, Any], spell: Spelling
 ) -> None:

@@ -31,7 +31,8 @@ from psgd.training.task import open_task
 from psgd.training.trainer import Trainer
 
 _OF_CONNECT = (
-    *("strategy", "clip_norm", "reduction", "staleness_lr", "compress", "density", "compress_sync", "record", "replay"),
+    *("strategy", "clip_norm", "reduction", "staleness_lr", "on_nan"),
+    *("compress", "density", "compress_sync", "record", "replay"),
     *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume"),
 )
 """Options that are `psgd.connect`'s, by the same name."""

@@ -1,5 +1,6 @@
 """The end of a run: the final parameters evaluated, and what `psgd train --json` prints."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from mpi4py import MPI
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import clean
 from psgd.training.trainer import Trainer
 
@@ -39,11 +41,15 @@ def collect(
         correct, loss_sum = trainer.backend.evaluate(connection.mesh.index, connection.workers)
         sent, received = connection.bytes_sent, connection.bytes_received
     mine = np.array([correct, loss_sum, sent, received], np.float64)
+    skipped = gather(comm, {} if trainer is None else {"worker": connection.mesh.index, "count": connection.skipped})
     total = np.empty_like(mine)
     comm.Reduce(mine, total, MPI.SUM, root=0)
     if comm.Get_rank() != 0:
         return None
     metrics.report(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
+    dropped = list(metrics.dropped)
+    for each in filter(None, skipped):
+        dropped[each["worker"]] += each["count"]
     vendor, version = MPI.get_vendor()
     found: dict[str, Any] = clean(
         {
@@ -75,7 +81,9 @@ def collect(
             "computed_seconds": metrics.computed_s,
             "workers_applied": metrics.pushes,
             "workers_waited": metrics.waited,
-            "workers_dropped": metrics.dropped,
+            "workers_dropped": dropped,
+            # Parameters that are not finite make no finite loss.
+            "diverged": not (math.isfinite(metrics.loss) and math.isfinite(total[1])),
             "lost_ranks": [],
             "checkpoint": connection.checkpoint,
             "requeue": connection.leaving,

@@ -1,5 +1,7 @@
 """A run's data and model, the same on all ranks."""
 
+import json
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,11 +9,12 @@ from mpi4py import MPI
 
 from psgd.config import TrainConfig
 from psgd.data import Dataset, load
+from psgd.data.description import describe
 from psgd.data.normalization import Statistics, validate
-from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.kernels.errors import AgreedContractError, AgreedUsageError, UsageError
 from psgd.nn import models
 from psgd.nn.model import Model
-from psgd.runtime.agreement import broadcast
+from psgd.runtime.agreement import gather
 
 
 @dataclass(frozen=True)
@@ -34,34 +37,60 @@ class Task:
 
 
 def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Task:
-    """Opens the data where it is needed. Rank 0 alone reads all values, checks them and broadcasts what it found.
+    """Opens the data where it is needed, and compares it. Collective, blocks.
+
+    Rank 0 alone reads all values, checks them and gives all what it found. With `config.check_data` every rank that
+    needs the data reads all of it too, for a checksum.
 
     Raises:
-        AgreedUsageError: data or a model that cannot be, on all ranks alike.
-        UsageError: data that this rank alone cannot read.
+        AgreedUsageError: data or a model that cannot be, on some rank; the same on all.
+        AgreedContractError: ranks with other data than rank 0's; the same on all.
     """
     dataset = None
-    facts: dict[str, Any] = {}
-    if comm.Get_rank() == 0:
-        try:
+    mine: dict[str, Any] = {"host": socket.gethostname()}
+    leads = comm.Get_rank() == 0
+    try:
+        if needs_data or leads:
             dataset = load(config.dataset)
+            mine["data"] = describe(dataset, config.check_data)
+        if leads and dataset is not None:
             statistics = validate(dataset)
-            facts = {
-                "samples": dataset.train.samples,
-                "test_samples": dataset.test.samples,
-                "shape": list(dataset.sample_shape),
-                "classes": dataset.classes,
-                "mean": statistics.mean,
-                "std": statistics.std,
-            }
+            mine["statistics"] = [statistics.mean, statistics.std]
             models.build(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
-        except UsageError as error:
-            facts = {"error": str(error)}
-    facts = broadcast(comm, facts)
-    if "error" in facts:
-        raise AgreedUsageError(facts["error"])
-    if needs_data and dataset is None:
-        dataset = load(config.dataset)
-    model = models.build(config.model, tuple(facts["shape"]), facts["classes"], hidden=config.hidden)
-    statistics = Statistics(facts["mean"], facts["std"])
-    return Task(model, facts["samples"], facts["test_samples"], statistics, dataset)
+    except UsageError as error:
+        mine["error"] = str(error)
+    everyone = gather(comm, mine)
+    _refuse_errors(everyone)
+    _compare(config.dataset, everyone)
+    data, (mean, std) = everyone[0]["data"], everyone[0]["statistics"]
+    model = models.build(config.model, tuple(data["sample shape"]), data["classes"], hidden=config.hidden)
+    return Task(model, data["training samples"], data["test samples"], Statistics(mean, std), dataset)
+
+
+def _refuse_errors(everyone: list[dict[str, Any]]) -> None:
+    """Raises the first rank's error on all; it is named where rank 0 has found nothing wrong."""
+    for rank, each in enumerate(everyone):
+        if "error" in each:
+            where = f"rank {rank} on {each['host']}: " if rank else ""
+            raise AgreedUsageError(where + each["error"])
+
+
+def _compare(name: str, everyone: list[dict[str, Any]]) -> None:
+    """Raises on all ranks where one has other data than rank 0."""
+    first = everyone[0]["data"]
+    for key in first:
+        sides: dict[str, list[str]] = {}
+        for rank, each in enumerate(everyone):
+            if "data" in each:
+                where = f"rank {rank} on {each['host']}"
+                sides.setdefault(json.dumps(each["data"].get(key)), []).append(where)
+        if len(sides) > 1:
+            shown = "; ".join(f"{value} on {', '.join(_brief(ranks))}" for value, ranks in sides.items())
+            raise AgreedContractError(
+                f"dataset {name}: all ranks need the same data, but {key}: {shown}. Is one of them an old or "
+                "unfinished copy? Copy it again, or use a folder that all nodes see"
+            )
+
+
+def _brief(ranks: list[str]) -> list[str]:
+    return ranks if len(ranks) <= 4 else [*ranks[:4], f"... ({len(ranks)} in all)"]

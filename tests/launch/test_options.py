@@ -77,6 +77,7 @@ WRONG_VALUES = {
     "rho": ["0", "nan"],
     "accumulate": ["0"],
     "staleness_lr": ["linear"],
+    "on_nan": ["ignore", ""],
     "hidden": ["0", "1.5"],
     "peers": ["", "random", "random:x", "random:1", "some"],
     "window": ["0"],
@@ -111,7 +112,7 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 
 def test_every_option_that_can_be_wrong_is_tested():
-    assert set(WRONG_VALUES) == set(KINDS) - {"scale_lr", "average_momentum", "inject", "resume"}
+    assert set(WRONG_VALUES) == set(KINDS) - {"scale_lr", "average_momentum", "inject", "resume", "check_data"}
 
 
 @pytest.mark.parametrize(

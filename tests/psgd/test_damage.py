@@ -77,13 +77,19 @@ class Transport:
 
 def message(kind, worker, push=0, version=0, samples=8, value=0.5):
     fields = {"loss": value, "accuracy": value, "waited_s": value}
-    return Header(kind=kind, worker=worker, push=push, version=version, samples=samples, **fields)
+    drawn = push * samples
+    return Header(kind=kind, worker=worker, push=push, version=version, samples=samples, position=drawn, **fields)
 
 
-def conversation():
+ANSWERED = {"sync": (1, 1, 1), "async": (1, 2, 3), "softsync": (0, 1, 1), "ssp": (1, 2, 3)}
+"""The version that each worker's first push is answered with."""
+
+
+def conversation(strategy):
     """What three workers send: start, two pushes each, an evaluation, the end."""
     events = [message(MessageKind.INIT, 0), message(MessageKind.PULL, 1), message(MessageKind.PULL, 2)]
-    events += [message(MessageKind.PUSH, worker, push, push - 1) for push in (1, 2) for worker in range(WORKERS)]
+    events += [message(MessageKind.PUSH, worker, 1) for worker in range(WORKERS)]
+    events += [message(MessageKind.PUSH, worker, 2, version) for worker, version in enumerate(ANSWERED[strategy])]
     events.append(message(MessageKind.REPORT, 1, samples=0, value=0.9))
     return events + [message(MessageKind.DONE, worker, 2) for worker in range(WORKERS)]
 
@@ -114,10 +120,10 @@ OPTIONS = {"sync": {}, "async": {}, "softsync": {"softsync": 2}, "ssp": {"stalen
 @pytest.mark.parametrize("strategy", OPTIONS)
 def test_a_server_takes_damaged_headers_or_refuses_them(strategy):
     rng = np.random.default_rng([SEED, *strategy.encode()])
-    assert serve(strategy, [arrive(header) for header in conversation()], **OPTIONS[strategy]).version > 0
+    assert serve(strategy, [arrive(header) for header in conversation(strategy)], **OPTIONS[strategy]).version > 0
     ended = Counter()
     for _ in range(400):
-        events = conversation()
+        events = conversation(strategy)
         place = int(rng.integers(len(events)))
         how, at = int(rng.integers(4)), int(rng.integers(len(bytes(Header()))))
 

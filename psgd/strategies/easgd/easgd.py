@@ -26,7 +26,7 @@ from psgd.strategies.easgd.round_robin import RoundRobinOrder
 from psgd.strategies.easgd.shared import SharedOrder
 from psgd.strategies.easgd.synchronous import SynchronousOrder
 from psgd.worker.base import WorkerBase
-from psgd.worker.context import RunContext
+from psgd.worker.context import Alone, RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 
@@ -50,11 +50,11 @@ def _near(order: Making, context: RunContext) -> Callable[..., Any]:
     return partial(OnHost, order=order)
 
 
-def create(workers: int, period: int, easgd_order: str, rho: float | None) -> Callable[[RunContext], "EasgdWorker"]:
+def create(workers: int, period: int, easgd_order: str, rho: float | None) -> Alone:
     """The strategy.
 
     Args:
-        workers: how many there are.
+        workers: how many there are. One alone is tied to the centre too; all orders are the same then.
         easgd_order: "sync": all together, the same bits each run; "round-robin": one after the other, the original;
             "async": each when it comes, under a lock; "hogwild": without. The last two need all workers on one node.
         rho: a = eta * rho, with eta the rate of that step; None: a = 0.9 / workers, whatever the rate.
@@ -63,7 +63,8 @@ def create(workers: int, period: int, easgd_order: str, rho: float | None) -> Ca
     A force that is not stable is refused once the schedule is known.
     """
     force = Force(workers, rho, easgd_order, together=easgd_order == "sync")
-    return partial(EasgdWorker, order=ORDERS[easgd_order], force=force, period=period)
+    order = ORDERS[easgd_order] if workers > 1 else SynchronousOrder
+    return Alone(partial(EasgdWorker, order=order, force=force, period=period))
 
 
 class EasgdWorker(WorkerBase):

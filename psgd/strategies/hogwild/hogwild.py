@@ -31,15 +31,15 @@ from psgd.metrics.totals import Sums
 from psgd.runtime.jsonable import JSON
 from psgd.strategies.hogwild.counts import HogwildCounts
 from psgd.strategies.hogwild.nodes import NodeCopies
-from psgd.worker.context import RunContext
-from psgd.worker.interface import Vector
+from psgd.worker.context import Alone, RunContext
+from psgd.worker.interface import Vector, Worker
 from psgd.worker.serverless.free_running import FreeRunningWorker
 from psgd.worker.serverless.shared_parameters import SharedParameters
 
 _LOOK_S = 1e-3
 
 
-def create(workers: int, period: int, count_lost: bool) -> Callable[[RunContext], "HogwildWorker"]:
+def create(workers: int, period: int, count_lost: bool) -> Callable[[RunContext], Worker]:
     """The strategy.
 
     Args:
@@ -47,7 +47,8 @@ def create(workers: int, period: int, count_lost: bool) -> Callable[[RunContext]
         period: steps of a node's first worker between two averagings with other nodes; without effect on one node.
         count_lost: a test mode that counts lost updates; see `HogwildWorker.lost`.
     """
-    return partial(HogwildWorker, period=period, count_lost=count_lost)
+    make = partial(HogwildWorker, period=period, count_lost=count_lost)
+    return Alone(make) if count_lost else make
 
 
 class HogwildWorker(FreeRunningWorker):

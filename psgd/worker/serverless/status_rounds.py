@@ -77,6 +77,10 @@ class StatusRounds:
         """
         self._noted.note(samples, loss)
 
+    def join(self) -> None:
+        """What was noted since the last round is one push: gradients that were added up (`accumulate`)."""
+        self._noted.pushes = min(1, self._noted.pushes)
+
     def count_allreduce(self, nbytes: int) -> None:
         """Counts an all-reduce of so many bytes that the worker has made."""
         self.bytes_sent += byte_counts.allreduce(self._comm.size, nbytes)

@@ -28,6 +28,7 @@ def given(**changes):
         "clip_norm": 0.0,
         "reduction": "mean",
         "staleness_lr": "none",
+        "on_nan": "warn",
         "compress": None,
         "density": None,
         "compress_warmup": 0.0,

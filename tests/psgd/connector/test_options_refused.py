@@ -8,6 +8,7 @@ import pytest
 import psgd
 from psgd.connector.options import ConnectOptions, check, checked_vector, segment_bytes_for
 from psgd.kernels.errors import UsageError
+from psgd.optim.rules import Rule
 from psgd.server.wire import INLINE_BYTES
 
 
@@ -62,6 +63,21 @@ def test_accumulate_is_everyones():
         ({"checkpoint_every": 3, "resume": True}, "checkpoint_every, resume: expected checkpoint_dir with them"),
         ({"checkpoint_dir": 3}, "checkpoint_dir: expected a folder's path, got 3"),
         ({"strategy": "ssp", "stalenes": 3}, "did you mean staleness"),
+        ({"staleness": 3}, r"strategy sync: .* got \['staleness'\]; staleness is an option of ssp$"),
+        ({"period": 3}, "; period is an option of averaging and easgd and hogwild$"),
+        ({"layout": 3}, "layout: expected a psgd.Layout, got int"),
+        ({"run": 3}, "run: expected a dictionary of names and JSON values, got 3"),
+        ({"run": {3: 1}}, "run: expected names and JSON values, got 3: 1"),
+        ({"run": {"a": np.zeros(2)}}, "run: expected names and JSON values, got 'a': array"),
+        ({"rule": Rule("a", None, None)}, "rule a: expected a function as init, got None"),
+        ({"rule": Rule("a", tuple, None)}, "rule a: expected a function as update, got None"),
+        ({"rule": Rule("a", tuple, print, sparse=3)}, "rule a: expected a function as sparse, got 3"),
+        ({"rule": Rule("a", tuple, print, factor=2.0)}, r"rule a: factor: expected a number in \[0, 1\), got 2.0"),
+        ({"rule": Rule("a", tuple, print, weight_decay=-1)}, "rule a: weight_decay: expected a finite number"),
+        ({"rule": Rule(3, tuple, print)}, "rule: expected a Rule whose name is a text, got 3"),
+        ({"lr": lambda samples: -1.0}, "lr: the schedule at 0 samples: expected a finite number, at least 0, got -1"),
+        ({"lr": lambda samples: "x"}, "lr: the schedule at 0 samples: expected a finite number, at least 0, got 'x'"),
+        ({"on_nan": "ignore"}, "on_nan: expected one of warn, skip, stop, got 'ignore'"),
     ],
 )
 def test_refusals(given, message):

@@ -85,3 +85,34 @@ def test_sorted_labels_cannot_be_held_out(y):
 def test_a_single_sample_cannot_be_held_out():
     with pytest.raises(DataError, match="single sample"):
         assemble("d", split(np.zeros((1, 4), np.uint8), Y[:1], "X", "Y"))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "found", "fix"),
+    [
+        (np.zeros((13, 4)), Y.reshape(13, 1), "got (13, 1)", "y.reshape(-1)"),
+        (np.zeros((13, 4)), np.eye(3)[Y], "got (13, 3)", "y.argmax(1)"),
+        (np.zeros((13, 4)), np.eye(3, dtype=int)[Y], "got (13, 3)", "y.argmax(1)"),
+        (np.zeros((13, 4)), Y.astype(float), "got float64", "y.astype('int64')"),
+        (np.zeros((13, 4)), Y.astype(bool), "got bool", "y.astype('int64')"),
+        (np.zeros((13, 4)), np.array(list("abcabcabcabca")), "got <U1", "numpy.unique(y, return_inverse=True)[1]"),
+        (np.zeros((13, 28, 28, 1)), Y, "got (13, 28, 28, 1), where the channels are last", "x.transpose(0, 3, 1, 2)"),
+        (np.zeros((13, 32, 48, 3), np.uint8), Y, "the channels are last", "x.transpose(0, 3, 1, 2)"),
+        (np.zeros((2, 9, 8, 13)), Y, "in shape (2, 9, 8, 13) the samples are last", "numpy.moveaxis(x, -1, 0)"),
+        (np.zeros((13, 2, 3, 2, 2)), Y, "got (13, 2, 3, 2, 2)", "x.reshape(len(x), -1)"),
+        (np.zeros(13), Y, "got (13,)", "x.reshape(-1, 1)"),
+        (np.zeros((13, 4), int), Y, "got int64", "x.astype('float32')"),
+    ],
+)
+def test_the_line_that_fixes_a_dataset_works(x, y, found, fix):
+    """The message is taken at its word: what it says to save is accepted."""
+    with pytest.raises(DataError) as caught:
+        pair(x, y)
+    assert found in str(caught.value) and fix in str(caught.value)
+    fixed = eval(fix, {"numpy": np, "x": x, "y": y})
+    pair(fixed, y) if "x" in fix.replace("argmax", "").replace("axis", "") else pair(x, fixed)
+
+
+@pytest.mark.parametrize("shape", [(13, 1, 28, 28), (13, 3, 32, 48), (13, 2, 5, 3), (13, 16, 4, 4), (13, 7, 9, 1)])
+def test_channels_first_stay_what_they_are(shape):
+    assert pair(np.zeros(shape)).x.shape == shape

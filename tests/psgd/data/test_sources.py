@@ -142,7 +142,7 @@ def test_numpy_files_missing(tmp_path, archive, names, message):
 
 def test_archive_of_other_arrays(tmp_path):
     np.savez(tmp_path / "d.npz", images=X)
-    with pytest.raises(DataError, match="found none of them"):
+    with pytest.raises(DataError, match=r"expected x_train and y_train, or x and y; found only images$"):
         load(tmp_path / "d.npz")
 
 
@@ -240,3 +240,57 @@ def test_loading_imports_neither_mpi_nor_numba():
     )
     root = Path(psgd.__file__).resolve().parent.parent
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=root)
+
+
+@pytest.mark.parametrize(
+    ("names", "fix"),
+    [
+        (("images", "labels"), {"x": "images", "y": "labels"}),
+        (("X", "Y"), {"x": "X", "y": "Y"}),
+        (("data", "target"), {"x": "data", "y": "target"}),
+        (("arr_0", "arr_1"), {"x": "arr_0", "y": "arr_1"}),
+        (("X_train", "Y_train"), {"x_train": "X_train", "y_train": "Y_train"}),
+        (("train_images", "train_labels"), {"x_train": "train_images", "y_train": "train_labels"}),
+        (
+            ("train_images", "train_labels", "test_images", "test_labels"),
+            {"x_train": "train_images", "y_train": "train_labels", "x_test": "test_images", "y_test": "test_labels"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("archive", [True, False])
+def test_the_line_that_renames_arrays_works(tmp_path, monkeypatch, names, fix, archive):
+    """The message is taken at its word: its line is run, and the dataset loads then."""
+    arrays = {name: X if k % 2 == 0 else Y for k, name in enumerate(names)}
+    if archive:
+        np.savez(tmp_path / "d.npz", **arrays)
+    else:
+        for name, array in arrays.items():
+            np.save(tmp_path / f"{name}.npy", array)
+    where = tmp_path / "d.npz" if archive else tmp_path
+    with pytest.raises(DataError) as caught:
+        load(where)
+    text, _, line = str(caught.value).partition(f"found only {', '.join(sorted(names))}: ")
+    assert text.startswith(f"{where}: ") and line
+    monkeypatch.chdir(tmp_path)
+    if archive:
+        exec(line, {"numpy": np})
+    else:
+        subprocess.run(line, shell=True, check=True, cwd=tmp_path)
+    data = load(where)
+    assert np.array_equal(data.train.x[:3].reshape(3, -1), X[:3].reshape(3, -1))
+    assert sorted(fix) == sorted(each.stem if not archive else each for each in _there(where, archive))
+
+
+def _there(where, archive):
+    return np.load(where).files if archive else where.glob("*.npy")
+
+
+def test_names_that_say_nothing_are_listed(tmp_path):
+    np.savez(tmp_path / "d.npz", a=X, b=Y, c=Y)
+    with pytest.raises(DataError, match=r"expected x_train and y_train, or x and y; found only a, b, c$"):
+        load(tmp_path / "d.npz")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("")
+    with pytest.raises(DataError, match=r"holds none of the files that are looked for, but notes\.txt; expected"):
+        load(folder)

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from psgd.config import TrainConfig
+from psgd.kernels.errors import UsageError
 from psgd.optim import schedules
 from psgd.training.preparation import schedule
 
@@ -33,6 +34,29 @@ def test_warmup():
 
 def test_linear_scaling():
     assert schedules.linear_scaling(0.1, 4) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: schedules.constant(-1), "constant: lr: expected a finite number above 0, got -1"),
+        (lambda: schedules.constant("0.1"), "constant: lr: expected a finite number above 0, got '0.1'"),
+        (lambda: schedules.constant(math.nan), "constant: lr: expected a finite number above 0, got nan"),
+        (lambda: schedules.cosine(0.1, 0), "cosine: total: expected a finite number above 0, got 0"),
+        (lambda: schedules.cosine(-0.1, 5), "cosine: lr: expected"),
+        (lambda: schedules.cosine(0.1, 5, -1), "cosine: floor: expected a finite number, at least 0, got -1"),
+        (lambda: schedules.step(0.1, 0), "step: every: expected a finite number above 0, got 0"),
+        (lambda: schedules.step(0.1, 5, 0), "step: factor: expected"),
+        (lambda: schedules.step(math.inf, 5), "step: lr: expected"),
+        (lambda: schedules.warmup(schedules.constant(1), -1), "warmup: samples: expected"),
+        (lambda: schedules.warmup(0.1, 5), "warmup: schedule: expected a function of the samples applied, got 0.1"),
+        (lambda: schedules.linear_scaling(0.1, 0), "linear_scaling: workers: expected a whole number, at least 1"),
+        (lambda: schedules.linear_scaling(0, 2), "linear_scaling: lr: expected"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_made(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
 
 
 def test_options_are_in_epochs_of_global_progress():

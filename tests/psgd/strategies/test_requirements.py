@@ -16,6 +16,7 @@ NONE = {
     "compress_warmup": 0.0,
     "compress_sync": 0,
     "optimizer": "sgd",
+    "resume": False,
 }
 COMMAND = Spelling(
     lambda name: "--" + name.replace("_", "-"),
@@ -68,3 +69,21 @@ def test_the_command_writes_options_its_way():
         requirements.check("allreduce", NONE | {"servers": 2}, {}, COMMAND)
     with pytest.raises(UsageError, match=r"^--compress-warmup: expected --compress threshold, onebit or topk with it$"):
         requirements.check("sync", NONE | {"compress_warmup": 1.0}, {}, COMMAND)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"compress": "topk"}, "--compress topk: a single rank sends nothing that could be compressed: omit it, or"),
+        ({"density": 0.5}, "--density 0.5: a single rank sends nothing"),
+        ({"compress_warmup": 1.0}, "--compress_warmup 1.0: a single rank sends nothing"),
+        ({"compress_sync": 3}, "--compress_sync 3: a single rank sends nothing"),
+        ({"record": "x"}, "--record: a single rank's pushes have one order only: omit it, or start more ranks"),
+        ({"replay": "x"}, "--replay: a single rank's pushes have one order only"),
+    ],
+)
+def test_what_a_single_rank_has_no_use_for(values, message):
+    requirements.check_alone(NONE | {"compress": "none"})
+    with pytest.raises(UsageError, match=f"^{message}"):
+        requirements.check_alone(NONE | values, COMMAND)
+    requirements.check_alone(NONE | values | {"resume": True}, COMMAND)

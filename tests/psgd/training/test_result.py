@@ -24,14 +24,17 @@ def test_sums(comm):
     server = comm.rank == 0
     connection = SimpleNamespace(
         **{"mesh": SimpleNamespace(index=comm.rank - 1), "workers": 2, "servers": 1, "checkpoint": None},
-        **{"leaving": False, "bytes_sent": 100 + comm.rank, "bytes_received": 7},
+        **{"skipped": 3 * comm.rank, "leaving": False, "bytes_sent": 100 + comm.rank, "bytes_received": 7},
     )
     trainer = None if server else SimpleNamespace(backend=Evaluated())
     metrics = RunMetrics(2, samples_per_epoch=50)
+    metrics.applied(0, 4, 0.25, 0)
+    metrics.dropped[1] = 1
     result = collect(TrainConfig(lr=0.5), comm, connection, metrics, trainer, test_samples=40)
     assert (result is None) == (comm.rank != 0)
     if result is not None:
         assert (result["test_accuracy"], result["test_loss"]) == (30 / 40, 4 / 40)
         assert (result["bytes_sent"], result["bytes_received"]) == (203, 14)
         assert (result["lr"], result["workers"], result["servers"], result["train_samples"]) == (0.5, 2, 1, 50)
+        assert result["workers_dropped"] == [3, 7] and result["diverged"] is False
         assert result["mpi"].split()[-1][0].isdigit() and result["requeue"] is False
