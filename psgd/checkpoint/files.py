@@ -12,8 +12,8 @@ from psgd.kernels.errors import CheckpointError
 MOST_JSON_BYTES = 64 << 20
 
 
-def write_whole(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Writes a file under a temporary name, flushes it to the disk and renames it.
+def write_whole(path: Path, chunks: Iterable[bytes | memoryview]) -> int:
+    """Writes a file under a temporary name, flushes it to the disk and renames it. Returns its size.
 
     Raises:
         OSError: it cannot be written, the disk is full; the temporary file is removed then.
@@ -25,11 +25,13 @@ def write_whole(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
                 view = memoryview(chunk)
                 while view:  # a write may take a part only, just before the disk is full
                     view = view[file.write(view) or 0 :]
+            size = file.tell()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return size
 
 
 def write_json(path: Path, value: Any) -> None:

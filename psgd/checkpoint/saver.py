@@ -165,7 +165,8 @@ class Saver:
             own = first if self._leads else self.found.state(self._name)
             return own.tensors, first.facts, own
         shards = [state for state in states if vectors.is_sharded(state)]
-        return vectors.elements(vectors.assemble(shards), part), first.facts, None
+        whole = vectors.assemble(shards)
+        return {name: vector[part.start : part.stop] for name, vector in whole.items()}, first.facts, None
 
     def pulled(self, part: range) -> dict[int, Any]:
         """By worker, a server's range of what compressed answers have brought it to; of those that have saved it."""

@@ -79,9 +79,15 @@ def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], fac
     Raises:
         OSError: a full disk, a folder that has gone, ...; neither file is there then.
     """
-    chunks = _Hashed(_chunks(tensors, facts))
-    write_whole(folder / (name + SUFFIX), chunks)
-    shard = ShardFile(name, chunks.size, chunks.sha256.hexdigest())
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes | memoryview]:
+        for chunk in _chunks(tensors, facts):
+            digest.update(chunk)
+            yield chunk
+
+    size = write_whole(folder / (name + SUFFIX), hashed())
+    shard = ShardFile(name, size, digest.hexdigest())
     sync_folder(folder)
     write_json(folder / f"{name}.json", {"format": _FORMAT, **asdict(shard)})  # from here on the folder may be renamed
     return shard
@@ -153,21 +159,6 @@ def _sized(path: Path, shard: ShardFile) -> IO[bytes]:
         file.close()
         raise CheckpointError(f"{path}: truncated or another file: {size} bytes, the manifest says {shard.size}")
     return file
-
-
-class _Hashed:
-    """Hands chunks on and counts and hashes them."""
-
-    def __init__(self, chunks: Iterator[bytes | memoryview]) -> None:
-        self.size = 0
-        self.sha256 = hashlib.sha256()
-        self._chunks = chunks
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        for chunk in self._chunks:
-            self.size += len(chunk)
-            self.sha256.update(chunk)
-            yield chunk
 
 
 def _chunks(tensors: dict[str, np.ndarray[Any, Any]], facts: str) -> Iterator[bytes | memoryview]:

@@ -10,11 +10,6 @@ from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
 
 
-def sharded(part: range, n: int, tensors: dict[str, NDArray[Any]]) -> State:
-    """A state whose tensors are elements `part` of vectors of `n` elements."""
-    return State(dict(tensors), {"range": [part.start, part.stop, n], "cut": sorted(tensors)})
-
-
 def is_sharded(state: State) -> bool:
     """Whether other states have the other parts of this one's vectors."""
     return "range" in state.facts
@@ -45,11 +40,6 @@ def assemble(states: Iterable[State]) -> dict[str, NDArray[Any]]:
     if at != n:
         raise CheckpointError(f"shards do not fit: {at} elements of {n}")
     return {name: np.concatenate([state.tensors[name] for state in parts]) for name in names}
-
-
-def elements(vectors: dict[str, NDArray[Any]], part: range) -> dict[str, NDArray[Any]]:
-    """Views of elements `part` of each vector."""
-    return {name: vector[part.start : part.stop] for name, vector in vectors.items()}
 
 
 def weights(states: Sequence[State]) -> NDArray[Any]:

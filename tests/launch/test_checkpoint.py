@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from harness.saving import sharded
 
 import psgd
-from psgd.checkpoint import folder, vectors
+from psgd.checkpoint import folder
 from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
@@ -32,9 +33,10 @@ def directory(tmp_path):
             step, 6400, 200, 0.91, {"strategy": "sync", "lr": 0.1, "log": None}, {"a": "ring"}, layout=layout
         )
         writers = [Writer(runs, "k", name, NAMES if name == NAMES[0] else None) for name in NAMES]
-        weights = {"params": VECTOR + step - 200}
+        weights = VECTOR + step - 200
         states = [
-            vectors.sharded(part, VECTOR.size, vectors.elements(weights, part)) for part in (range(20), range(20, 64))
+            sharded(part, VECTOR.size, {"params": weights[part.start : part.stop]})
+            for part in (range(20), range(20, 64))
         ]
         states.append(State({"residual": VECTOR}, {"step": step}))
         for writer, state in reversed(list(zip(writers, states, strict=True))):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness import HARNESS
+from harness.saving import sharded
 
 import psgd
 from psgd.checkpoint import folder, vectors
@@ -135,7 +136,7 @@ def fill_up(directory):
             for index, writer in enumerate((second, first)):
                 part = range(0, 30_000) if writer is first else range(30_000, 60_000)
                 tensors = {"params": vector[part.start : part.stop] + step}
-                writer.save(step, vectors.sharded(part, 60_000, tensors), Manifest(step, 1) if index else None)
+                writer.save(step, sharded(part, 60_000, tensors), Manifest(step, 1) if index else None)
             second.wait()
             first.wait()
         except CheckpointError as error:
