@@ -34,7 +34,7 @@ def show(path: str, as_json: bool) -> None:
 @click.argument("path")
 def verify(path: str) -> int:
     """Read a checkpoint whole, or each one of a directory, and compare every checksum. Exit code 1 where damaged."""
-    from psgd.checkpoint import folder
+    from psgd.checkpoint import folder, manifest
 
     place = Path(path)
     paths = [place] if _is_one(place) else folder.folders(place)
@@ -51,7 +51,8 @@ def verify(path: str) -> int:
             damaged += 1
             click.echo(f"{one.name}: damaged: {error}")
         else:
-            click.echo(f"{one.name}: sound, {len(found.manifest.shards)} shard(s)")
+            unchecked = "" if found.manifest.sealed else f"; {manifest.UNCHECKED}"
+            click.echo(f"{one.name}: sound, {len(found.manifest.shards)} shard(s){unchecked}")
     return 1 if damaged else 0
 
 
@@ -77,14 +78,19 @@ def _is_one(path: Path) -> bool:
 
 def _find(path: str) -> "Checkpoint":
     """The checkpoint that a path means, verified."""
-    from psgd.checkpoint import folder
+    from psgd.checkpoint import folder, manifest
+
+    def warn(line: str) -> None:
+        click.echo(f"psgd: warning: {line}", err=True)
 
     place = Path(path)
     if _is_one(place):
         found = folder.open_checkpoint(place)
         found.verify()
+        if not found.manifest.sealed:
+            warn(f"{path}: {manifest.UNCHECKED}")
         return found
-    for found in folder.complete(place, lambda line: click.echo(f"psgd: warning: {line}", err=True)):
+    for found in folder.complete(place, warn):
         return found
     raise CheckpointError(f"{path}: expected a checkpoint or a directory with a complete one, there is none")
 

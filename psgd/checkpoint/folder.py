@@ -48,9 +48,20 @@ class Checkpoint(NamedTuple):
             raise CheckpointError(f"{self.path}: cannot be taken up, is it of another version? {reason}") from error
 
     def verify(self) -> None:
-        """Reads all and compares every SHA-256. Raises CheckpointError at the first that is not right."""
+        """Reads all, and compares every SHA-256 and what shards and manifest both say.
+
+        Raises:
+            CheckpointError: at the first that is not right.
+        """
         for shard in self.manifest.shards:
-            shards.verify(self.path, shard)
+            facts = shards.verify(self.path, shard)
+            if shard.name != self.manifest.leader:
+                continue
+            for name, value in (("samples", self.manifest.samples), ("version", self.manifest.version)):
+                if facts.get(name, value) != value:
+                    raise CheckpointError(
+                        f"{self.path}: the manifest says {name} {value}, {shard.name} says {str(facts[name])[:60]}"
+                    )
 
 
 def part_path(directory: Path, step: int, key: str) -> Path:
@@ -116,6 +127,8 @@ def complete(directory: Path, warn: Callable[[str], None]) -> Iterator[Checkpoin
         except (CheckpointError, OSError) as error:
             warn(f"checkpoint {path.name} is passed over: {error}")
         else:
+            if not found.manifest.sealed:
+                warn(f"checkpoint {path.name}: {manifests.UNCHECKED}")
             yield found
 
 

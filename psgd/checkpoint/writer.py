@@ -71,13 +71,15 @@ class Writer:
             everyone: on rank 0 the names of those who save this time, where they are not all.
 
         Raises:
-            CheckpointError: the last one could not be written, or a fact is not JSON.
+            CheckpointError: the last one could not be written, or this one could not be read: a fact is not JSON, or
+                the header is too long (`shards.header`).
         """
         self.wait()
         try:
             facts = json.dumps(state.facts)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"checkpoint of {self._name}: a fact is not JSON: {error}") from None
+        shards.header(state.tensors, facts)
         self._copies = {name: self._copy(name, tensor) for name, tensor in state.tensors.items()}
         part = folder.part_path(self._directory, step, self._key)
         self._everyone = everyone or self._everyone

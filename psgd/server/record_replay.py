@@ -42,8 +42,9 @@ class Recorder:
             self._file = path.open("r+" if resumed else "w", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"record: {path} cannot be written: {error.strerror}") from None
+        self._head = json.dumps({"format": FORMAT, "run": dict(run)}) + "\n"
         if not resumed:
-            self._write({"format": FORMAT, "run": dict(run)})
+            self._file.write(self._head)
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         return self._written(self._strategy.on_push(push, now))
@@ -55,12 +56,15 @@ class Recorder:
         """What was written after it is removed.
 
         Raises:
-            UsageError: the file has less than the run had done.
+            UsageError: the file is of another run, or has less than the run had done.
         """
         self._strategy.restore(point)
-        for _ in range(1 + point.entries):
+        name = self._file.name
+        if self._file.readline() != self._head:
+            raise UsageError(f"record: {name} is of another run, or of other workers: give this one a file of its own")
+        for _ in range(point.entries):
             if not self._file.readline().endswith("\n"):
-                raise UsageError(f"record: {self._file.name} has not what the run had done at its checkpoint")
+                raise UsageError(f"record: {name} has not what the run had done at its checkpoint")
         self._file.seek(self._file.tell())
         self._file.truncate()
 

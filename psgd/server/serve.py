@@ -85,11 +85,14 @@ class Serving:
             on_start=None if saver.found is None else saver.recount,
         )
         server = Server(self.transport, self._shard, self._policy, options, self._context.metrics)
+
+        def restore() -> None:
+            tensors, facts, own = saver.parts(self._part)
+            server.restore(tensors, facts)
+            self.transport.restore({} if own is None else own.tensors, saver.pulled(self._part))
+
         if saver.found is not None:
-            with saver.found.explained():
-                tensors, facts, own = saver.parts(self._part)
-                server.restore(tensors, facts)
-                self.transport.restore({} if own is None else own.tensors, saver.pulled(self._part))
+            saver.restored(restore)
         server.run()
         if isinstance(self._policy, Recorder):
             self._policy.close()

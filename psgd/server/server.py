@@ -14,7 +14,7 @@ from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import ContractError
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, section
 from psgd.server.log import LogEntry
 from psgd.server.log_position import LogPosition
 from psgd.server.policy import Policy
@@ -240,7 +240,6 @@ class Server:
             facts: server 0's.
         """
         self.shard.restore(tensors, facts)
-        if len(facts["log"]["clocks"]) == self._options.workers:
-            point = self.position.restore(facts["log"])
-            if self._decides:
-                self.strategy.restore(point)
+        point = self.position.restore(section(facts, "log"))
+        if self._decides:
+            self.strategy.restore(point)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from psgd.checkpoint import folder, shards
-from psgd.checkpoint.manifest import FILE, Manifest
+from psgd.checkpoint.manifest import FILE, UNSEALED, Manifest
 from psgd.kernels.errors import CheckpointError, UsageError
 
 
@@ -84,7 +84,8 @@ def test_no_manifest_leads_out_of_its_folder(tmp_path):
     manifest = json.loads((path / FILE).read_text())
     outside = shards.write(tmp_path, "secret", {"x": np.ones(3)}, "{}")
     manifest["shards"].append({"name": "../secret", "size": outside.size, "sha256": outside.sha256})
-    (path / FILE).write_text(json.dumps(manifest))
+    del manifest["sha256"]
+    (path / FILE).write_text(json.dumps({**manifest, "format": UNSEALED}))
     with pytest.raises(CheckpointError, match="expected a name such as"):
         folder.open_checkpoint(path)
 

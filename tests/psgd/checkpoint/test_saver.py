@@ -11,8 +11,7 @@ from psgd.checkpoint import folder, vectors
 from psgd.checkpoint.folder import folders, open_checkpoint
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States, prepare
-from psgd.checkpoint.saver import split_extra
-from psgd.kernels.errors import CheckpointError, ContractError, UsageError
+from psgd.kernels.errors import ContractError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import schedules
 
@@ -208,17 +207,6 @@ def test_a_cut_while_some_wait_for_the_end(comm, strategy, options, tmp_path):
     again = run(resume=True)
     if strategy in ("averaging", "easgd"):
         np.testing.assert_array_equal(again, first)
-
-
-def test_what_can_be_saved_beside():
-    arrays, others = split_extra({"a": np.float32(0.5), "b": [1, "x"], "c": np.arange(3, dtype=">i4"), "d": True})
-    assert others == {"a": 0.5, "b": [1, "x"], "d": True}
-    assert arrays["c"].dtype.isnative and arrays["c"].tolist() == [0, 1, 2]
-    for wrong in (1j, object(), {1, 2}, np.array([object()])):
-        with pytest.raises(CheckpointError, match=r"extra\['x'\]: expected a number"):
-            split_extra({"x": wrong})
-    with pytest.raises(CheckpointError, match="names as texts, got 1"):
-        split_extra({1: 2})
 
 
 def test_damaged_checkpoints_newer_than_the_one_taken_up_are_put_aside(tmp_path):
