@@ -11,6 +11,7 @@ from psgd.kernels.errors import CheckpointError
 
 if TYPE_CHECKING:
     from psgd.checkpoint.folder import Checkpoint
+    from psgd.nn.layout import Layout
 
 
 @click.group()
@@ -65,9 +66,8 @@ def export(path: str, output: str) -> None:
 
     target = Path(output)
     exporter.check(target, "-o")
-    arrays = _weights(_find(path))
-    exporter.write(target, arrays, "-o")
-    click.echo(f"wrote {target}: {', '.join(arrays)}")
+    names = exporter.write(target, *_weights(_find(path)), "-o")
+    click.echo(f"wrote {target}: {', '.join(names)}")
 
 
 def _is_one(path: Path) -> bool:
@@ -121,13 +121,12 @@ def _brief(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", [], {}))
 
 
-def _weights(found: "Checkpoint") -> dict[str, Any]:
-    """The weights by the layout's names; as one array, `params`, where no layout was saved."""
+def _weights(found: "Checkpoint") -> tuple[Any, "Layout | None"]:
+    """The parameters, and the layout that was saved with them."""
     from psgd.checkpoint import vectors
 
-    vector = vectors.weights([found.state(name) for name in found.manifest.names()])
     layout = found.manifest.layout
-    weights = {"params": vector} if layout is None else layout.views(vector)
-    if odd := [name for name in weights if not re.fullmatch(r"[\w.-]+", name)]:
+    names = [] if layout is None else [*(entry.name for entry in layout.parameters), *dict(layout.tied)]
+    if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:
         raise CheckpointError(f"{found.path}: cannot export a parameter named {odd[0]!r}")
-    return weights
+    return vectors.weights([found.state(name) for name in found.manifest.names()]), layout

@@ -33,8 +33,11 @@ class Checkpoint(NamedTuple):
     manifest: Manifest
 
     def state(self, name: str) -> State:
-        """Reads one rank's state. Raises CheckpointError: no such shard, or it has been damaged."""
-        return shards.read(self.path, self.manifest.shard(name))
+        """Reads one rank's state. Raises CheckpointError: no such shard, it has been damaged, or holds NaN."""
+        state = shards.read(self.path, self.manifest.shard(name))
+        if not state.finite:
+            raise CheckpointError(f"{self.path}: NaN or infinity in the parameters of {name}")
+        return state
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

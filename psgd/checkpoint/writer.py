@@ -20,7 +20,6 @@ from psgd.kernels.errors import CheckpointError
 
 PATIENCE_S = 600.0
 _LONGEST_POLL_S = 0.05
-_WEIGHTS = ("params", "centre")
 
 
 class Writer:
@@ -124,7 +123,7 @@ class Writer:
     def _work(self, part: Path, facts: str, manifest: Manifest | None) -> None:
         try:
             part.mkdir(exist_ok=True)
-            if not self._finite():
+            if not State(self._copies).finite:
                 (part / f"{self._name}.nan").touch()
             shards.write(part, self._name, self._copies, facts)
             if manifest is not None:
@@ -140,11 +139,6 @@ class Writer:
                 (part / f"{self._name}.failed").touch()  # an empty file: a full disk has room for it
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             self._error = CheckpointError(f"checkpoint {part}: {self._name} cannot be written: {reason}")
-
-    def _finite(self) -> bool:
-        """Whether the weights among this rank's state are numbers."""
-        weights = (self._copies[name] for name in _WEIGHTS if name in self._copies)
-        return all(bool(np.isfinite(copy).all()) for copy in weights)
 
     def _leave_out(self, part: Path, step: int) -> None:
         """A run that has diverged must not push out the checkpoints from before."""

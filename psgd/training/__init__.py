@@ -4,22 +4,27 @@ Owns opening the data (`task`), what the options stand for (`preparation`), a wo
 the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from psgd.checkpoint import final_weights
+from psgd.checkpoint import export
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import say
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
+from psgd.kernels.array import Array
+from psgd.kernels.errors import UsageError
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.wait_log import WaitLog
+from psgd.nn.layout import Layout
 from psgd.runtime import placement
-from psgd.runtime.agreement import broadcast
+from psgd.runtime.agreement import agree
+from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.jsonable import clean
 from psgd.strategies import catalog as strategies
@@ -113,10 +118,24 @@ def run(
         if found is not None:
             events.write_waits(log, metrics)
             log.write("end", **found)
-        if config.save is not None and not broadcast(comm, {"leaving": connection.leaving})["leaving"]:
-            first = next(each for each in range(comm.Get_size()) if each not in serving)
-            final_weights.save(config.save, comm, first, params, layout)
+        if config.save is not None:
+            _save(config.save, comm, None if connection.leaving else params, layout)
         return found
+
+
+def _save(path: Path, comm: MPI.Intracomm, params: Array | None, layout: Layout) -> None:
+    """Rank 0 writes the final weights under their names, unless the run goes on later. Collective, blocks.
+
+    Raises:
+        AgreedUsageError: on all ranks, if the file cannot be written.
+    """
+    complaint = None
+    if comm.Get_rank() == 0 and params is not None:
+        try:
+            export.write(path, on_host(params), layout, "--save")
+        except UsageError as error:
+            complaint = str(error)
+    agree(comm, "", {}, complaint)
 
 
 def _show_start(connection: Connection, epochs: int, samples: int, display: ProgressDisplay | None) -> None:
