@@ -99,13 +99,14 @@ class Manifest:
 
 
 def write(folder: Path, manifest: Manifest, shards: Sequence[ShardFile]) -> None:
-    """Writes the manifest with these shards into the folder.
+    """Writes the manifest with these shards into the folder, and reads it back.
 
     Raises:
         OSError: it cannot be written.
-        CheckpointError: it is longer than what is read.
+        CheckpointError: it could not be read: too long, or a field that cannot be.
     """
     write_whole(folder / FILE, [encode(replace(manifest, shards=tuple(shards)))])
+    read(folder)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -134,26 +135,26 @@ def read(folder: Path) -> Manifest:
     path = folder / FILE
     text = read_text(path)
     fields = parse_object(text, str(path))
+    if fields.get("format") in (FORMAT, UNSEALED) and not _is_whole(text, fields):
+        raise CheckpointError(f"{path}: damaged: it is not what its checksum says")
     try:
-        _check_seal(text, fields)
         return _checked(fields)
     except (UsageError, KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path}: no manifest of this version of psgd: {reason}") from None
 
 
-def _check_seal(text: bytes, fields: dict[str, Any]) -> None:
-    """Raises CheckpointError where a manifest of the present format is not what was written."""
-    if fields["format"] not in (FORMAT, UNSEALED):
-        raise CheckpointError(f"expected format {FORMAT!r}, got {str(fields['format'])[:80]!r}")
-    if fields["format"] == UNSEALED and "sha256" not in fields:
-        return
+def _is_whole(text: bytes, fields: dict[str, Any]) -> bool:
+    """Whether it is what was written: by its checksum, or of the earlier format, which has none."""
+    if fields["format"] == UNSEALED:
+        return "sha256" not in fields
     sealed = _SEALED.fullmatch(text)
-    if sealed is None or hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode() or fields["format"] == UNSEALED:
-        raise CheckpointError("damaged: it is not what its checksum says")
+    return sealed is not None and hashlib.sha256(sealed[1]).hexdigest().encode() == sealed[2]
 
 
 def _checked(fields: dict[str, Any]) -> Manifest:
+    if fields["format"] not in (FORMAT, UNSEALED):
+        raise CheckpointError(f"expected format {FORMAT!r}, got {str(fields['format'])[:80]!r}")
     for name in ("step", "samples", "version"):
         if type(fields[name]) is not int or not 0 <= fields[name] < 2**63:
             raise CheckpointError(f"{name}: expected a whole number, got {str(fields[name])[:80]!r}")

@@ -1,5 +1,6 @@
 """One rank's checkpoints of a run: when they are due, what goes into them, and what a resumed run takes out."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,7 +104,7 @@ class Saver:
             step,
             facts["samples"],
             facts["version"],
-            self._metrics.accuracy,
+            facts["metrics"]["accuracy"] if math.isfinite(facts["metrics"]["accuracy"] or 0.0) else None,
             self._plan.run,
             facts.get("algorithms", {}),
             layout=self._plan.layout,

@@ -183,8 +183,10 @@ class RunMetrics:
     def facts(self) -> dict[str, JSON]:
         """All counters, for a checkpoint."""
         return {
-            **{name: getattr(self, name) for name in (*_COUNTS, *_OPTIONAL, *_COUNTS_BY_WORKER, *_SECONDS_BY_WORKER)},
+            **{name: int(getattr(self, name)) for name in _COUNTS},
             **{name: float(getattr(self, name)) for name in _NUMBERS},
+            **{name: None if (value := getattr(self, name)) is None else float(value) for name in _OPTIONAL},
+            **{name: getattr(self, name) for name in (*_COUNTS_BY_WORKER, *_SECONDS_BY_WORKER)},
             "staleness": {str(tau): pushes for tau, pushes in self.staleness.items()},
             "elapsed_s": self.elapsed_s(),
         }

@@ -244,3 +244,22 @@ def test_what_has_diverged_is_not_saved(tmp_path, capfd):
             ps.step()
     assert [found.manifest.step for found in folder.complete(tmp_path, pytest.fail)] == [3, 2, 1]
     assert capfd.readouterr().err.count("NaN or infinity") == 1
+
+
+@pytest.mark.parametrize("accuracy", [np.float32(0.5), np.nan, np.inf, 1])
+def test_evaluations_of_any_kind_of_number_can_be_resumed(tmp_path, accuracy):
+    """What a manifest and counters can say; others were written, and then no reader took them."""
+    metrics = RunMetrics(1, samples_per_epoch=2.0)
+
+    def run(steps, **options):
+        params = np.ones(3, np.float32)
+        with psgd.connect(MPI.COMM_SELF, params, checkpoint_dir=tmp_path, checkpoint_every=1, **options) as ps:
+            for _ in range(ps.clock, steps):
+                ps.report(accuracy, np.float32(2.0))
+                ps.step(3, np.float32(1.5))
+            return ps
+
+    run(2, metrics=metrics)
+    assert run(2, resume=True).metrics.facts()["accuracy"] == pytest.approx(float(accuracy), nan_ok=True)
+    found = open_checkpoint(folders(tmp_path)[0]).manifest
+    assert found.step == 2 and found.accuracy == (float(accuracy) if np.isfinite(accuracy) else None)
