@@ -56,3 +56,9 @@ def joined(loop: Mapping[str, JSON], state: State) -> dict[str, Any]:
         if name in arrays and arrays[name].ndim == 0:
             arrays[name] = arrays[name][()]
     return section(loop, "extra") | arrays
+
+
+def is_in(state: State) -> bool:
+    """Whether a program has saved something with a worker's state."""
+    loop = section(state.facts, "loop") if "loop" in state.facts else {}
+    return bool(loop.get("extra")) or any(name.startswith(_PREFIX) for name in state.tensors)

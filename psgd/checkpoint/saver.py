@@ -54,6 +54,7 @@ class Saver:
         self._name = f"{mesh.role}-{mesh.index}"
         self._leads = mesh.world.Get_rank() == 0
         self._newest = -1 if plan.found is None else plan.found.manifest.step
+        self._counted: dict[str, JSON] = {}  # rank 0's counters at the checkpoint that the run resumes from
         self._writer: Writer | None = None
         if plan.directory is not None:
             self._writer = Writer(
@@ -122,7 +123,8 @@ class Saver:
         try:
             with self.found.explained():
                 if self._leads:
-                    self._metrics.restore(section(States(self.found)[0].facts, "metrics"))
+                    self._counted = section(States(self.found)[0].facts, "metrics")
+                    self._metrics.restore(self._counted)  # now, so that an error is one of all ranks
                 taken = take()
         except Exception as error:  # whatever it is, all ranks must raise it
             text = str(error) if isinstance(error, (UsageError, OSError)) else f"{type(error).__name__}: {error}"
@@ -146,6 +148,8 @@ class Saver:
         if self._was("workers") != self._mesh.workers:
             if self._mesh.index == 0:
                 say(f"warning: resume: {self._was('workers')} workers are now {self._mesh.workers}")
+                if any(extra.is_in(self.found.state(name)) for name in self.found.manifest.names("worker")[:1]):
+                    say("warning: resume: what each worker had in ps.extra stays in the checkpoint")
             return None, states
         if self._name not in states.names:
             # It was done and saved nothing. The servers know its pushes; the last may be of fewer steps, so that this
@@ -181,9 +185,9 @@ class Saver:
         return found
 
     def recount(self) -> None:
-        """Rank 0's counters continue from where they were."""
-        if self._leads and self.found is not None:
-            self._metrics.restore(States(self.found)[0].facts["metrics"])
+        """Rank 0's counters, and its clock, continue from where they were."""
+        if self._counted:
+            self._metrics.restore(self._counted)
 
     def check(self) -> None:
         """Raises CheckpointError where one could not be written. Blocks for nothing."""
