@@ -1,6 +1,5 @@
 """A directory of checkpoints: which are there and whole, publishing one, and removing old ones."""
 
-import contextlib
 import fcntl
 import os
 import re
@@ -15,7 +14,7 @@ from psgd.checkpoint.files import sync_folder
 from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
-from psgd.kernels.errors import CheckpointError, Error, UsageError
+from psgd.kernels.errors import CheckpointError, UsageError
 
 _READY = re.compile(r"step-(\d{9,18})")
 _PART = re.compile(r"step-\d{9,18}\.[a-z0-9]{1,32}\.part")
@@ -38,17 +37,6 @@ class Checkpoint(NamedTuple):
         if not state.finite:
             raise CheckpointError(f"{self.path}: NaN or infinity in the parameters of {name}")
         return state
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Makes a CheckpointError of what is raised inside because something is not there, or is another thing."""
-        try:
-            yield
-        except Error:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise CheckpointError(f"{self.path}: cannot be taken up, is it of another version? {reason}") from error
 
     def verify(self) -> None:
         """Reads all, and compares every SHA-256 and what shards and manifest both say.

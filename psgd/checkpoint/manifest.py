@@ -52,7 +52,6 @@ class Manifest:
         software: versions.
         layout: names and shapes in the flat vector; None where they are not known.
         shards: every rank's file.
-        facts: whatever else is the whole run's: counters of the metrics, say.
         format: of the file.
     """
 
@@ -65,7 +64,6 @@ class Manifest:
     software: dict[str, str] = field(default_factory=software)
     layout: Layout | None = None
     shards: tuple[ShardFile, ...] = ()
-    facts: dict[str, JSON] = field(default_factory=dict)
     format: str = FORMAT
 
     @property
@@ -158,7 +156,7 @@ def _checked(fields: dict[str, Any]) -> Manifest:
     for name in ("step", "samples", "version"):
         if type(fields[name]) is not int or not 0 <= fields[name] < 2**63:
             raise CheckpointError(f"{name}: expected a whole number, got {str(fields[name])[:80]!r}")
-    for name in ("run", "algorithms", "software", "facts"):
+    for name in ("run", "algorithms", "software"):
         if not isinstance(fields[name], dict):
             raise CheckpointError(f"{name}: expected an object, got {str(fields[name])[:80]!r}")
     accuracy = fields["accuracy"]

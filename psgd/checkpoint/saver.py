@@ -121,13 +121,14 @@ class Saver:
         assert self.found is not None
         complaint = None
         try:
-            with self.found.explained():
-                if self._leads:
-                    self._counted = section(States(self.found)[0].facts, "metrics")
-                    self._metrics.restore(self._counted)  # now, so that an error is one of all ranks
-                taken = take()
+            if self._leads:
+                self._counted = section(States(self.found)[0].facts, "metrics")
+                self._metrics.restore(self._counted)  # now, so that an error is one of all ranks
+            taken = take()
         except Exception as error:  # whatever it is, all ranks must raise it
-            text = str(error) if isinstance(error, (UsageError, OSError)) else f"{type(error).__name__}: {error}"
+            text = str(error)
+            if not isinstance(error, (UsageError, OSError)):
+                text = f"cannot be taken up, is it of another version? {type(error).__name__}: {error}"
             complaint = text if str(self.found.path) in text else f"{self.found.path}: {text}"
         agree(self._mesh.world, "", {}, complaint)
         return taken

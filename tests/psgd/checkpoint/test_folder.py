@@ -125,17 +125,3 @@ def test_a_claim_removes_leftovers_and_is_for_one(tmp_path):
         folder.claim(tmp_path / "file" / "runs")
     with pytest.raises(UsageError, match="cannot be written"):
         folder.claim(tmp_path / "a\0b")
-
-
-@pytest.mark.parametrize(
-    "wrong", [KeyError("clock"), IndexError(), TypeError("x"), ValueError("x"), OverflowError("x")]
-)
-def test_what_does_not_fit_is_explained(tmp_path, wrong):
-    found = folder.open_checkpoint(make(tmp_path, 5))
-    said = "step-000000005: cannot be taken up, is it of another version"
-    with pytest.raises(CheckpointError, match=said), found.explained():
-        raise wrong
-    with pytest.raises(UsageError, match="mine"), found.explained():
-        raise UsageError("mine")
-    with pytest.raises(MemoryError), found.explained():
-        raise MemoryError

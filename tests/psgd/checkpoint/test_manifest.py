@@ -21,7 +21,6 @@ WHOLE = Manifest(
     {"strategy": "ssp", "lr": 0.1},
     {"Allreduce": "ring"},
     layout=LAYOUT,
-    facts={"losses": [1.5]},
 )
 
 
@@ -31,7 +30,7 @@ def test_round_trip(tmp_path):
     assert got.shards == tuple(SHARDS)
     found = json.loads((tmp_path / FILE).read_text())
     assert found.pop("sha256") and manifest.as_json(got) == found and got.sealed
-    for name in ("step", "samples", "version", "accuracy", "run", "algorithms", "software", "layout", "facts"):
+    for name in ("step", "samples", "version", "accuracy", "run", "algorithms", "software", "layout"):
         assert getattr(got, name) == getattr(WHOLE, name)
     assert got.software["numpy"]
     assert got.names() == ["extra", "server-0", "server-1", "worker-2", "worker-10"]
@@ -63,7 +62,6 @@ CHANGES = [
     {"run": []},
     {"algorithms": 3},
     {"software": None},
-    {"facts": "x"},
     {"layout": {}},
     {"layout": {"align": 16, "size": 1, "parameters": []}},
     {"layout": 3},

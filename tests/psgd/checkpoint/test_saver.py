@@ -11,9 +11,10 @@ from psgd.checkpoint import folder, vectors
 from psgd.checkpoint.folder import folders, open_checkpoint
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States, prepare
-from psgd.kernels.errors import ContractError, UsageError
+from psgd.kernels.errors import CheckpointError, ContractError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import schedules
+from psgd.worker.local import LocalWorker
 
 N = 1500
 STEPS = 24
@@ -263,3 +264,20 @@ def test_evaluations_of_any_kind_of_number_can_be_resumed(tmp_path, accuracy):
     assert run(2, resume=True).metrics.facts()["accuracy"] == pytest.approx(float(accuracy), nan_ok=True)
     found = open_checkpoint(folders(tmp_path)[0]).manifest
     assert found.step == 2 and found.accuracy == (float(accuracy) if np.isfinite(accuracy) else None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [(KeyError("clock"), "step-000000001: cannot be taken up, is it of another version. KeyError: 'clock'")]
+    + [(each("mine"), "step-000000001: mine") for each in (UsageError, CheckpointError, OSError)],
+)
+def test_whatever_restoring_raises_is_an_error_that_names_the_checkpoint(tmp_path, monkeypatch, wrong, message):
+    def restore(*arguments):
+        raise wrong
+
+    with psgd.connect(MPI.COMM_SELF, np.ones(3), checkpoint_dir=tmp_path, checkpoint_every=1) as ps:
+        ps.step()
+    monkeypatch.setattr(LocalWorker, "restore", restore)
+    connection = psgd.connect(MPI.COMM_SELF, np.ones(3), checkpoint_dir=tmp_path, resume=True)
+    with pytest.raises(UsageError, match=message):
+        connection.__enter__()
