@@ -297,9 +297,9 @@ def test_other_workers_take_the_step_of_a_group_that_was_open(pushes):
     """Of softsync with two contributions; at the end at the latest, also where nobody pushes any more."""
     params = np.zeros(N)
     shard = Shard(params, OptimizerOptions(rules.sgd(), schedules.constant(0.5)), segment=SEGMENT)
-    events = [header(MessageKind.PULL, worker, 1) for worker in range(3)]
+    events = [header(MessageKind.PULL, worker) for worker in range(3)]
     events += [header(MessageKind.PUSH, worker, 1, 4, 30) for worker in range(pushes)]
-    events += [header(MessageKind.DONE, worker) for worker in range(3)]
+    events += [header(MessageKind.DONE, worker, int(worker < pushes)) for worker in range(3)]
     made = {(worker, 1): np.full(N, 2.0) for worker in range(3)}
     strategy = CheckpointPoints(strategies.create("softsync", 3, softsync=2), 3)
     server = Server(FakeTransport(params, events, made), shard, strategy, ServerOptions(3))
