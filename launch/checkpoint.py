@@ -11,6 +11,7 @@ from psgd.kernels.errors import CheckpointError
 
 if TYPE_CHECKING:
     from psgd.checkpoint.folder import Checkpoint
+    from psgd.nn.layout import Layout
 
 
 @click.group()
@@ -34,7 +35,7 @@ def show(path: str, as_json: bool) -> None:
 @click.argument("path")
 def verify(path: str) -> int:
     """Read all of a checkpoint, or of each one in a folder, and check it. The exit code is 1 if one is damaged."""
-    from psgd.checkpoint import folder
+    from psgd.checkpoint import folder, manifest
 
     place = Path(path)
     paths = [place] if _is_one(place) else folder.folders(place)
@@ -51,7 +52,8 @@ def verify(path: str) -> int:
             damaged += 1
             click.echo(f"{one.name}: damaged: {error}")
         else:
-            click.echo(f"{one.name}: sound, {len(found.manifest.shards)} shard(s)")
+            unchecked = "" if found.manifest.sealed else f"; {manifest.UNCHECKED}"
+            click.echo(f"{one.name}: sound, {len(found.manifest.shards)} shard(s){unchecked}")
     return 1 if damaged else 0
 
 
@@ -64,9 +66,8 @@ def export(path: str, output: str) -> None:
 
     target = Path(output)
     exporter.check(target, "-o")
-    arrays = _weights(_find(path))
-    exporter.write(target, arrays, "-o")
-    click.echo(f"wrote {target}: {', '.join(arrays)}")
+    names = exporter.write(target, *_weights(_find(path)), "-o")
+    click.echo(f"wrote {target}: {', '.join(names)}")
 
 
 def _is_one(path: Path) -> bool:
@@ -77,14 +78,19 @@ def _is_one(path: Path) -> bool:
 
 def _find(path: str) -> "Checkpoint":
     """The checkpoint that a path means, verified."""
-    from psgd.checkpoint import folder
+    from psgd.checkpoint import folder, manifest
+
+    def warn(line: str) -> None:
+        click.echo(f"psgd: warning: {line}", err=True)
 
     place = Path(path)
     if _is_one(place):
         found = folder.open_checkpoint(place)
         found.verify()
+        if not found.manifest.sealed:
+            warn(f"{path}: {manifest.UNCHECKED}")
         return found
-    for found in folder.complete(place, lambda line: click.echo(f"psgd: warning: {line}", err=True)):
+    for found in folder.complete(place, warn):
         return found
     raise CheckpointError(f"{path}: expected a checkpoint or a folder with a complete one, found none")
 
@@ -115,13 +121,12 @@ def _brief(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", [], {}))
 
 
-def _weights(found: "Checkpoint") -> dict[str, Any]:
-    """The weights by the layout's names; as one array, `params`, where no layout was saved."""
+def _weights(found: "Checkpoint") -> tuple[Any, "Layout | None"]:
+    """The parameters, and the layout that was saved with them."""
     from psgd.checkpoint import vectors
 
-    vector = vectors.weights([found.state(name) for name in found.manifest.names()])
     layout = found.manifest.layout
-    weights = {"params": vector} if layout is None else layout.views(vector)
-    if odd := [name for name in weights if not re.fullmatch(r"[\w.-]+", name)]:
+    names = [] if layout is None else [*(entry.name for entry in layout.parameters), *dict(layout.tied)]
+    if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:
         raise CheckpointError(f"{found.path}: cannot export a parameter named {odd[0]!r}")
-    return weights
+    return vectors.weights([found.state(name) for name in found.manifest.names()]), layout

@@ -107,14 +107,24 @@ class Connection:
 
     @property
     def is_server(self) -> bool:
-        """Whether this rank serves; False inside the body, which servers skip."""
+        """Whether this rank serves. Known before, in and after the block."""
         return self.mesh.role == "server"
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this rank is a worker, as all are that do not serve."""
+        return not self.is_server
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the one to write files and print: a server, or without servers worker 0."""
+        return self.mesh.index == 0 and (self.is_server or self.servers == 0)
 
     @property
     def params(self) -> Vector:
         """The parameters to compute with: the caller's vector, but with hogwild, inside the block, the node's own.
 
-        On a server, inside the block, it ends the block's body.
+        After the block, the final ones, whole on every rank. On a server, inside the block, it ends the block's body.
         """
         if self._skipping:
             raise _WorkersOnly

@@ -17,7 +17,7 @@ To start, rank 0 takes the directory, `folder.claim(directory)`, before anyone w
 
 To resume, rank 0 takes the first of `folder.complete(directory, warn)` and broadcasts its path, and each rank reads:
 `folder.open_checkpoint(path)` gives the manifest, `Checkpoint.state(name)` one State. `vectors.assemble` joins the
-servers' parts of vectors, `vectors.elements` gives any part of them.
+servers' parts of vectors.
 
 Nothing here imports MPI; nothing is unpickled; sizes and names from files are checked before they are used.
 Begin with `state.py`, then `folder.py`.

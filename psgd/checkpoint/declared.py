@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint import restore, vectors
 from psgd.checkpoint.state import State
 from psgd.runtime.device_vectors import fill
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, fact, same_kind
 
 Lines = list[str]
 
@@ -89,7 +89,7 @@ class Arrays:
         if not self._concerns(worker):
             return []
         if self.combine is Combine.ALIKE:
-            self._restore_alike(restore.saved(own, states))
+            self._restore_alike(_saved(own, states))
             return []
         if own is not None:
             restore.put_back(self.arrays, own)
@@ -106,7 +106,7 @@ class Arrays:
 
     def _restore_alike(self, states: Sequence[State]) -> None:
         if self.weights:  # whatever the saved run called them
-            fill(self.arrays[self.weights], vectors.weights(states))
+            self._fill_weights(self.weights, states)
         elif self.arrays:
             name = next(iter(self.arrays))
             restore.put_back(self.arrays, restore.first({name: self.arrays[name]}, states))
@@ -121,13 +121,17 @@ class Arrays:
         elif self.combine is Combine.FIRST:
             restore.put_back(self.arrays, restore.first(self.arrays, states))
         elif self.combine is Combine.WEIGHTS:
-            for array in self.arrays.values():
-                fill(array, vectors.weights(states))
+            for name in self.arrays:
+                self._fill_weights(name, states)
+
+    def _fill_weights(self, name: str, states: Sequence[State]) -> None:
+        array = self.arrays[name]
+        fill(array, restore.fitting(name, array, vectors.weights(states)))
 
 
 @dataclass
 class Fact:
-    """A number, or whatever else JSON can say: an attribute of some object.
+    """A number: an attribute of some object. What a checkpoint has must be of the kind that it is now.
 
     Attributes:
         name: in the checkpoint.
@@ -149,13 +153,11 @@ class Fact:
         state.facts[self.name] = getattr(self.owner, self.attribute or self.name)
 
     def restore(self, own: State | None, states: Sequence[State], worker: int) -> Lines:
+        attribute = self.attribute or self.name
         if self.combine is Combine.ALIKE:
-            value = self._alike(restore.saved(own, states))
+            setattr(self.owner, attribute, self._alike(_saved(own, states)))
         elif own is not None:
-            value = restore.fact(own, self.name)
-        else:
-            return []
-        setattr(self.owner, self.attribute or self.name, value)
+            setattr(self.owner, attribute, same_kind(own.facts, self.name, getattr(self.owner, attribute)))
         return []
 
     def _alike(self, states: Sequence[State]) -> int:
@@ -171,7 +173,7 @@ class OwnFacts:
 
     Attributes:
         get: gives them by name.
-        put: restores them; called with all of the names that `get` gives.
+        put: restores them, and checks what they are; called with all of the names that `get` gives.
     """
 
     get: Callable[[], dict[str, JSON]]
@@ -182,8 +184,13 @@ class OwnFacts:
 
     def restore(self, own: State | None, states: Sequence[State], worker: int) -> Lines:
         if own is not None:
-            self.put({name: restore.fact(own, name) for name in self.get()})
+            self.put({name: fact(own.facts, name) for name in self.get()})
         return []
+
+
+def _saved(own: State | None, states: Sequence[State]) -> Sequence[State]:
+    """What a worker looks in: its own state, which has all that it needs, or where it has none all that there are."""
+    return states if own is None else [own]
 
 
 def save(items: Iterable[Item], worker: int) -> State:

@@ -12,6 +12,8 @@ from psgd.runtime import new_files
 if TYPE_CHECKING:  # the command checks names with this file, and loads no NumPy for that
     from numpy.typing import NDArray
 
+    from psgd.nn.layout import Layout
+
 FORMATS = (".npz", ".pt")
 
 
@@ -32,23 +34,30 @@ def check(target: Path, what: str) -> None:
         raise UsageError(f"{what} {target}: needs PyTorch; pip install torch, or take .npz")
 
 
-def write(target: Path, arrays: "Mapping[str, NDArray[Any]]", what: str) -> None:
-    """Writes the arrays under their names, into a file that appears whole or not at all.
+def write(target: Path, vector: "NDArray[Any]", layout: "Layout | None", what: str) -> list[str]:
+    """Writes the parameters under their names, into a file that appears whole or not at all.
 
     Args:
         target: the file; checked, see `check`.
-        arrays: by name; they lie on the host.
+        vector: all parameters, on the host.
+        layout: of the vector; None where it is not known: then the file has it whole, as `params`.
         what: as in `check`.
+
+    Returns:
+        The names.
 
     Raises:
         UsageError: it cannot be written. Then there is nothing new.
     """
+    torch = target.suffix == ".pt"
+    arrays = {"params": vector} if layout is None else (layout.for_torch if torch else layout.views)(vector)
     try:
         with new_files.replacing(target) as file:
-            (_torch if target.suffix == ".pt" else _numpy)(file, arrays)
+            (_torch if torch else _numpy)(file, arrays)
     except (OSError, RuntimeError) as error:  # PyTorch's writer raises the latter on a full disk
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{what} {target}: cannot be written: {reason}") from None
+    return list(arrays)
 
 
 def _has_torch() -> bool:

@@ -13,16 +13,16 @@ from psgd.runtime.new_files import replacing
 MOST_JSON_BYTES = 64 << 20
 
 
-def write_whole(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Writes a file that appears whole or not at all. Raises OSError: it cannot be written, the disk is full."""
+def write_whole(path: Path, chunks: Iterable[bytes | memoryview]) -> int:
+    """Writes a file that appears whole or not at all; returns its size.
+
+    Raises:
+        OSError: it cannot be written, the disk is full.
+    """
     with replacing(path) as file:
         for chunk in chunks:
             file.write(chunk)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file whole."""
-    write_whole(path, [json.dumps(value, indent=1).encode() + b"\n"])
+        return file.tell()
 
 
 def sync_folder(path: Path) -> None:
@@ -51,17 +51,17 @@ def open_plain(path: Path) -> IO[bytes]:
     return open(number, "rb")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON file that holds an object.
+def read_text(path: Path) -> bytes:
+    """Reads a JSON file's text.
 
     Raises:
-        CheckpointError: not readable, too long, or no such object.
+        CheckpointError: not readable, or too long.
     """
     with open_plain(path) as file:
         text = file.read(MOST_JSON_BYTES + 1)
     if len(text) > MOST_JSON_BYTES:
         raise CheckpointError(f"{path}: expected at most {MOST_JSON_BYTES} bytes of JSON")
-    return parse_object(text, str(path))
+    return text
 
 
 def parse_object(text: str | bytes, where: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from psgd.checkpoint.files import sync_folder
 from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
-from psgd.kernels.errors import CheckpointError, Error, UsageError
+from psgd.kernels.errors import CheckpointError, UsageError
 
 _CLAIMED = "checkpoints: another run writes into {}; give this one a folder of its own"
 _READY = re.compile(r"step-(\d{9,18})")
@@ -35,24 +35,27 @@ class Checkpoint(NamedTuple):
     manifest: Manifest
 
     def state(self, name: str) -> State:
-        """Reads one rank's state. Raises CheckpointError: no such shard, or it has been damaged."""
-        return shards.read(self.path, self.manifest.shard(name))
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Makes a CheckpointError of what is raised inside because something is not there, or is another thing."""
-        try:
-            yield
-        except Error:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise CheckpointError(f"{self.path}: cannot be taken up, is it of another version? {reason}") from error
+        """Reads one rank's state. Raises CheckpointError: no such shard, it has been damaged, or holds NaN."""
+        state = shards.read(self.path, self.manifest.shard(name))
+        if not state.finite:
+            raise CheckpointError(f"{self.path}: NaN or infinity in the parameters of {name}")
+        return state
 
     def verify(self) -> None:
-        """Reads all and compares every SHA-256. Raises CheckpointError at the first that is not right."""
+        """Reads all, and compares every SHA-256 and what shards and manifest both say.
+
+        Raises:
+            CheckpointError: at the first that is not right.
+        """
         for shard in self.manifest.shards:
-            shards.verify(self.path, shard)
+            facts = shards.verify(self.path, shard)
+            if shard.name != self.manifest.leader:
+                continue
+            for name, value in (("samples", self.manifest.samples), ("version", self.manifest.version)):
+                if facts.get(name, value) != value:
+                    raise CheckpointError(
+                        f"{self.path}: the manifest says {name} {value}, {shard.name} says {str(facts[name])[:60]}"
+                    )
 
 
 def part_path(directory: Path, step: int, key: str) -> Path:
@@ -118,6 +121,8 @@ def complete(directory: Path, warn: Callable[[str], None]) -> Iterator[Checkpoin
         except (CheckpointError, OSError) as error:
             warn(f"checkpoint {path.name} is passed over: {error}")
         else:
+            if not found.manifest.sealed:
+                warn(f"checkpoint {path.name}: {manifests.UNCHECKED}")
             yield found
 
 
@@ -125,9 +130,14 @@ def compare(found: Checkpoint, run: Mapping[str, object]) -> None:
     """Raises UsageError where a checkpoint's run had other options than `run` has; numbers of ranks may differ."""
     if (name := _differing(found, run)) is not None:
         raise UsageError(
-            f"resume: {found.path} is of a run with {name} {found.manifest.run.get(name)!r}, this one has "
-            f"{run[name]!r}: give it the same, or another folder"
+            f"resume: {found.path} is of a run with {name} {_brief(found.manifest.run.get(name))}, this one has "
+            f"{_brief(run[name])}: give it the same, or another folder"
         )
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def refuse_occupied(directory: Path, run: Mapping[str, object]) -> None:

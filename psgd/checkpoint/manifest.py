@@ -1,22 +1,30 @@
-"""What a checkpoint is as a whole: one JSON file, written when all shards are on the disk."""
+"""What a checkpoint is as a whole: one JSON file, written when all shards are on the disk.
 
+Its last member is the SHA-256 of all bytes before it, so that nothing in it can change unseen. Format 1, of earlier
+versions, has none: it is read, and whoever reads it says so.
+"""
+
+import hashlib
 import json
 import math
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from psgd.checkpoint.files import read_json, write_json
+from psgd.checkpoint.files import MOST_JSON_BYTES, parse_object, read_text, write_whole
 from psgd.checkpoint.shards import ShardFile
 from psgd.kernels.errors import CheckpointError, UsageError
 from psgd.nn.layout import Layout
 from psgd.runtime.jsonable import JSON
 
 FILE = "manifest.json"
-FORMAT = "psgd checkpoint 1"
+FORMAT, UNSEALED = "psgd checkpoint 2", "psgd checkpoint 1"
+UNCHECKED = "its manifest has no checksum (an earlier version wrote it), so damage in it may go unseen"
+_SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 
 
 def software() -> dict[str, str]:
@@ -44,7 +52,7 @@ class Manifest:
         software: versions.
         layout: names and shapes in the flat vector; None where they are not known.
         shards: every rank's file.
-        facts: whatever else is the whole run's: counters of the metrics, say.
+        format: of the file.
     """
 
     step: int
@@ -56,7 +64,20 @@ class Manifest:
     software: dict[str, str] = field(default_factory=software)
     layout: Layout | None = None
     shards: tuple[ShardFile, ...] = ()
-    facts: dict[str, JSON] = field(default_factory=dict)
+    format: str = FORMAT
+
+    @property
+    def sealed(self) -> bool:
+        """Whether a checksum covers it."""
+        return self.format != UNSEALED
+
+    @property
+    def leader(self) -> str:
+        """The shard of rank 0, which knows the whole run's counters."""
+        names = [*self.names("server"), *self.names("worker")]
+        if not names:
+            raise CheckpointError("no shard of a server or a worker")
+        return names[0]
 
     def shard(self, name: str) -> ShardFile:
         """The shard of that name.
@@ -76,20 +97,31 @@ class Manifest:
 
 
 def write(folder: Path, manifest: Manifest, shards: Sequence[ShardFile]) -> None:
-    """Writes the manifest with these shards into the folder.
+    """Writes the manifest with these shards into the folder, and reads it back.
 
     Raises:
         OSError: it cannot be written.
+        CheckpointError: it could not be read: too long, or a field that cannot be.
     """
-    write_json(folder / FILE, as_json(replace(manifest, shards=tuple(shards))))
+    write_whole(folder / FILE, [encode(replace(manifest, shards=tuple(shards)))])
+    read(folder)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file's bytes. Raises CheckpointError where they are more than what is read."""
+    body = json.dumps(as_json(manifest), indent=1).encode().removesuffix(b"\n}")
+    text = body + b',\n "sha256": "%s"\n}\n' % hashlib.sha256(body).hexdigest().encode()
+    if len(text) > MOST_JSON_BYTES:
+        raise CheckpointError(f"{FILE}: expected at most {MOST_JSON_BYTES:,} bytes, got {len(text):,}")
+    return text
 
 
 def as_json(manifest: Manifest) -> dict[str, JSON]:
-    """The manifest as its file has it."""
+    """The manifest as its file has it, without the checksum."""
     fields = {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}
     layout = None if manifest.layout is None else json.loads(manifest.layout.to_json())
     shards = [asdict(shard) for shard in manifest.shards]
-    return {"format": FORMAT, **fields, "layout": layout, "shards": shards}
+    return {"format": manifest.format, **fields, "layout": layout, "shards": shards}
 
 
 def read(folder: Path) -> Manifest:
@@ -99,7 +131,10 @@ def read(folder: Path) -> Manifest:
         CheckpointError: it is missing, damaged or of another version.
     """
     path = folder / FILE
-    fields = read_json(path)
+    text = read_text(path)
+    fields = parse_object(text, str(path))
+    if fields.get("format") in (FORMAT, UNSEALED) and not _is_whole(text, fields):
+        raise CheckpointError(f"{path}: damaged: it is not what its checksum says")
     try:
         return _checked(fields)
     except (UsageError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -107,13 +142,21 @@ def read(folder: Path) -> Manifest:
         raise CheckpointError(f"{path}: no manifest of this version of psgd: {reason}") from None
 
 
+def _is_whole(text: bytes, fields: dict[str, Any]) -> bool:
+    """Whether it is what was written: by its checksum, or of the earlier format, which has none."""
+    if fields["format"] == UNSEALED:
+        return "sha256" not in fields
+    sealed = _SEALED.fullmatch(text)
+    return sealed is not None and hashlib.sha256(sealed[1]).hexdigest().encode() == sealed[2]
+
+
 def _checked(fields: dict[str, Any]) -> Manifest:
-    if fields["format"] != FORMAT:
+    if fields["format"] not in (FORMAT, UNSEALED):
         raise CheckpointError(f"expected format {FORMAT!r}, got {str(fields['format'])[:80]!r}")
     for name in ("step", "samples", "version"):
         if type(fields[name]) is not int or not 0 <= fields[name] < 2**63:
             raise CheckpointError(f"{name}: expected a whole number, got {str(fields[name])[:80]!r}")
-    for name in ("run", "algorithms", "software", "facts"):
+    for name in ("run", "algorithms", "software"):
         if not isinstance(fields[name], dict):
             raise CheckpointError(f"{name}: expected an object, got {str(fields[name])[:80]!r}")
     accuracy = fields["accuracy"]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
 from psgd.runtime.device_vectors import fill
+from psgd.runtime.jsonable import MOST_COUNTED, whole
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -20,11 +21,11 @@ def put_back(arrays: Arrays, state: State) -> None:
         CheckpointError: one is missing, or has another shape or dtype.
     """
     for name, array in arrays.items():
-        fill(array, _fitting(name, array, state))
+        fill(array, fitting(name, array, state.tensors.get(name)))
 
 
-def _fitting(name: str, array: NDArray[Any], state: State) -> NDArray[Any]:
-    tensor = state.tensors.get(name)
+def fitting(name: str, array: NDArray[Any], tensor: NDArray[Any] | None) -> NDArray[Any]:
+    """The tensor, if it can be put into the array; raises CheckpointError as `put_back`."""
     if tensor is None:
         raise CheckpointError(f"this checkpoint has no {name}: it was saved with other options")
     if tensor.shape != array.shape or tensor.dtype != array.dtype:
@@ -33,11 +34,6 @@ def _fitting(name: str, array: NDArray[Any], state: State) -> NDArray[Any]:
             f"the checkpoint has {tensor.dtype} of shape {tensor.shape}"
         )
     return tensor
-
-
-def saved(state: State | None, others: Sequence[State]) -> list[State]:
-    """What a worker looks in: its own state, which has all that it needs, or where it has none all that there are."""
-    return list(others) if state is None else [state]
 
 
 def first(arrays: Arrays, states: Sequence[State]) -> State:
@@ -62,7 +58,7 @@ def total(arrays: Arrays, states: Sequence[State], factor: float = 1.0) -> None:
     for name, array in arrays.items():
         added = np.zeros(array.shape, np.float64)
         for state in has({name: array}, states):
-            added += _fitting(name, array, state)
+            added += fitting(name, array, state.tensors[name])
         fill(array, added * factor)
 
 
@@ -74,24 +70,17 @@ def mean(arrays: Arrays, states: Sequence[State]) -> bool:
     return bool(found)
 
 
-def fact(state: State, name: str) -> Any:
-    """A fact that has to be there.
-
-    Raises:
-        CheckpointError: it is not.
-    """
-    if name not in state.facts:
-        raise CheckpointError(f"this checkpoint does not say {name}: it was saved with other options")
-    return state.facts[name]
-
-
 def common(states: Sequence[State], name: str) -> int:
     """A number that all states that have it have alike, as `version` and `samples`.
 
     Raises:
         CheckpointError: none has it.
     """
-    found = [int(state.facts[name]) for state in states if name in state.facts]
-    if not found:
-        raise CheckpointError(f"this checkpoint does not say {name}")
-    return max(found)
+    found = [whole(state.facts, name) for state in states if name in state.facts]
+    return max(found) if found else whole({}, name)
+
+
+def check_counts(name: str, array: NDArray[Any]) -> None:
+    """Raises CheckpointError where an array of counts that was put back has something else."""
+    if not np.all(np.isfinite(array) & (np.abs(array) < MOST_COUNTED)):
+        raise CheckpointError(f"{name}: expected counts, the checkpoint has {array.reshape(-1)[:4]}...")

@@ -1,5 +1,6 @@
 """What a run asked for of checkpoints, and the one it resumes from: found by rank 0, agreed by all."""
 
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -9,14 +10,15 @@ from typing import Any, overload
 
 from mpi4py import MPI
 
-from psgd.checkpoint import folder, options
+from psgd.checkpoint import folder, manifest, options
 from psgd.checkpoint.folder import Checkpoint
+from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.nn.layout import Layout
 from psgd.runtime.agreement import agree, broadcast
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, unsaid
 
 PATIENCE_S = 2.0
 """For what rank 0 has written to be seen on the other hosts."""
@@ -57,7 +59,15 @@ class Plan:
         options.KEEP.check("checkpoint_keep", self.keep)
 
     def must_agree(self, ours: Mapping[str, JSON], theirs: Mapping[str, JSON]) -> None:
-        """Sets `run`: what psgd compares, and what the program does. Raises UsageError where these share a name."""
+        """Sets `run`: what psgd compares, and what the program does.
+
+        Raises:
+            UsageError: these share a name, or a value would not come back equal, so that no run could resume this one.
+        """
+        if complaint := unsaid(dict(theirs), "run"):
+            raise UsageError(f"{complaint}; expected JSON values")
+        if theirs != json.loads(json.dumps(theirs)):
+            raise UsageError("run: expected values that are equal to themselves, got NaN")
         if taken := sorted(set(ours) & set(theirs)):
             raise UsageError(f"run: expected names that psgd does not use itself, got {', '.join(taken)}")
         self.run = {**ours, **theirs}
@@ -110,6 +120,7 @@ def _prepare(comm: MPI.Intracomm, plan: Plan, directory: Path) -> None:
 
 
 def _find(plan: Plan, directory: Path) -> dict[str, Any]:
+    manifest.encode(Manifest(0, 0, run=plan.run, layout=plan.layout))  # what is too long to be read is refused now
     plan.claim = folder.claim(directory)
     found = None
     if plan.resume:
@@ -147,8 +158,8 @@ class States(Sequence[State]):
 
     def __init__(self, checkpoint: Checkpoint, names: Sequence[str] | None = None) -> None:
         self._checkpoint = checkpoint
-        manifest = checkpoint.manifest
-        self.names = [*manifest.names("server"), *manifest.names("worker")] if names is None else names
+        whole = checkpoint.manifest
+        self.names = [*whole.names("server"), *whole.names("worker")] if names is None else names
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,50 +1,25 @@
 """One rank's checkpoints of a run: when they are due, what goes into them, and what a resumed run takes out."""
 
-import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-
-from psgd.checkpoint import vectors
+from psgd.checkpoint import extra, vectors
 from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States
 from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
-from psgd.kernels.errors import CheckpointError
+from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.runtime.agreement import agree
 from psgd.runtime.device_vectors import on_host
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, section, whole, wholes
 from psgd.runtime.mesh import Mesh
 
-
-def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, JSON]]:
-    """What a program saves beside: the arrays, and the rest as JSON can say it.
-
-    Raises:
-        CheckpointError: naming what cannot be saved.
-    """
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    others: dict[str, JSON] = {}
-    for name, value in extra.items():
-        if not isinstance(name, str):
-            raise CheckpointError(f"extra: expected names as texts, got {name!r}")
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            arrays[name] = value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
-            continue
-        plain = value.item() if isinstance(value, np.generic) else value
-        try:
-            json.dumps(plain)
-        except (TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"extra[{name!r}]: expected a number, a text, a list of them or an array of numbers, "
-                f"got {type(value).__name__} ({error})"
-            ) from None
-        others[name] = plain
-    return arrays, others
+Taken = TypeVar("Taken")
 
 
 class Saver:
@@ -80,6 +55,7 @@ class Saver:
         self._name = f"{mesh.role}-{mesh.index}"
         self._leads = mesh.world.Get_rank() == 0
         self._newest = -1 if plan.found is None else plan.found.manifest.step
+        self._counted: dict[str, JSON] = {}  # rank 0's counters at the checkpoint that the run resumes from
         self._writer: Writer | None = None
         if plan.directory is not None:
             self._writer = Writer(
@@ -118,9 +94,9 @@ class Saver:
         self._newest = step
         state = state_of()
         state.tensors = {name: on_host(tensor) for name, tensor in state.tensors.items()}
-        arrays, others = split_extra(self.extra)
-        state.facts["loop"] = {"clock": self.clock, "extra": others}
-        state.tensors.update({f"extra.{name}": array for name, array in arrays.items()})
+        tensors, facts = extra.split(self.extra)
+        state.tensors |= tensors
+        state.facts["loop"] = {"clock": self.clock, **facts}
         if not self._leads:
             self._writer.save(step, state)
             return
@@ -130,61 +106,90 @@ class Saver:
             step,
             facts["samples"],
             facts["version"],
-            self._metrics.accuracy,
+            facts["metrics"]["accuracy"] if math.isfinite(facts["metrics"]["accuracy"] or 0.0) else None,
             self._plan.run,
             facts.get("algorithms", {}),
             layout=self._plan.layout,
         )
         self._writer.save(step, state, manifest, self._names(facts.get("savers")))
 
+    def restored(self, take: Callable[[], Taken]) -> Taken:
+        """Calls what restores this rank's part. Collective, blocks: what one rank cannot restore ends all alike.
+
+        Raises:
+            AgreedUsageError: on all ranks.
+        """
+        assert self.found is not None
+        complaint = None
+        try:
+            if self._leads:
+                self._counted = section(States(self.found)[0].facts, "metrics")
+                self._metrics.restore(self._counted)  # now, so that an error is one of all ranks
+            taken = take()
+        except Exception as error:  # whatever it is, all ranks must raise it
+            text = str(error)
+            if not isinstance(error, (UsageError, OSError)):
+                text = f"cannot be taken up, is it of another version? {type(error).__name__}: {error}"
+            complaint = text if str(self.found.path) in text else f"{self.found.path}: {text}"
+        agree(self._mesh.world, "", {}, complaint)
+        return taken
+
+    def _was(self, role: str) -> int:
+        """How many servers or workers there were."""
+        assert self.found is not None
+        return whole(self.found.manifest.run, role)
+
     def states(self) -> tuple[State | None, States]:
-        """This worker's own state, None where the workers are others or it has none, and all."""
+        """This worker's own state, None where the workers are others or it has none, and all.
+
+        The own state of a worker with servers is nothing for one without, and the reverse; what the program has saved
+        with it comes back all the same.
+        """
         assert self.found is not None
         states = States(self.found)
-        own = None
-        if self.found.manifest.run["workers"] == self._mesh.workers and self._name in states.names:
-            own = self.found.state(self._name)
-            loop = own.facts["loop"]
-            self.clock = loop["clock"]
-            arrays = {key[6:]: array for key, array in own.tensors.items() if key.startswith("extra.")}
-            self.extra = loop["extra"] | arrays
-            own.tensors = {key: array for key, array in own.tensors.items() if not key.startswith("extra.")}
-        elif self.found.manifest.run["workers"] == self._mesh.workers:
+        if self._was("workers") != self._mesh.workers:
+            if self._mesh.index == 0:
+                say(f"warning: resume: {self._was('workers')} workers are now {self._mesh.workers}")
+                if any(extra.is_in(self.found.state(name)) for name in self.found.manifest.names("worker")[:1]):
+                    say("warning: resume: what each worker had in ps.extra stays in the checkpoint")
+            return None, states
+        if self._name not in states.names:
             # It was done and saved nothing. The servers know its pushes; the last may be of fewer steps, so that this
             # is no less than its steps.
-            self.clock = self._accumulate * states[0].facts["log"]["clocks"][self._mesh.index]
-        elif self._mesh.index == 0:
-            say(f"warning: resume: {self.found.manifest.run['workers']} workers are now {self._mesh.workers}")
-        return own, states
+            clocks = wholes(section(states[0].facts, "log"), "clocks", self._mesh.workers)
+            self.clock = self._accumulate * clocks[self._mesh.index]
+            return None, states
+        own = self.found.state(self._name)
+        loop = section(own.facts, "loop")
+        self.clock, self.extra = whole(loop, "clock"), extra.joined(loop, own)
+        served = self._was("servers") > 0
+        return own if served == (self._mesh.servers > 0) else None, states
 
     def parts(self, part: range) -> tuple[Mapping[str, Any], Mapping[str, JSON], State | None]:
         """A server's range of what all servers had, server 0's facts, and its own state where servers are the same."""
         assert self.found is not None
         states = States(self.found)
         first = states[0]
-        if self.found.manifest.run["servers"] == self._mesh.servers:
+        if self._was("servers") == self._mesh.servers:
             own = first if self._leads else self.found.state(self._name)
             return own.tensors, first.facts, own
-        shards = [state for state in states if vectors.is_sharded(state)]
-        return vectors.elements(vectors.assemble(shards), part), first.facts, None
+        whole_vectors = vectors.assemble(state for state in states if vectors.is_sharded(state))
+        return {name: vector[part.start : part.stop] for name, vector in whole_vectors.items()}, first.facts, None
 
     def pulled(self, part: range) -> dict[int, Any]:
         """By worker, a server's range of what compressed answers have brought it to; of those that have saved it."""
         assert self.found is not None
-        if self.found.manifest.run["workers"] != self._mesh.workers:
-            return {}
-        found = {}
-        for name in self.found.manifest.names("worker"):
+        found: dict[int, Any] = {}
+        for name in self.found.manifest.names("worker") if self._was("workers") == self._mesh.workers else ():
             state = self.found.state(name)
             if "pulled" in state.tensors:
                 found[int(name.partition("-")[2])] = state.tensors["pulled"][part.start : part.stop]
         return found
 
     def recount(self) -> None:
-        """Rank 0's counters continue from where they were."""
-        if self._leads and self.found is not None:
-            with self.found.explained():
-                self._metrics.restore(States(self.found)[0].facts["metrics"])
+        """Rank 0's counters, and its clock, continue from where they were."""
+        if self._counted:
+            self._metrics.restore(self._counted)
 
     def check(self) -> None:
         """Raises CheckpointError where one could not be written. Blocks for nothing."""

@@ -8,21 +8,22 @@ hashes and without the interpreter's lock; it is read by the safetensors library
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from psgd.checkpoint.files import open_plain, parse_object, read_json, sync_folder, write_json, write_whole
+from psgd.checkpoint.files import open_plain, parse_object, read_text, sync_folder, write_whole
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
+from psgd.runtime.jsonable import JSON
 
 SUFFIX = ".safetensors"
 NAME = re.compile(r"[a-z][a-z0-9]{0,31}(-\d{1,9})?")
 _FORMAT = "psgd shard 1"
-_TYPES = {
+TYPES = {
     np.dtype(ours): theirs
     for ours, theirs in {
         "<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<i2": "I16", "i1": "I8",
@@ -30,6 +31,8 @@ _TYPES = {
     }.items()
 }  # fmt: skip
 _CHUNK = 4 << 20
+MOST_HEADER_BYTES = 100_000_000
+"""Of names, shapes and facts as JSON: the safetensors library reads no more."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,22 @@ def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], fac
 
     Raises:
         OSError: a full disk, a folder that has gone, ...; neither file is there then.
+        CheckpointError: `header` refuses it, or what was written cannot be read.
     """
-    chunks = _Hashed(_chunks(tensors, facts))
-    write_whole(folder / (name + SUFFIX), chunks)
-    shard = ShardFile(name, chunks.size, chunks.sha256.hexdigest())
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes | memoryview]:
+        for chunk in _chunks(tensors, facts):
+            digest.update(chunk)
+            yield chunk
+
+    path = folder / (name + SUFFIX)
+    size = write_whole(path, hashed())
+    shard = ShardFile(name, size, digest.hexdigest())
+    _open(path, lambda file: None)
     sync_folder(folder)
-    write_json(folder / f"{name}.json", {"format": _FORMAT, **asdict(shard)})  # from here on the folder may be renamed
+    text = json.dumps({"format": _FORMAT, **asdict(shard)}, indent=1)
+    write_whole(folder / f"{name}.json", [text.encode() + b"\n"])  # from here on the folder may be renamed
     return shard
 
 
@@ -96,18 +109,21 @@ def written(folder: Path, name: str) -> ShardFile | None:
     path = folder / f"{name}.json"
     if not path.exists():
         return None
-    fields = read_json(path)
+    fields = parse_object(read_text(path), str(path))
     shard = ShardFile.of(fields)
     if fields.get("format") != _FORMAT or shard.name != name:
         raise CheckpointError(f"{path}: expected {_FORMAT!r} of {name}, got {fields.get('format')!r} of {shard.name}")
     return shard
 
 
-def verify(folder: Path, shard: ShardFile) -> None:
-    """Reads a shard's file and compares size and SHA-256.
+def verify(folder: Path, shard: ShardFile) -> dict[str, JSON]:
+    """Reads a shard's file, and compares size and SHA-256.
+
+    Returns:
+        Its facts: `read` can read it.
 
     Raises:
-        CheckpointError: missing, truncated, damaged.
+        CheckpointError: missing, truncated, damaged, or no safetensors file of psgd.
     """
     path = folder / (shard.name + SUFFIX)
     with _sized(path, shard) as file:
@@ -116,6 +132,7 @@ def verify(folder: Path, shard: ShardFile) -> None:
             found.update(data)
     if found.hexdigest() != shard.sha256:
         raise CheckpointError(f"{path}: damaged: its SHA-256 is {found.hexdigest()}, the manifest says {shard.sha256}")
+    return _open(path, lambda file: None)[1]
 
 
 def read(folder: Path, shard: ShardFile) -> State:
@@ -127,22 +144,24 @@ def read(folder: Path, shard: ShardFile) -> State:
     Raises:
         CheckpointError: missing, truncated, no safetensors file of psgd.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = folder / (shard.name + SUFFIX)
     _sized(path, shard).close()
-    tensors = {}
+    return State(*_open(path, lambda file: {name: file.get_tensor(name) for name in file.keys()}))  # noqa: SIM118
+
+
+def _open(path: Path, take: Callable[[Any], Any]) -> tuple[Any, dict[str, JSON]]:
+    """What `take` takes out of a file, and the facts in its header."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="np") as file:
             text = (file.metadata() or {}).get("psgd")
-            names = file.keys()
-            for name in names:
-                tensors[name] = file.get_tensor(name)
+            taken = take(file)
     except (SafetensorError, OSError, TypeError, ValueError, AttributeError, KeyError) as error:
         raise CheckpointError(f"{path}: not a valid safetensors file: {error}") from None
     if text is None:
         raise CheckpointError(f"{path}: not written by psgd: it has no facts in its metadata")
-    return State(tensors, parse_object(text, str(path)))
+    return taken, parse_object(text, str(path))
 
 
 def _sized(path: Path, shard: ShardFile) -> IO[bytes]:
@@ -155,39 +174,44 @@ def _sized(path: Path, shard: ShardFile) -> IO[bytes]:
     return file
 
 
-class _Hashed:
-    """Hands chunks on and counts and hashes them."""
+def header(tensors: Mapping[str, np.ndarray[Any, Any]], facts: str) -> bytes:
+    """The head of a file: 8 bytes of its length, then JSON.
 
-    def __init__(self, chunks: Iterator[bytes | memoryview]) -> None:
-        self.size = 0
-        self.sha256 = hashlib.sha256()
-        self._chunks = chunks
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        for chunk in self._chunks:
-            self.size += len(chunk)
-            self.sha256.update(chunk)
-            yield chunk
-
-
-def _chunks(tensors: dict[str, np.ndarray[Any, Any]], facts: str) -> Iterator[bytes | memoryview]:
-    """The file's bytes: the header, then each tensor's, widest items first so that every one lies aligned."""
-    header: dict[str, Any] = {"__metadata__": {"psgd": facts}}
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    Raises:
+        CheckpointError: a type that the format does not have, a name that is no text in UTF-8, or more than what the
+            safetensors library reads.
+    """
+    fields: dict[str, Any] = {"__metadata__": {"psgd": facts}}
     at = 0
-    for name, tensor in ordered:
-        if tensor.dtype not in _TYPES:
-            raise CheckpointError(f"tensor {name}: expected one of {', '.join(map(str, _TYPES))}, got {tensor.dtype}")
-        header[name] = {
-            "dtype": _TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + tensor.nbytes],
-        }
-        at += tensor.nbytes
-    text = json.dumps(header).encode()
+    for name, tensor in _ordered(tensors):
+        if tensor.dtype not in TYPES:
+            raise CheckpointError(f"tensor {name}: expected one of {', '.join(map(str, TYPES))}, got {tensor.dtype}")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise CheckpointError(f"tensor {name!r}: expected a name that UTF-8 can encode") from None
+        stop = at + tensor.nbytes
+        fields[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, stop]}
+        at = stop
+    text = json.dumps(fields).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for _, tensor in ordered:
+    if len(text) > MOST_HEADER_BYTES:
+        raise CheckpointError(
+            f"names, shapes and facts: expected at most {MOST_HEADER_BYTES:,} bytes of JSON, got {len(text):,}; "
+            "save long texts and lists as arrays, of np.uint8 for a text"
+        )
+    return len(text).to_bytes(8, "little") + text
+
+
+def _ordered(tensors: Mapping[str, np.ndarray[Any, Any]]) -> list[tuple[str, np.ndarray[Any, Any]]]:
+    """Widest items first, so that every tensor lies aligned."""
+    return sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+
+
+def _chunks(tensors: Mapping[str, np.ndarray[Any, Any]], facts: str) -> Iterator[bytes | memoryview]:
+    """The file's bytes: the header, then each tensor's."""
+    yield header(tensors, facts)
+    for _, tensor in _ordered(tensors):
         data = tensor.reshape(-1).view(np.uint8).data if tensor.size else memoryview(b"")
         for start in range(0, len(data), _CHUNK):
             yield data[start : start + _CHUNK]

@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from psgd.runtime.jsonable import JSON
+
+_WEIGHTS = ("params", "centre", "pulled")
 
 
 @dataclass
@@ -27,3 +30,8 @@ class State:
 
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
     facts: dict[str, JSON] = field(default_factory=dict)
+
+    @property
+    def finite(self) -> bool:
+        """Whether the weights in it are numbers. A state that has others is not saved, and not believed."""
+        return all(bool(np.isfinite(self.tensors[name]).all()) for name in _WEIGHTS if name in self.tensors)

@@ -1,6 +1,6 @@
 """From any number of servers' shards to whole vectors, and to any other number of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,7 @@ from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
-
-
-def sharded(part: range, n: int, tensors: dict[str, NDArray[Any]]) -> State:
-    """A state whose tensors are elements `part` of vectors of `n` elements."""
-    return State(dict(tensors), {"range": [part.start, part.stop, n], "cut": sorted(tensors)})
+from psgd.runtime.jsonable import wholes
 
 
 def is_sharded(state: State) -> bool:
@@ -31,7 +27,7 @@ def assemble(states: Iterable[State]) -> dict[str, NDArray[Any]]:
         names: list[str] = list(parts[0].facts["cut"]) if parts else []
         at = n = 0
         for state in parts:
-            start, stop, of = map(int, state.facts["range"])
+            start, stop, of = wholes(state.facts, "range", 3)
             n = n or of
             if start != at or stop < start or of != n or list(state.facts["cut"]) != names:
                 raise CheckpointError(f"shards do not fit: elements {start} to {stop} of {of} after {at}")
@@ -40,16 +36,13 @@ def assemble(states: Iterable[State]) -> dict[str, NDArray[Any]]:
                 if tensor.shape != (stop - start,) or tensor.dtype != parts[0].tensors[name].dtype:
                     raise CheckpointError(f"shards do not fit: tensor {name} of elements {start} to {stop}")
             at = stop
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CheckpointError(f"shards do not fit: {error!r}") from None
     if at != n:
         raise CheckpointError(f"shards do not fit: {at} elements of {n}")
     return {name: np.concatenate([state.tensors[name] for state in parts]) for name in names}
-
-
-def elements(vectors: dict[str, NDArray[Any]], part: range) -> dict[str, NDArray[Any]]:
-    """Views of elements `part` of each vector."""
-    return {name: vector[part.start : part.stop] for name, vector in vectors.items()}
 
 
 def weights(states: Sequence[State]) -> NDArray[Any]:
@@ -75,3 +68,9 @@ def weights(states: Sequence[State]) -> NDArray[Any]:
     for vector in vectors:
         total += vector
     return (total / len(vectors)).astype(vectors[0].dtype)
+
+
+def joined(tensors: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    """A vector of which each server's codec has a part: "0.name", "1.name", ..."""
+    indexes = sorted(int(key.partition(".")[0]) for key in tensors if key.endswith(f".{name}"))
+    return np.concatenate([tensors[f"{index}.{name}"] for index in indexes])

@@ -21,7 +21,6 @@ from psgd.runtime.new_files import own_folder
 
 PATIENCE_S = 600.0
 _LONGEST_POLL_S = 0.05
-_WEIGHTS = ("params", "centre")
 
 
 class Writer:
@@ -72,13 +71,15 @@ class Writer:
             everyone: on rank 0 the names of those who save this time, where they are not all.
 
         Raises:
-            CheckpointError: the last one could not be written, or a fact is not JSON.
+            CheckpointError: the last one could not be written, or this one could not be read: a fact is not JSON, or
+                the header is too long (`shards.header`).
         """
         self.wait()
         try:
             facts = json.dumps(state.facts)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"checkpoint of {self._name}: a fact is not JSON: {error}") from None
+        shards.header(state.tensors, facts)
         self._copies = {name: self._copy(name, tensor) for name, tensor in state.tensors.items()}
         part = folder.part_path(self._directory, step, self._key)
         self._everyone = everyone or self._everyone
@@ -123,7 +124,7 @@ class Writer:
     def _work(self, part: Path, facts: str, manifest: Manifest | None) -> None:
         try:
             own_folder(part)
-            if not self._finite():
+            if not State(self._copies).finite:
                 (part / f"{self._name}.nan").touch()
             shards.write(part, self._name, self._copies, facts)
             if manifest is not None:
@@ -139,11 +140,6 @@ class Writer:
                 (part / f"{self._name}.failed").touch()  # an empty file: a full disk has room for it
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             self._error = CheckpointError(f"checkpoint {part}: {self._name} cannot be written: {reason}")
-
-    def _finite(self) -> bool:
-        """Whether the weights among this rank's state are numbers."""
-        weights = (self._copies[name] for name in _WEIGHTS if name in self._copies)
-        return all(bool(np.isfinite(copy).all()) for copy in weights)
 
     def _leave_out(self, part: Path, step: int) -> None:
         """A run that has diverged must not push out the checkpoints from before."""

@@ -13,12 +13,13 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from psgd.checkpoint.requests import CheckpointRequest
-from psgd.checkpoint.resume import Plan, prepare, say
+from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
 from psgd.connector.options import ConnectOptions, check, checked_vector
 from psgd.connector.signature import common, signature
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.layout import Layout
 from psgd.optim.rules import Rule
@@ -68,13 +69,14 @@ def connect(
 
     `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
     the block; then the block's body is skipped there at its first use of a worker's attribute. The first worker's
-    `params` are where everyone starts. On leaving, every worker's `params` hold the final weights; a server's
-    hold its own part of them.
+    `params` are where everyone starts. On leaving, every rank's `params` hold the final weights, servers' too.
 
         with psgd.connect(comm, params, strategy="async", lr=0.1) as ps:
             for batch in my_shard(ps.worker, ps.workers):
                 ps.grads[:] = my_gradient(ps.params, batch)
                 ps.step(samples=len(batch))
+        if ps.is_main:  # rank 0
+            numpy.save("weights.npy", params)
 
     Args:
         comm: any intracommunicator; a private duplicate is used and freed at the end. Collective.

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from psgd.metrics.wait_log import WaitLog
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, fact, number, numbers, section, whole, wholes
 
 Event = Literal["progress", "epoch", "eval"]
 _NAP_S = 0.1
-_OWN = ("_next_epoch", "_epoch_loss", "_loss_sum", "_loss_samples")
-_TOTALS = (*_OWN, "samples", "steps", "lr", "accuracy", "test_loss", "seconds_to_target")
-_BY_WORKER = ("pushes", "waited", "dropped", "waited_s", "computed_s")
+_COUNTS = ("_next_epoch", "_loss_samples", "samples", "steps")
+_NUMBERS = ("_loss_sum", "lr")
+_OPTIONAL = ("_epoch_loss", "accuracy", "test_loss", "seconds_to_target")
+_COUNTS_BY_WORKER = ("pushes", "waited", "dropped")
+_SECONDS_BY_WORKER = ("waited_s", "computed_s")
 
 
 class RunMetrics:
@@ -167,21 +169,32 @@ class RunMetrics:
     def facts(self) -> dict[str, JSON]:
         """All counters, for a checkpoint."""
         return {
-            **{name: getattr(self, name) for name in (*_TOTALS, *_BY_WORKER)},
-            "_loss_sum": float(self._loss_sum),
+            **{name: int(getattr(self, name)) for name in _COUNTS},
+            **{name: float(getattr(self, name)) for name in _NUMBERS},
+            **{name: None if (value := getattr(self, name)) is None else float(value) for name in _OPTIONAL},
+            **{name: getattr(self, name) for name in (*_COUNTS_BY_WORKER, *_SECONDS_BY_WORKER)},
             "staleness": {str(tau): pushes for tau, pushes in self.staleness.items()},
             "elapsed_s": self.elapsed_s(),
         }
 
     def restore(self, facts: Mapping[str, JSON]) -> None:
-        """Goes on from what `facts` gave; what is counted by worker only where there are as many workers."""
-        for name in _TOTALS:
-            setattr(self, name, facts[name])
-        for name in _BY_WORKER:
-            if len(facts[name]) == len(self.pushes):
-                setattr(self, name, list(facts[name]))
-        self.staleness = Counter({int(tau): pushes for tau, pushes in facts["staleness"].items()})
-        self._started = time.perf_counter() - facts["elapsed_s"]
+        """Goes on from what `facts` gave; what is counted by worker only where there are as many workers.
+
+        Raises:
+            CheckpointError: something is missing, or is something else. Then nothing has changed.
+        """
+        found: dict[str, JSON] = {name: whole(facts, name) for name in _COUNTS}
+        found |= {name: number(facts, name) for name in _NUMBERS}
+        found |= {name: None if fact(facts, name) is None else number(facts, name) for name in _OPTIONAL}
+        found |= {name: wholes(facts, name) for name in _COUNTS_BY_WORKER}
+        found |= {name: numbers(facts, name) for name in _SECONDS_BY_WORKER}
+        staleness = section(facts, "staleness")
+        found["staleness"] = Counter({int(tau): whole(staleness, tau) for tau in staleness if tau.isdecimal()})
+        elapsed_s = number(facts, "elapsed_s")
+        for name, value in found.items():
+            if not isinstance(value, list) or len(value) == len(self.pushes):
+                setattr(self, name, value)
+        self._started = time.perf_counter() - elapsed_s
 
     def staleness_summary(self) -> dict[str, object]:
         """Mean, maximum and histogram (staleness as text to pushes) of all pushes."""

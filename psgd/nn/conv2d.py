@@ -9,6 +9,7 @@ from psgd.kernels.errors import UsageError
 from psgd.kernels.layers.activation import add_bias
 from psgd.kernels.layers.convolution import fold, unfold
 from psgd.kernels.layers.matmul import matmul, product_over_rows, sum_rows
+from psgd.nn import pytorch
 from psgd.nn.initialize import Init, Uniform, Zeros
 from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 
@@ -61,8 +62,9 @@ class Conv2D(Layer[Conv2DState]):
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
         area = self.size * self.size
         initializer = Uniform(area * shape[2], area * self.channels, self.init)
+        form = pytorch.convolution(self.size, shape[2], self.channels)
         return (
-            ParameterSpec("weight", (self.size, self.size, shape[2], self.channels), initializer),
+            ParameterSpec("weight", (self.size, self.size, shape[2], self.channels), initializer, form),
             ParameterSpec("bias", (self.channels,), Zeros()),
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from psgd.kernels.array import Array
 from psgd.nn.initialize import Initializer
+from psgd.nn.pytorch import TorchForm
 
 Shape = tuple[int, ...]
 Arrays = tuple[Array, ...]
@@ -16,11 +17,18 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One parameter that a layer asks for; its name is the layer's own, as in "weight"."""
+    """One parameter that a layer asks for; its name is the layer's own, as in "weight".
+
+    Attributes:
+        name, shape: of it.
+        initializer: draws its first values.
+        torch: what makes it PyTorch's; None where it is the same there.
+    """
 
     name: str
     shape: Shape
     initializer: Initializer
+    torch: TorchForm | None = None
 
 
 @dataclass(frozen=True)

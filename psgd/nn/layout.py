@@ -8,6 +8,7 @@ from typing import Any
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
+from psgd.nn.pytorch import TorchForm
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,13 @@ class Layout:
         parameters: in order of offset.
         align: in elements.
         tied: other names of parameters, each as (name, the parameter's name): two names, one place.
+        torch: of parameters that PyTorch has in another form, each as (name, form).
     """
 
     parameters: tuple[Parameter, ...]
     align: int
     tied: tuple[tuple[str, str], ...]
+    torch: tuple[tuple[str, TorchForm], ...]
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Layout:
         align: int = 16,
         parts: Mapping[str, tuple[Sequence[int], Sequence[int]]] | None = None,
         tied: Mapping[str, str] | None = None,
+        torch: Mapping[str, TorchForm] | None = None,
     ) -> None:
         """Lays the parameters out one after the other.
 
@@ -75,10 +79,11 @@ class Layout:
             parts: for each parameter of which this vector has a part alone: the shape of the whole, and where the part
                 begins along each axis.
             tied: other names, each with the parameter that it names too.
+            torch: forms of parameters that PyTorch has otherwise.
 
         Raises:
             UsageError: a name that is empty or used twice, an extent below 1, an alignment below 1, a part that does
-                not lie in its whole, a part or a tie of an unknown parameter.
+                not lie in its whole, a part, a tie or a form of an unknown parameter, or a form that does not fit.
         """
         if type(align) is not int or align < 1:
             raise UsageError(f"layout: align is an integer of at least 1, got {align!r}")
@@ -99,9 +104,13 @@ class Layout:
             raise UsageError(f"layout: a part or a tie of {sorted(map(str, unknown))[0]}, which is not a parameter")
         if wrong := [name for name in tied or {} if not isinstance(name, str) or not name or name in names]:
             raise UsageError(f"layout: parameter names are strings, each used once; got {wrong[0]!r}")
+        sizes = {parameter.name: parameter.size for parameter in placed}
+        if odd := [n for n, form in (torch or {}).items() if not form.sound or math.prod(form.split) != sizes.get(n)]:
+            raise UsageError(f"layout: the form that PyTorch has of {odd[0]!r} does not fit it")
         object.__setattr__(self, "parameters", tuple(placed))
         object.__setattr__(self, "align", align)
         object.__setattr__(self, "tied", tuple((tied or {}).items()))
+        object.__setattr__(self, "torch", tuple((torch or {}).items()))
 
     @property
     def size(self) -> int:
@@ -129,10 +138,20 @@ class Layout:
         views = {p.name: vector[p.offset : p.stop].reshape(p.shape) for p in self.parameters}
         return views | {name: views[same] for name, same in self.tied}
 
+    def for_torch(self, vector: Array) -> dict[str, Array]:
+        """Returns each parameter, by every name, as PyTorch's layers have it: views, or copies in another form.
+
+        Raises:
+            UsageError: as `views`.
+        """
+        views = self.views(vector)
+        turned = {name: form.of(views[name]) for name, form in self.torch}
+        return views | turned | {name: turned[same] for name, same in self.tied if same in turned}
+
     def to_json(self) -> str:
         """Returns the layout as JSON text, offsets included, for `from_json` and for readers elsewhere.
 
-        Parts and ties stand there only where there are any.
+        Parts, ties and PyTorch's forms stand there only where there are any.
         """
         parameters: list[dict[str, Any]] = []
         for p in self.parameters:
@@ -140,7 +159,8 @@ class Layout:
             if p.global_shape != p.shape:
                 parameters[-1] |= {"global_shape": p.global_shape, "start": p.start}
         fields = {"align": self.align, "size": self.size, "parameters": parameters}
-        return json.dumps(fields | ({"tied": dict(self.tied)} if self.tied else {}))
+        more = {"tied": dict(self.tied), "torch": {name: form._asdict() for name, form in self.torch}}
+        return json.dumps(fields | {name: value for name, value in more.items() if value})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Layout":
@@ -155,7 +175,11 @@ class Layout:
             entries = fields["parameters"]
             parts = {e["name"]: (e["global_shape"], e["start"]) for e in entries if "global_shape" in e}
             shapes = [(entry["name"], entry["shape"]) for entry in entries]
-            layout = cls(shapes, fields["align"], parts, fields.get("tied"))
+            forms = {
+                name: TorchForm(*(tuple(form[key]) for key in TorchForm._fields))
+                for name, form in fields.get("torch", {}).items()
+            }
+            layout = cls(shapes, fields["align"], parts, fields.get("tied"), forms)
             same = json.loads(layout.to_json()) == fields
         except UsageError:
             raise

@@ -7,6 +7,7 @@ from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.kernels.layers.activation import add_bias, bias_relu, bias_relu_backward
 from psgd.kernels.layers.matmul import matmul, sum_rows
+from psgd.nn import pytorch
 from psgd.nn.initialize import Init, Uniform, Zeros
 from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 
@@ -54,7 +55,7 @@ class Linear(Layer[LinearState]):
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
         initializer = Uniform(shape[-1], self.units, self.init or ("he" if self.relu else None))
         return (
-            ParameterSpec("weight", (shape[-1], self.units), initializer),
+            ParameterSpec("weight", (shape[-1], self.units), initializer, pytorch.linear(shape[-1], self.units)),
             ParameterSpec("bias", (self.units,), Zeros()),
         )
 

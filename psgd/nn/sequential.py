@@ -4,9 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from psgd.nn import pytorch
+from psgd.nn.conv2d import Conv2D
 from psgd.nn.initialize import Uniform
 from psgd.nn.layer import Layer, ParameterSpec, Room, Shape
+from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
+from psgd.nn.reshape import ChannelsLast, Flatten
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,19 @@ def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
     layers = tuple(layers)
     steps: list[Step] = []
     counts: dict[str, int] = {}
+    channels_last = False
+    image: Shape = ()  # the image that was flattened, whose elements the next layer's inputs are
     for layer in layers:
         output = layer.output_shape(shape)
         counts[layer.name] = counts.get(layer.name, 0) + 1
         name = f"{layer.name}{counts[layer.name]}"
         specs = tuple(replace(spec, name=f"{name}.{spec.name}") for spec in layer.weights(shape))
+        channels_last = channels_last or isinstance(layer, (ChannelsLast, Conv2D))
+        if isinstance(layer, Flatten) and channels_last and len(shape) == 3:
+            image = shape
+        elif isinstance(layer, Linear) and image:
+            specs = (replace(specs[0], torch=pytorch.linear_behind_image(image, layer.units)), *specs[1:])
+        image = () if specs else image
         steps.append(Step(layer, name, shape, specs))
         shape = output
     return [replace(step, specs=_by_place(steps, i)) for i, step in enumerate(steps)], shape

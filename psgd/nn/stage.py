@@ -72,7 +72,9 @@ class Stage:
             raise UsageError(f"model: dtype is float32 or float64, got {self.dtype}")
         self._steps, self.output_shape = sequential.fit(self.layers, self.input_shape)
         self._first = sequential.first_with_parameters(self._steps)
-        self.layout = Layout([(spec.name, spec.shape) for step in self._steps for spec in step.specs])
+        specs = [spec for step in self._steps for spec in step.specs]
+        forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
+        self.layout = Layout([(spec.name, spec.shape) for spec in specs], torch=forms)
         self._ranges = self._ready_ranges()
         self._xp: Any = None
         self._params: list[Arrays] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, whole, wholes
 from psgd.server.log import CheckpointPoint, LogEntry
 from psgd.server.wire import Header
 
@@ -61,7 +61,9 @@ class LogPosition:
         }
 
     def restore(self, facts: Mapping[str, JSON]) -> CheckpointPoint:
-        """Resumes from what `facts` gave, with the same number of workers."""
-        self._entries, self._open_contributions = facts["actions"], facts["opened"]
-        self._clocks, self._positions = list(facts["clocks"]), list(facts["positions"])
-        return CheckpointPoint(self._entries, facts["version"], self._clocks, self._open_contributions)
+        """Resumes from what `facts` gave; another number of workers begins to push anew, behind the same log."""
+        self._entries, self._open_contributions = whole(facts, "actions"), whole(facts, "opened")
+        clocks, positions = wholes(facts, "clocks"), wholes(facts, "positions")
+        if len(clocks) == len(positions) == len(self._clocks):
+            self._clocks, self._positions = clocks, positions
+        return CheckpointPoint(self._entries, whole(facts, "version"), self._clocks, self._open_contributions)

@@ -47,8 +47,9 @@ class Recorder:
             raise UsageError(f"record: {path} cannot be written: {error.strerror}") from None
         self._text = open(number, "r+" if resumed else "w", encoding="utf-8")  # noqa: SIM115
         self._file = SideFile(f"record {path}", self._text)
+        self._head = json.dumps({"format": FORMAT, "run": dict(run)}) + "\n"
         if not resumed:
-            self._write({"format": FORMAT, "run": dict(run)})
+            self._file.write(self._head)
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
         return self._written(self._strategy.on_push(push, now))
@@ -60,10 +61,14 @@ class Recorder:
         """What was written after it is removed.
 
         Raises:
-            UsageError: the file has less than the run had done.
+            UsageError: the file is of another run, or has less than the run had done.
         """
         self._strategy.restore(point)
-        for _ in range(1 + point.entries):
+        if self._text.readline() != self._head:
+            raise UsageError(
+                f"record: {self._path} is of another run, or of other workers: give this one a file of its own"
+            )
+        for _ in range(point.entries):
             if not self._text.readline().endswith("\n"):
                 raise UsageError(f"record: {self._path} has not what the run had done at its checkpoint")
         self._text.seek(self._text.tell())

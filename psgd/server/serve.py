@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 import numpy as np
+from mpi4py import MPI
 
 from psgd.checkpoint.saver import Saver
 from psgd.checkpoint.state import State
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.server.context import PushPullContext
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder
@@ -85,16 +87,33 @@ class Serving:
             on_start=None if saver.found is None else saver.recount,
         )
         server = Server(self.transport, self._shard, self._policy, options, self._context.metrics)
+
+        def restore() -> None:
+            tensors, facts, own = saver.parts(self._part)
+            server.restore(tensors, facts)
+            self.transport.restore({} if own is None else own.tensors, saver.pulled(self._part))
+
         if saver.found is not None:
-            with saver.found.explained():
-                tensors, facts, own = saver.parts(self._part)
-                server.restore(tensors, facts)
-                self.transport.restore({} if own is None else own.tensors, saver.pulled(self._part))
+            saver.restored(restore)
         self._sum_over_servers(0.0)  # all are ready: server 0's seconds do not count what another compiles
         server.run()
         if isinstance(self._policy, Recorder):
             self._policy.close()
+        self._take_other_parts()
         return server.leaving
+
+    def _take_other_parts(self) -> None:
+        """Fills the caller's vector with what the other servers have: it is whole on every rank then."""
+        context, comm = self._context, self._context.mesh.server
+        if comm is None or comm.Get_size() == 1:
+            return
+        layout = [len(part) for part in context.shards], [part.start for part in context.shards]
+        request = comm.Iallgatherv(MPI.IN_PLACE, [context.params, layout])
+        try:
+            context.waiter.flowing(request.Test)
+        except BaseException:
+            keep_for_ever(request)
+            raise
 
     def _sum_over_servers(self, value: float) -> float:
         """Adds in server order, so that every server gets the same bits."""

@@ -14,7 +14,7 @@ from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import ContractError
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, section, wholes
 from psgd.server.clock_check import ClockCheck
 from psgd.server.log import LogEntry
 from psgd.server.log_position import LogPosition
@@ -254,8 +254,9 @@ class Server:
         """
         self._resumed = True
         self.shard.restore(tensors, facts)
-        if len(facts["log"]["clocks"]) == self._options.workers:
-            point = self.position.restore(facts["log"])
-            self._clocks.restore(point.clocks, facts["log"]["positions"])
-            if self._decides:
-                self.strategy.restore(point)
+        log = section(facts, "log")
+        point = self.position.restore(log)
+        if len(wholes(log, "clocks")) == self._options.workers:
+            self._clocks.restore(point.clocks, wholes(log, "positions"))
+        if self._decides:
+            self.strategy.restore(point)

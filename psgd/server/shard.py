@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.checkpoint import restore
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.split import segments
 from psgd.kernels import accumulate
 from psgd.optim.optimizer import Optimizer, OptimizerOptions
-from psgd.runtime.device_vectors import fill
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, whole
 
 Vector = NDArray[np.floating]
 Fetch = Callable[[int, int], Vector]
@@ -147,16 +147,15 @@ class Shard:
 
     def restore(self, tensors: Mapping[str, Vector], facts: Mapping[str, JSON]) -> None:
         """Resumes from what `saved` gave: the tensors' elements of this shard, and the facts."""
-        optimizer = self.optimizer
-        fill(self.params, tensors["params"])
-        for name, array in optimizer.arrays.items():
-            fill(array, tensors[name])
-        optimizer.version, self.samples, self.open_samples = facts["version"], facts["samples"], facts["open"]
+        optimizer, state = self.optimizer, State(dict(tensors))
+        restore.put_back({"params": self.params, **optimizer.arrays}, state)
+        optimizer.version, self.samples = whole(facts, "version"), whole(facts, "samples")
+        self.open_samples = whole(facts, "open")
         optimizer.lr = optimizer.options.schedule(self.samples)
         if self.open_samples:
             if not self._whole:
                 self._make_sums(whole=True)
-            fill(self._sum, tensors["open"])
+            restore.put_back({"open": self._sum}, state)
 
     def _clipped(self, group: Sequence[WeightedGradient], scale: float, fetch: Fetch) -> float:
         """Sums the whole gradient, and clips it."""

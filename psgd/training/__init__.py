@@ -5,25 +5,30 @@ the log (`events`), and the result (`result`). May import every other room of ps
 """
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from psgd.checkpoint import final_weights
+from psgd.checkpoint import export
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.collectives.shm import call_kernel
 from psgd.config import OF_THE_RUN, TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
+from psgd.kernels.array import Array
+from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.wait_log import WaitLog
+from psgd.nn.layout import Layout
 from psgd.runtime import placement
-from psgd.runtime.agreement import broadcast
+from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.jsonable import clean
+from psgd.runtime.new_files import lose
 from psgd.strategies import catalog as strategies
 from psgd.training import events, preparation, result
 from psgd.training.events import ProgressDisplay
@@ -116,10 +121,17 @@ def run(
         if found is not None:
             events.write_waits(log, metrics)
             log.write("end", **found)
-        if config.save is not None and not broadcast(comm, {"leaving": connection.leaving})["leaving"]:
-            first = next(each for each in range(comm.Get_size()) if each not in serving)
-            final_weights.save(config.save, comm, first, params, layout)
+        if config.save is not None and rank == 0 and not connection.leaving:
+            _save(config.save, params, layout)
         return found
+
+
+def _save(path: Path, params: Array, layout: Layout) -> None:
+    """Rank 0 writes the final weights under their names. A full disk costs the file, not the run."""
+    try:
+        export.write(path, on_host(params), layout, "--save")
+    except UsageError as error:
+        lose(f"--save {path}", str(error).removeprefix(f"--save {path}: "))
 
 
 def _show_start(connection: Connection, epochs: int, samples: int, display: ProgressDisplay | None) -> None:

@@ -1,17 +1,18 @@
 """A worker that pushes encoded gradients and pulls encoded parameters, through the compressed worker transport."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.checkpoint import restore, vectors
 from psgd.checkpoint.state import State
 from psgd.compression.before_encoding import BeforeEncoding
 from psgd.compression.options import Compression
 from psgd.kernels.codecs import sparse
-from psgd.kernels.errors import CheckpointError
+from psgd.runtime.jsonable import same_kind
 from psgd.server.context import PushPullContext
 from psgd.server.transports.compressed_worker_transport import CompressedWorkerTransport
 from psgd.worker.interface import Vector
@@ -65,29 +66,28 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
         super().restore(state, others)
         mine = self._arrays()
         if state is not None and mine.keys() == state.tensors.keys() - {"pulled"}:
-            for name, array in mine.items():
-                if array.shape != state.tensors[name].shape:
-                    raise CheckpointError(f"{name}: expected shape {array.shape}, got {state.tensors[name].shape}")
-                array[:] = state.tensors[name]
+            restore.put_back(mine, state)
             self._resume_at(state)
             return []
         workers = [other for other in others if "whole" in other.facts]
+        if state is None and self._was_done and workers:
+            return []  # what it had left to send went with its end
         heirs = [state] if state is not None else workers[self.transport.worker :: self.transport.workers]
         for heir in heirs:
-            residual = joined(heir.tensors, "residual")
+            residual = vectors.joined(heir.tensors, "residual")
             for shard in self.transport.coded:
                 shard.codec.residual += residual[shard.part]
         if state is None:
             return ["the workers' momentum and the codecs' thresholds start again, as the workers have changed"]
         if self._before.velocity.size:
-            self._before.velocity[:] = state.tensors["velocity"]
+            restore.put_back({"velocity": self._before.velocity}, state)
         self._resume_at(state)
         return ["the codecs' thresholds and momentum start again, as the servers have changed"]
 
     def _resume_at(self, state: State) -> None:
-        self.transport.whole = state.facts["whole"]
+        self.transport.whole = same_kind(state.facts, "whole", True)
         if not self.transport.whole:
-            self.params[:] = state.tensors["pulled"]
+            restore.put_back({"pulled": self.params}, state)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """What codecs and momentum remember, as views; of each server's codec on its own."""
@@ -97,9 +97,3 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
             for name, array in shard.codec.arrays().items()
         }
         return codecs | ({"velocity": self._before.velocity} if self._before.velocity.size else {})
-
-
-def joined(tensors: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    """A vector of which each server's codec has a part."""
-    indexes = sorted(int(key.partition(".")[0]) for key in tensors if key.endswith(f".{name}"))
-    return np.concatenate([tensors[f"{index}.{name}"] for index in indexes])

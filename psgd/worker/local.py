@@ -1,6 +1,7 @@
 """A worker that is alone: a single rank takes the servers' step itself."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from psgd.checkpoint import restore, vectors
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.runtime.jsonable import section, wholes
 from psgd.server.shard import Shard
 from psgd.worker.base import WorkerBase
 from psgd.worker.checkpoint_status import CheckpointStatus
@@ -53,7 +55,13 @@ class LocalWorker(WorkerBase):
 
     def state(self) -> State:
         state, size = self._shard.saved(), self.params.size
-        log = {"clocks": [self._pushes], "positions": [self._shard.samples]}
+        log = {
+            "actions": self._pushes,
+            "version": self.version,
+            "clocks": [self._pushes],
+            "opened": 0,
+            "positions": [self._shard.samples],
+        }
         state.facts.update(range=[0, size, size], cut=sorted(state.tensors), log=log)
         return state
 
@@ -61,20 +69,42 @@ class LocalWorker(WorkerBase):
         # A single worker of a server has a state of its own, which has no parameters: those are the server's then.
         own = [state] if state is not None and vectors.is_sharded(state) else []
         parts = own or [other for other in others if vectors.is_sharded(other)]
-        if not parts:
-            return self._take_from_peers(list(others))
-        self._shard.restore(vectors.assemble(parts), parts[0].facts)
-        self.version, self._pushes = self._shard.version, parts[0].facts["log"]["clocks"][0]
-        return []
-
-    def _take_from_peers(self, others: Sequence[State]) -> list[str]:
-        """What several workers without a server have saved."""
-        arrays = self._shard.optimizer.arrays
-        kept = restore.mean(arrays, others)
-        facts = {name: restore.common(others, name) for name in ("version", "samples")}
-        self._shard.restore({"params": vectors.weights(others), **arrays}, {**facts, "open": 0})
+        optimizer, lines = self._shard.optimizer, []
+        if parts:
+            tensors, facts = vectors.assemble(parts), parts[0].facts
+            clocks = wholes(section(facts, "log"), "clocks")
+            self._pushes = clocks[0] if len(clocks) == 1 else 0
+        else:  # workers without a server
+            tensors = {"params": vectors.weights(others)}
+            facts = {name: restore.common(others, name) for name in ("version", "samples")} | {"open": 0}
+        if not all(name in tensors for name in optimizer.arrays):
+            lines.append(self._take_momentum(others))
+            tensors |= optimizer.arrays
+        lines += self._take_residuals(tensors, others)
+        self._shard.restore(tensors, facts)
         self.version = self._shard.version
-        return ["the workers' optimizer's state: its mean" if kept else "the optimizer's state: begins anew"]
+        return lines
+
+    def _take_momentum(self, others: Sequence[State]) -> str:
+        """Fills the optimizer's arrays with what the workers had each for itself."""
+        arrays = self._shard.optimizer.arrays
+        if restore.mean(arrays, others):
+            return "the workers' optimizer's state: its mean"
+        velocities = [State({"state0": velocity}) for other in others if (velocity := _velocity(other)) is not None]
+        if list(arrays) == ["state0"] and restore.mean(arrays, velocities):
+            return "momentum before encoding: the workers' mean"
+        return "the optimizer's state: begins anew"
+
+    def _take_residuals(self, tensors: dict[str, NDArray[Any]], others: Sequence[State]) -> list[str]:
+        """Adds to the parameters what workers without a server had left to send, which are changes of them."""
+        if restore.has({"codec.residual": self.params}, others):
+            residual = np.zeros(self.params.shape, self.params.dtype)
+            restore.total({"codec.residual": residual}, others)
+            tensors["params"] = restore.fitting("params", residual, tensors["params"]) + residual
+            return ["residuals: added to the parameters"]
+        if any(name.endswith(".residual") for other in others for name in other.tensors):
+            return ["residuals: gradients that the workers had left to send are dropped, as one rank sends none"]
+        return []
 
     def _fetch(self, worker: int, segment: int) -> Vector:
         return self._parts[segment]
@@ -84,7 +114,15 @@ class LocalWorker(WorkerBase):
         self.stop = self._metrics.stop
 
     def finish(self) -> None:
-        """Nobody else has anything to end."""
+        """Nobody else has anything to end; a group that was open when it resumed takes its step at the latest here."""
+        if self._shard.open_samples:
+            self.step(0, 0.0)
+
+
+def _velocity(state: State) -> NDArray[Any] | None:
+    """A worker's momentum before encoding: whole, or in parts for each server's codec."""
+    parts = [name for name in state.tensors if name.endswith(".velocity") and name[0].isdecimal()]
+    return vectors.joined(state.tensors, "velocity") if parts else state.tensors.get("velocity")
 
 
 def _do_nothing(segment: int) -> None:

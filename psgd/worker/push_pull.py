@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from psgd.checkpoint.declared import Combine, Fact, Item
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
+from psgd.runtime.jsonable import section, wholes
 from psgd.server.context import PushPullContext
 from psgd.server.transports.worker_transport import MpiWorkerTransport
 from psgd.server.wire import Header, MessageKind
@@ -28,6 +29,7 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
         self._pushes = 0
         self._drawn = 0
         self._checkpoints = 0  # so far
+        self._was_done = False  # at the checkpoint that the run resumes from
         self._began = time.perf_counter()
 
     def start(self) -> None:
@@ -95,9 +97,11 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
         ]
 
     def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
-        log = others[0].facts["log"]
-        if own is None and len(log["clocks"]) == self.transport.workers:  # it was done: the servers know of it
-            self._pushes, self._drawn = log["clocks"][self._index], log["positions"][self._index]
+        log = section(others[0].facts, "log")
+        clocks, positions = wholes(log, "clocks"), wholes(log, "positions")
+        self._was_done = own is None and len(clocks) == len(positions) == self.transport.workers
+        if self._was_done:  # the servers know of it
+            self._pushes, self._drawn = clocks[self._index], positions[self._index]
         return []
 
     def report(self, accuracy: float, loss: float) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from harness.saving import sharded
 
 import psgd
-from psgd.checkpoint import folder, vectors
-from psgd.checkpoint.manifest import Manifest
+from psgd.checkpoint import folder
+from psgd.checkpoint.manifest import UNSEALED, Manifest
 from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
 from psgd.kernels.errors import CheckpointError, UsageError
@@ -32,9 +33,10 @@ def directory(tmp_path):
             step, 6400, 200, 0.91, {"strategy": "sync", "lr": 0.1, "log": None}, {"a": "ring"}, layout=layout
         )
         writers = [Writer(runs, "k", name, NAMES if name == NAMES[0] else None) for name in NAMES]
-        weights = {"params": VECTOR + step - 200}
+        weights = VECTOR + step - 200
         states = [
-            vectors.sharded(part, VECTOR.size, vectors.elements(weights, part)) for part in (range(20), range(20, 64))
+            sharded(part, VECTOR.size, {"params": weights[part.start : part.stop]})
+            for part in (range(20), range(20, 64))
         ]
         states.append(State({"residual": VECTOR}, {"step": step}))
         for writer, state in reversed(list(zip(writers, states, strict=True))):
@@ -128,7 +130,9 @@ def test_what_cannot_be_written(directory, tmp_path, output):
 
 def test_names_that_a_file_cannot_have(directory, tmp_path):
     path = directory / "step-000000200" / "manifest.json"
-    path.write_text(path.read_text().replace("linear1.bias", "../../linear1"))
+    fields = json.loads(path.read_text().replace("linear1.bias", "../../linear1"))
+    del fields["sha256"]
+    path.write_text(json.dumps({**fields, "format": UNSEALED}))
     with pytest.raises(CheckpointError, match="cannot export"):
         run("export", directory, "-o", tmp_path / "weights.npz")
 

@@ -29,7 +29,7 @@ def once(comm, folder, writer=toy, **arguments):
 
 
 def final(comm, config):
-    """Runs and returns (result on rank 0, final weights of the first worker on all ranks)."""
+    """Runs and returns (result on rank 0, final weights)."""
     kept = {}
     connect = training.connect
 
@@ -42,9 +42,7 @@ def final(comm, config):
         result = training.run(config, comm)
     finally:
         training.connect = connect
-    weights = kept["connection"].params.copy()
-    comm.Bcast(weights, root=0 if comm.size == 1 else kept["connection"].servers)
-    return result, weights
+    return result, kept["connection"].params
 
 
 def alone(config, comm):
@@ -185,11 +183,19 @@ def test_final_weights_are_in_the_file(comm, tmp_path, strategy, servers):
     path = tmp_path / "w.npz"
     config = TrainConfig(epochs=1, strategy=strategy, servers=servers, placement="colocated", save=path)
     weights = final(comm, config)[1]
-    if comm.rank == 0 and (comm.size == 1 or not servers):  # elsewhere `final` takes another rank's
+    if comm.rank == 0:
         layout = models.build("mlp", (64,), 10, hidden=256).layout
         with np.load(path) as found:
             assert all(np.array_equal(found[name], view) for name, view in layout.views(weights).items())
     assert [file.name for file in tmp_path.iterdir()] == ["w.npz"] or comm.rank
+
+
+@pytest.mark.ranks(3)
+def test_weights_that_cannot_be_written_are_one_error_on_all(comm, tmp_path):
+    config = TrainConfig(epochs=1, servers=2, model="softmax", save=tmp_path / "none" / "w.npz")
+    with pytest.raises(AgreedUsageError, match=r"--save .*w.npz: cannot be written: No such file") as caught:
+        training.run(config, comm)
+    assert len(set(comm.allgather(str(caught.value)))) == 1
 
 
 @pytest.mark.ranks(3)

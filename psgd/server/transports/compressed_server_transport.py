@@ -12,6 +12,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.checkpoint import restore
+from psgd.checkpoint.state import State
 from psgd.compression.options import Compression
 from psgd.kernels.errors import ContractError
 from psgd.server.context import PushPullContext
@@ -133,12 +135,10 @@ class CompressedServerTransport(MpiServerTransport):
         return {f"down.{name}": array for name, array in found.items() if name != "residual"}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], pulled: Mapping[int, Vector]) -> None:
-        for name, array in self.arrays().items():
-            if name in arrays:
-                array[:] = arrays[name]
-        if self._copies:
-            for worker, shard in pulled.items():
-                self._copies[worker].params[:] = shard
+        saved = State(dict(arrays))
+        restore.put_back({name: array for name, array in self.arrays().items() if name in arrays}, saved)
+        for worker, shard in pulled.items() if self._copies else ():
+            restore.put_back({"pulled": self._copies[worker].params}, State({"pulled": shard}))
 
     def drain(self) -> None:
         super().drain()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
+from psgd.checkpoint import restore
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
 from psgd.strategies.decentralized.flood import (
@@ -118,6 +119,7 @@ class FloodWorker(FreeRunningWorker):
 
     def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
         """With another number of workers all count updates from 0 on."""
+        restore.check_counts("applied", self.applied)
         self._published[:] = self.applied
         self._mine = int(self.applied[self._rank])
         self._theirs = [self._mine if k != self._rank else theirs for k, theirs in enumerate(self._theirs)]

@@ -17,12 +17,13 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd import collectives
+from psgd.checkpoint import restore
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item, OwnFacts
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi import byte_counts
 from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import gather
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, wholes
 from psgd.runtime.rng import generator
 from psgd.strategies.decentralized.gossip_exchange import LOSS, PUSHES, SAMPLES, STOP, WORDS, Exchanges
 from psgd.worker.context import RunContext
@@ -112,11 +113,12 @@ class GossipWorker(FreeRunningWorker):
         ]
 
     def _restore_own(self, facts: Mapping[str, JSON]) -> None:
-        _set_position(self._random, facts["random"])
+        _set_position(self._random, wholes(facts, "random", 11, most=2**64 - 1))
 
     def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
         """With another number of workers worker 0 stands for what all have done."""
         lines = self.exchanges.lines
+        restore.check_counts("lines", lines[:, (PUSHES, SAMPLES)])
         if own is None:
             lines[0, PUSHES], lines[0, SAMPLES] = self.version, self._samples_then
         lines[:, STOP] = 0

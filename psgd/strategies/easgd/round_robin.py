@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 
+from psgd.checkpoint import restore
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import elastic
 from psgd.strategies.easgd.centre_ring import CentreRing
@@ -128,6 +129,8 @@ class RoundRobinOrder(ExchangeOrder):
         ]
 
     def after_restore(self, own: bool) -> None:
+        restore.check_counts("head", self._head[:_HEAD])
+        restore.check_counts("head", self._lines[:, (_PUSHES, _SAMPLES, _STALENESS)])
         if not own:
             self.version, self.samples = self._exchanges, self._total
         self._head[[_STOP, _LAST, _REQUEST, _SAVE]] = 0, -1, 0, 0

@@ -13,7 +13,7 @@ from psgd.kernels.memory import counters
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.totals import Sums
 from psgd.runtime.agreement import gather
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, number, pairs, wholes
 from psgd.strategies.easgd.shared_centre import SharedCentre
 
 _SHOW_S = 5e-3
@@ -95,11 +95,10 @@ class SharedCounts:
 
     def restore(self, facts: Mapping[str, JSON]) -> int:
         """The reverse of `facts`; returns the version."""
-        version: int
-        version, self._counted, self._steps = facts["exchange"]
-        steps, samples = facts["line"]
-        self._lines.set_line(Sums(steps, samples, facts["loss"]))
-        self._staleness.update(dict(facts["staleness"]))
+        version, self._counted, self._steps = wholes(facts, "exchange", 3)
+        steps, samples = wholes(facts, "line", 2)
+        self._lines.set_line(Sums(steps, samples, number(facts, "loss")))
+        self._staleness.update(pairs(facts, "staleness"))
         return version
 
     def _staleness_counts(self) -> list[list[int]]:

@@ -28,7 +28,7 @@ from psgd.checkpoint.state import State
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, fact, numbers, pairs, whole
 from psgd.strategies.hogwild.counts import HogwildCounts
 from psgd.strategies.hogwild.nodes import NodeCopies
 from psgd.worker.context import Alone, RunContext
@@ -228,10 +228,10 @@ class HogwildWorker(FreeRunningWorker):
         }
 
     def _restore_own(self, facts: Mapping[str, JSON]) -> None:
-        self._calls = facts["calls"]
-        self._lines.set_line(Sums(*facts["line"]))
-        self._nodes.before = Sums(*facts["before"])
-        self._counts.staleness.update(dict(facts["staleness"]))
+        self._calls = whole(facts, "calls")
+        self._lines.set_line(_sums(facts, "line"))
+        self._nodes.before = _sums(facts, "before")
+        self._counts.staleness.update(pairs(facts, "staleness"))
 
     def state(self) -> State:
         """With the parameters of each node; the run's are their mean."""
@@ -245,14 +245,21 @@ class HogwildWorker(FreeRunningWorker):
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
         """Each node gets back its own parameters where all workers are on the nodes that they were on."""
-        same = state is not None and restore.fact(state, "leaders") == self._nodes.leaders
+        same = state is not None and fact(state.facts, "leaders") == self._nodes.leaders
         copies = len(restore.has({"params": self.params}, others)) if state is None else 2
         lines = ["the nodes' parameters: all start from the mean"] if not same and copies > 1 else []
         if self._nodes.leads:
-            self.params[:] = vectors.weights([state] if same and state is not None else list(others))
+            weights = vectors.weights([state] if same and state is not None else list(others))
+            self.params[:] = restore.fitting("params", self.params, weights)
         lines += super().restore(state, others)
         if state is None:
             self._nodes.before = Sums(self._steps_then, self._samples_then, 0.0)
         elif same and self._nodes.averages:
-            self._nodes.resume(restore.fact(state, "nodes"))
+            self._nodes.resume(state.facts)
         return lines
+
+
+def _sums(facts: Mapping[str, JSON], name: str) -> Sums:
+    steps, samples, loss = numbers(facts, name, 3)
+    restore.check_counts(name, np.array([steps, samples]))
+    return Sums(int(steps), int(samples), loss)

@@ -1,13 +1,17 @@
 """Averaging between nodes of which each trains a copy in memory of its own, by one rank a node: the leader."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.checkpoint import restore
 from psgd.collectives import Communicator
 from psgd.collectives.mpi import byte_counts
 from psgd.kernels import accumulate, sparse_update
 from psgd.metrics.totals import Sums
+from psgd.runtime.jsonable import JSON, fact, numbers
 
 _SAMPLES, _DONE, _STOP = 1, 3, 4
 
@@ -87,9 +91,12 @@ class NodeAveraging:
         """What the next round depends on: sums of the other nodes, and each node's samples as of the last round."""
         return [list(self.far), self._before.tolist()]
 
-    def resume(self, known: list[list[float]]) -> None:
-        """Continues from that."""
-        (steps, samples, loss), self._before[:] = known
+    def resume(self, facts: Mapping[str, JSON]) -> None:
+        """Continues from that, a checkpoint's `nodes`."""
+        far, before = fact(facts, "nodes")
+        steps, samples, loss = numbers({"nodes": far}, "nodes", 3)
+        self._before[:] = numbers({"nodes": before}, "nodes", self._before.size)
+        restore.check_counts("nodes", np.array([steps, samples, *self._before]))
         self.far = Sums(int(steps), int(samples), loss)
 
     def free(self) -> None:

@@ -1,6 +1,6 @@
 """hogwild on several nodes, seen from one worker: each node's first worker averages the node's copy with the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mpi4py import MPI
 
@@ -9,6 +9,7 @@ from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums, add
 from psgd.runtime.agreement import gather
+from psgd.runtime.jsonable import JSON
 from psgd.strategies.hogwild.node_averaging import NodeAveraging
 from psgd.worker.serverless.shared_parameters import SharedParameters
 
@@ -106,10 +107,10 @@ class NodeCopies:
         """What the next averaging depends on; None where this worker does not average."""
         return None if self._averaging is None else self._averaging.known()
 
-    def resume(self, known: list[list[float]]) -> None:
-        """Continues from that."""
+    def resume(self, facts: Mapping[str, JSON]) -> None:
+        """Continues from that, a checkpoint's `nodes`."""
         if self._averaging is not None:
-            self._averaging.resume(known)
+            self._averaging.resume(facts)
 
     def free(self) -> int:
         """Ends averaging; returns the bytes that it has sent, as many as it received."""

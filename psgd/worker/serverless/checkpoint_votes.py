@@ -6,10 +6,9 @@ Workers that keep pace agree on it in what they exchange anyway. The others meet
 
 from collections.abc import Sequence
 
-from psgd.checkpoint import restore
 from psgd.checkpoint.requests import SAVE
 from psgd.checkpoint.state import State
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, section, whole, wholes
 from psgd.worker.checkpoint_status import CheckpointStatus
 
 
@@ -63,16 +62,16 @@ class CheckpointVotes(CheckpointStatus):
         state.facts |= {"cuts": [self.step, self.decided_at], "algorithms": self.algorithms}
 
     def restore(self, own: State | None, states: Sequence[State], worker: int) -> list[str]:
-        saved = restore.saved(own, states)
+        saved = states if own is None else [own]
         for state in saved:
-            version = int(state.facts.get("version", 0))
-            step, decided_at = state.facts.get("cuts", (version, version))
-            self.step, self.decided_at = max(self.step, int(step)), max(self.decided_at, int(decided_at))
-        was = saved[0].facts.get("algorithms") if saved else None
+            version = whole({"version": 0} | state.facts, "version")
+            step, decided_at = wholes({"cuts": [version, version]} | state.facts, "cuts", 2)
+            self.step, self.decided_at = max(self.step, step), max(self.decided_at, decided_at)
+        was = section({"algorithms": {}} | saved[0].facts, "algorithms") if saved else {}
         if not was or was == self.algorithms:
             return []
         return [f"collectives: {_text(self.algorithms)}, were {_text(was)}: sums may differ in their last bits"]
 
 
-def _text(algorithms: JSON) -> str:
-    return ", ".join(f"{verb} by {name}" for verb, name in dict(algorithms).items())  # type: ignore[arg-type,call-overload]
+def _text(algorithms: dict[str, JSON]) -> str:
+    return ", ".join(f"{verb} by {name}" for verb, name in algorithms.items())

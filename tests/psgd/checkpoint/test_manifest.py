@@ -1,4 +1,6 @@
+import hashlib
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -19,7 +21,6 @@ WHOLE = Manifest(
     {"strategy": "ssp", "lr": 0.1},
     {"Allreduce": "ring"},
     layout=LAYOUT,
-    facts={"losses": [1.5]},
 )
 
 
@@ -27,8 +28,9 @@ def test_round_trip(tmp_path):
     manifest.write(tmp_path, WHOLE, SHARDS)
     got = manifest.read(tmp_path)
     assert got.shards == tuple(SHARDS)
-    assert manifest.as_json(got) == json.loads((tmp_path / FILE).read_text())
-    for name in ("step", "samples", "version", "accuracy", "run", "algorithms", "software", "layout", "facts"):
+    found = json.loads((tmp_path / FILE).read_text())
+    assert found.pop("sha256") and manifest.as_json(got) == found and got.sealed
+    for name in ("step", "samples", "version", "accuracy", "run", "algorithms", "software", "layout"):
         assert getattr(got, name) == getattr(WHOLE, name)
     assert got.software["numpy"]
     assert got.names() == ["extra", "server-0", "server-1", "worker-2", "worker-10"]
@@ -45,7 +47,8 @@ def test_layouts_with_parts_and_ties_come_back(tmp_path):
 
 
 CHANGES = [
-    {"format": "psgd checkpoint 2"},
+    {"format": "psgd checkpoint 3"},
+    {"format": []},
     {"format": None},
     {"step": -1},
     {"step": 1.5},
@@ -59,7 +62,6 @@ CHANGES = [
     {"run": []},
     {"algorithms": 3},
     {"software": None},
-    {"facts": "x"},
     {"layout": {}},
     {"layout": {"align": 16, "size": 1, "parameters": []}},
     {"layout": 3},
@@ -73,11 +75,45 @@ CHANGES = [
 ]
 
 
+def sealed(fields):
+    """A manifest of these fields, whose checksum is right."""
+    body = json.dumps(fields, indent=1)[:-2]
+    return f'{body},\n "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'.encode()
+
+
+def test_every_byte_is_covered(tmp_path):
+    """Three changes of each byte, a byte less and a byte more at each place."""
+    manifest.write(tmp_path, WHOLE, SHARDS)
+    path = tmp_path / FILE
+    text = path.read_bytes()
+    assert text == sealed(json.loads(text[: text.rindex(b",")] + b"}")) and len(text) > 1000
+    for at, byte in enumerate(text):
+        for other in (bytes([byte ^ 1]), bytes([byte ^ 32]), b"0" if byte != 48 else b"7", b"", b" " + bytes([byte])):
+            path.write_bytes(text[:at] + other + text[at + 1 :])
+            with pytest.raises(CheckpointError, match=re.escape(FILE)):
+                manifest.read(tmp_path)
+
+
+def test_what_an_earlier_version_wrote_is_read_and_is_known_to_have_no_checksum(tmp_path):
+    fields = manifest.as_json(replace(WHOLE, shards=tuple(SHARDS), format=manifest.UNSEALED))
+    (tmp_path / FILE).write_text(json.dumps(fields))
+    got = manifest.read(tmp_path)
+    assert not got.sealed and got.run == WHOLE.run
+    (tmp_path / FILE).write_bytes(sealed(fields))  # a present one, whose format alone was changed
+    with pytest.raises(CheckpointError, match="not what its checksum says"):
+        manifest.read(tmp_path)
+
+
+def test_what_is_too_long_to_be_read_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest, "MOST_JSON_BYTES", 1000)
+    with pytest.raises(CheckpointError, match="expected at most 1,000 bytes, got 2,"):
+        manifest.write(tmp_path, replace(WHOLE, run={"text": "x" * 900}), SHARDS)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_what_is_no_manifest(tmp_path, change):
-    manifest.write(tmp_path, WHOLE, SHARDS)
-    fields = json.loads((tmp_path / FILE).read_text())
-    (tmp_path / FILE).write_text(json.dumps({**fields, **change}))
+    (tmp_path / FILE).write_bytes(sealed({**manifest.as_json(replace(WHOLE, shards=tuple(SHARDS))), **change}))
     with pytest.raises(CheckpointError, match="no manifest of this version"):
         manifest.read(tmp_path)
 
@@ -87,9 +123,14 @@ def test_damage(tmp_path):
     path = tmp_path / FILE
     text = path.read_bytes()
     fields = json.loads(text)
+    checksum = fields.pop("sha256")
     for name in fields:
-        path.write_text(json.dumps({key: value for key, value in fields.items() if key != name}))
+        path.write_bytes(sealed({key: value for key, value in fields.items() if key != name}))
         with pytest.raises(CheckpointError, match=name):
+            manifest.read(tmp_path)
+    for damaged in (fields, {**fields, "sha256": checksum}):  # without, and with other blanks between
+        path.write_text(json.dumps(damaged))
+        with pytest.raises(CheckpointError, match="not what its checksum says"):
             manifest.read(tmp_path)
     for damaged in (text[:-5], b"", b"\xff\xfe", b"[1]", b"[" * 100_000, b'{"step": ' + 5000 * b"9" + b"}"):
         path.write_bytes(damaged)

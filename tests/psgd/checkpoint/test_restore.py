@@ -36,9 +36,18 @@ def test_sums_and_means_are_of_those_that_have_it():
 
 def test_facts():
     states = [state(1, version=3), state(2, version=5), state(3)]
-    assert restore.common(states, "version") == 5 and restore.fact(states[0], "version") == 3
-    assert restore.saved(states[0], states) == [states[0]] and restore.saved(None, states) == states
+    assert restore.common(states, "version") == 5
     with pytest.raises(CheckpointError, match="does not say samples"):
         restore.common(states, "samples")
-    with pytest.raises(CheckpointError, match="does not say samples"):
-        restore.fact(states[0], "samples")
+    for wrong in (-1, 1.5, True, "3", None, [3], 2**63):
+        with pytest.raises(CheckpointError, match="version: expected a whole number from 0 on, the checkpoint has"):
+            restore.common([*states, state(4, version=wrong)], "version")
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 2.0**62, -(2.0**62)])
+def test_counts_in_arrays(wrong):
+    counts = np.array([[0.0, 3.0], [-1.0, 2.0**40]])
+    restore.check_counts("lines", counts)
+    counts[1, 0] = wrong
+    with pytest.raises(CheckpointError, match="lines: expected counts"):
+        restore.check_counts("lines", counts)

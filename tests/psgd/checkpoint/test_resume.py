@@ -111,3 +111,25 @@ def test_a_program_may_not_take_psgds_names():
     assert wanted.run == {"rule": "sgd", "data": "x"}
     with pytest.raises(UsageError, match="expected names that psgd does not use itself, got rule"):
         wanted.must_agree({"rule": "sgd"}, {"rule": "x"})
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ({"x": (1, 2)}, r"run\['x'\]: tuple would not come back as it is; make it a list"),
+        ({"x": {1: 2}}, r"run\['x'\]: key 1 would come back as a text"),
+        ({1: 2}, "run: key 1 would come back"),
+        ({"x": float("nan")}, "equal to themselves, got NaN"),
+        ({"x": np.float32(1)}, r"run\['x'\]: float32 would not"),
+    ],
+)
+def test_what_no_run_could_have_in_common_with_its_own_checkpoint_is_refused(run, message):
+    with pytest.raises(UsageError, match=message):
+        Plan().must_agree({}, run)
+
+
+@pytest.mark.ranks(1)
+def test_a_run_that_is_too_long_to_be_read_is_refused_at_the_start(comm, tmp_path):
+    with pytest.raises(UsageError, match=r"manifest.json: expected at most 67,108,864 bytes, got"):
+        prepared(comm, tmp_path / "run", run={"x": "y" * (64 << 20)})
+    assert not (tmp_path / "run").exists()

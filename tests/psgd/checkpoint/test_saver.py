@@ -11,10 +11,10 @@ from psgd.checkpoint import folder, vectors
 from psgd.checkpoint.folder import folders, open_checkpoint
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States, prepare
-from psgd.checkpoint.saver import split_extra
 from psgd.kernels.errors import CheckpointError, ContractError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import schedules
+from psgd.worker.local import LocalWorker
 
 N = 1500
 STEPS = 24
@@ -211,17 +211,6 @@ def test_a_cut_while_some_wait_for_the_end(comm, strategy, options, tmp_path):
         np.testing.assert_array_equal(again, first)
 
 
-def test_what_can_be_saved_beside():
-    arrays, others = split_extra({"a": np.float32(0.5), "b": [1, "x"], "c": np.arange(3, dtype=">i4"), "d": True})
-    assert others == {"a": 0.5, "b": [1, "x"], "d": True}
-    assert arrays["c"].dtype.isnative and arrays["c"].tolist() == [0, 1, 2]
-    for wrong in (1j, object(), {1, 2}, np.array([object()])):
-        with pytest.raises(CheckpointError, match=r"extra\['x'\]: expected a number"):
-            split_extra({"x": wrong})
-    with pytest.raises(CheckpointError, match="names as texts, got 1"):
-        split_extra({1: 2})
-
-
 def test_damaged_checkpoints_newer_than_the_one_taken_up_are_put_aside(tmp_path):
     """Else they count as the newest, and the new ones behind them go."""
     params = np.ones(5)
@@ -257,3 +246,39 @@ def test_what_has_diverged_is_not_saved(tmp_path, capfd):
             ps.step()
     assert [found.manifest.step for found in folder.complete(tmp_path, pytest.fail)] == [3, 2, 1]
     assert capfd.readouterr().err.count("NaN or infinity") == 1
+
+
+@pytest.mark.parametrize("accuracy", [np.float32(0.5), np.nan, np.inf, 1])
+def test_evaluations_of_any_kind_of_number_can_be_resumed(tmp_path, accuracy):
+    """What a manifest and counters can say; others were written, and then no reader took them."""
+    metrics = RunMetrics(1, samples_per_epoch=2.0)
+
+    def run(steps, **options):
+        params = np.ones(3, np.float32)
+        with psgd.connect(MPI.COMM_SELF, params, checkpoint_dir=tmp_path, checkpoint_every=1, **options) as ps:
+            for _ in range(ps.clock, steps):
+                ps.report(accuracy, np.float32(2.0))
+                ps.step(3, np.float32(1.5))
+            return ps
+
+    run(2, metrics=metrics)
+    assert run(2, resume=True).metrics.facts()["accuracy"] == pytest.approx(float(accuracy), nan_ok=True)
+    found = open_checkpoint(folders(tmp_path)[0]).manifest
+    assert found.step == 2 and found.accuracy == (float(accuracy) if np.isfinite(accuracy) else None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [(KeyError("clock"), "step-000000001: cannot be taken up, is it of another version. KeyError: 'clock'")]
+    + [(each("mine"), "step-000000001: mine") for each in (UsageError, CheckpointError, OSError)],
+)
+def test_whatever_restoring_raises_is_an_error_that_names_the_checkpoint(tmp_path, monkeypatch, wrong, message):
+    def restore(*arguments):
+        raise wrong
+
+    with psgd.connect(MPI.COMM_SELF, np.ones(3), checkpoint_dir=tmp_path, checkpoint_every=1) as ps:
+        ps.step()
+    monkeypatch.setattr(LocalWorker, "restore", restore)
+    connection = psgd.connect(MPI.COMM_SELF, np.ones(3), checkpoint_dir=tmp_path, resume=True)
+    with pytest.raises(UsageError, match=message):
+        connection.__enter__()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness import HARNESS
+from harness.saving import sharded
 
 import psgd
 from psgd.checkpoint import folder, vectors
@@ -92,8 +93,10 @@ def test_those_who_are_missing_are_named(tmp_path):
 
 def test_a_rank_that_cannot_write_ends_it_for_rank_0_too(tmp_path):
     first, second = pair(tmp_path)
-    second.save(1, State({"x": np.zeros(3, np.complex64)}))
-    with pytest.raises(CheckpointError, match="worker-0 cannot be written: tensor x"):
+    tmp_path.joinpath("step-000000001.k.part").mkdir()
+    tmp_path.joinpath("step-000000001.k.part", "worker-0.safetensors").mkdir()
+    second.save(1, State({"x": np.zeros(3)}))
+    with pytest.raises(CheckpointError, match="worker-0 cannot be written: Is a directory"):
         second.wait()
     first.save(1, State(), Manifest(1, 1))
     with pytest.raises(CheckpointError, match="worker-0 could not write its part"):
@@ -111,6 +114,8 @@ def test_an_abandoned_one_waits_for_nobody(tmp_path):
 def test_facts_that_are_no_json(tmp_path):
     with pytest.raises(CheckpointError, match="a fact is not JSON"):
         Writer(tmp_path, "k", "worker-0").save(1, State(facts={"x": np.float32(1)}))
+    with pytest.raises(CheckpointError, match="tensor x: expected one of"):
+        Writer(tmp_path, "k", "worker-0").save(1, State({"x": np.zeros(3, np.complex64)}))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -135,7 +140,7 @@ def fill_up(directory):
             for index, writer in enumerate((second, first)):
                 part = range(0, 30_000) if writer is first else range(30_000, 60_000)
                 tensors = {"params": vector[part.start : part.stop] + step}
-                writer.save(step, vectors.sharded(part, 60_000, tensors), Manifest(step, 1) if index else None)
+                writer.save(step, sharded(part, 60_000, tensors), Manifest(step, 1) if index else None)
             second.wait()
             first.wait()
         except CheckpointError as error:

@@ -13,7 +13,8 @@ from psgd import strategies
 from psgd.kernels.errors import ContractError, PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import staleness
-from psgd.server.record_replay import FORMAT, load
+from psgd.server.log import CheckpointPoint
+from psgd.server.record_replay import FORMAT, Recorder, load
 
 N = 1031
 LR = 0.05
@@ -205,3 +206,17 @@ def test_wrong_bounds():
             strategies.create(name, 3, **options)
     with pytest.raises(UsageError, match="staleness: expected"):
         strategies.create("ssp", 3, staleness=-1)
+
+
+def test_a_record_of_other_workers_is_not_continued(tmp_path):
+    path = tmp_path / "order"
+    Recorder(strategies.create("async", 2), path, {"workers": 2}).close()
+    text, point = path.read_text(), CheckpointPoint(0, 0, [0, 0], 0)
+    recorder = Recorder(strategies.create("async", 2), path, {"workers": 2}, resumed=True)
+    recorder.restore(point)
+    recorder.close()
+    recorder = Recorder(strategies.create("async", 3), path, {"workers": 3}, resumed=True)
+    with pytest.raises(UsageError, match="is of another run, or of other workers"):
+        recorder.restore(point)
+    recorder.close()
+    assert path.read_text() == text

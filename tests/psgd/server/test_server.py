@@ -303,3 +303,23 @@ def test_a_group_that_is_open_at_a_checkpoint_goes_on():
     again.run()
     assert whole.shard.version == again.shard.version == 2
     np.testing.assert_array_equal(again.shard.params, whole.shard.params)
+
+
+@pytest.mark.parametrize("pushes", [0, 1, 2])
+def test_other_workers_take_the_step_of_a_group_that_was_open(pushes):
+    """Of softsync with two contributions; at the end at the latest, also where nobody pushes any more."""
+    params = np.zeros(N)
+    shard = Shard(params, OptimizerOptions(rules.sgd(), schedules.constant(0.5)), segment=SEGMENT)
+    events = [header(MessageKind.PULL, worker) for worker in range(3)]
+    events += [header(MessageKind.PUSH, worker, 1, 4, 30) for worker in range(pushes)]
+    events += [header(MessageKind.DONE, worker, int(worker < pushes)) for worker in range(3)]
+    made = {(worker, 1): np.full(N, 2.0) for worker in range(3)}
+    strategy = CheckpointPoints(strategies.create("softsync", 3, softsync=2), 3)
+    server = Server(FakeTransport(params, events, made), shard, strategy, ServerOptions(3))
+    log = {"actions": 9, "version": 4, "clocks": [5, 4], "positions": [50, 40], "opened": 1}
+    tensors = {"params": np.full(N, 1.0), "open": np.full(N, 40.0)}
+    server.restore(tensors, {"version": 4, "samples": 80, "open": 10, "log": log})
+    server.run()
+    first = (40.0 + 60.0 * min(1, pushes)) / (10 + 30 * min(1, pushes))
+    assert shard.version == 5 + (pushes == 2) and shard.samples == 90 + 30 * pushes
+    np.testing.assert_allclose(params, 1.0 - 0.5 * first - (0.5 * 2.0 if pushes == 2 else 0.0), rtol=1e-15)

@@ -1,5 +1,7 @@
 """Compressed pushes and pulls on real ranks, against a simulation of workers and servers in one process."""
 
+import time
+
 import numpy as np
 import pytest
 from harness import compressed_simulation, simulation
@@ -160,3 +162,29 @@ def test_bytes_are_counted(comm):
             assert mine[0][0] == mine[1][1] + mine[2][1]
     whole = 4 * size * (2 if comm.rank < 2 else 1)
     assert sizes["threshold"][0] - whole < sizes["none"][0] / 20
+
+
+@pytest.mark.ranks(3)
+def test_what_a_worker_has_left_to_send_is_not_sent_by_one_that_was_done(comm, tmp_path):
+    """Worker 0 is at its end before the checkpoint: worker 1's residual stays with worker 1."""
+
+    def run(steps, resume):
+        options = {"compress": "threshold", "density": 0.01, "checkpoint_dir": tmp_path, "resume": resume}
+        with psgd.connect(comm, np.ones(N), strategy="async", rule="sgd", lr=LR, **options) as ps:
+            steps *= ps.worker  # a server leaves here
+            residual = ps._client.transport.coded[0].codec.residual.copy()
+            for clock in range(steps):
+                ps.grads[:] = curved(ps.params, ps.worker, clock)
+                if clock == steps - 1:
+                    ps.save(stop=True)
+                ps.step(3)
+                if ps.stop:
+                    break
+                time.sleep(0.01)  # worker 0 is done meanwhile
+            return residual
+        return None
+
+    run(30, resume=False)
+    residual = run(0, resume=True)
+    if comm.rank > 0:
+        assert residual.any() == (comm.rank == 2)

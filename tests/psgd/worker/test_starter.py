@@ -1,6 +1,5 @@
 """Which worker a run gets, and that it restores before it starts."""
 
-import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,8 +49,8 @@ def test_a_resumed_worker_restores_before_it_starts(warns, capsys):
         return ["momentum: begins anew"]
 
     worker = SimpleNamespace(restore=restore, start=lambda: done.append("start"), checkpoint=SimpleNamespace())
-    found = SimpleNamespace(explained=contextlib.nullcontext)
-    starter.start(worker, SimpleNamespace(every=7, found=found, states=lambda: ("own", ["all"])), warns)
+    saver = SimpleNamespace(every=7, found=object(), states=lambda: ("own", ["all"]), restored=lambda take: take())
+    starter.start(worker, saver, warns)
     assert done == [("restore", "own", ["all"]), "start"] and worker.checkpoint.every == 7
     said = capsys.readouterr()
     assert ("warning: resume: momentum: begins anew" in said.out + said.err) == warns

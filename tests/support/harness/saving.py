@@ -18,6 +18,7 @@ import numpy as np
 
 from psgd.checkpoint import folder, vectors
 from psgd.checkpoint.manifest import Manifest
+from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
 
 N, HALF = 300_001, 120_000
@@ -28,12 +29,17 @@ def vector(step):
     return np.arange(N, dtype=np.float64) + step / 1024
 
 
+def sharded(part, n, tensors):
+    """A server's state: its tensors are elements `part` of vectors of `n` elements."""
+    return State(dict(tensors), {"range": [part.start, part.stop, n], "cut": sorted(tensors)})
+
+
 def save(directory, key, index, first, told):
     """One process: saves step after step, and tells what was published."""
     part = range(0, HALF) if index == 0 else range(HALF, N)
     writer = Writer(directory, key, f"server-{index}", ["server-0", "server-1"] if index == 0 else None, keep=2)
     for step in range(first, first + 10**6):
-        state = vectors.sharded(part, N, {"params": vector(step)[part.start : part.stop]})
+        state = sharded(part, N, {"params": vector(step)[part.start : part.stop]})
         state.facts["step"] = step
         writer.save(step, state, Manifest(step, 7 * step, accuracy=(step % 5) / 5) if index == 0 else None)
         writer.wait()

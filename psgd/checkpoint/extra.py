@@ -1,0 +1,64 @@
+"""What a program saves beside (`ps.extra`): it comes back equal and of its type, or is refused when it is saved."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.checkpoint import shards
+from psgd.checkpoint.state import State
+from psgd.kernels.errors import CheckpointError
+from psgd.runtime.jsonable import JSON, section, unsaid
+
+_PREFIX = "extra."
+
+
+def split(extra: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, JSON]]:
+    """The tensors of a state, and the facts: the rest as JSON can say it.
+
+    NumPy's scalars are among the tensors, without an axis; the fact `scalars` names them.
+
+    Raises:
+        CheckpointError: naming what would not come back.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    others: dict[str, JSON] = {}
+    scalars = []
+    for name, value in extra.items():
+        if type(name) is not str:
+            raise CheckpointError(f"extra: expected names as texts, got {name!r}")
+        where = f"extra[{name!r}]"
+        if isinstance(value, np.generic) or type(value) is np.ndarray:
+            array = np.asarray(value)
+            array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+            if array.dtype not in shards.TYPES:
+                expected = ", ".join(map(str, shards.TYPES))
+                raise CheckpointError(f"{where}: expected numbers of one of {expected}, got {array.dtype}")
+            arrays[_PREFIX + name] = array
+            if isinstance(value, np.generic):
+                scalars.append(name)
+        elif complaint := unsaid(value, where):
+            hint = "; make it a plain one with numpy.array" if isinstance(value, np.ndarray) else ""
+            raise CheckpointError(
+                f"{complaint}{hint} (expected numbers, texts, lists and dicts of them, plain NumPy arrays and scalars)"
+            )
+        else:
+            others[name] = value
+    return arrays, {"extra": others, "scalars": scalars}
+
+
+def joined(loop: Mapping[str, JSON], state: State) -> dict[str, Any]:
+    """The reverse, for a state that has been read; takes the arrays out of it."""
+    names = [name for name in state.tensors if name.startswith(_PREFIX)]
+    arrays = {name.removeprefix(_PREFIX): state.tensors.pop(name) for name in names}
+    for name in loop.get("scalars", ()):
+        if name in arrays and arrays[name].ndim == 0:
+            arrays[name] = arrays[name][()]
+    return section(loop, "extra") | arrays
+
+
+def is_in(state: State) -> bool:
+    """Whether a program has saved something with a worker's state."""
+    loop = section(state.facts, "loop") if "loop" in state.facts else {}
+    return bool(loop.get("extra")) or any(name.startswith(_PREFIX) for name in state.tensors)
