@@ -12,9 +12,9 @@ from psgd.kernels.device.elementwise import TYPES
 LOSS, CORRECT, BAD, FIGURES = range(4)
 _SOURCE = r"""
 // One block: the sums are made in a fixed order. A warp takes every 32nd row.
-extern "C" __global__ void softmax_cross_entropy(T* logits, const long long* labels, const T scale, const int rows,
-                                                 const int classes, double* figures, double* losses,
-                                                 long long* steps, const int kept) {
+extern "C" __global__ void softmax_cross_entropy(T* logits, const long long* labels, const T scale,
+                                                 const double samples, const int rows, const int classes,
+                                                 double* figures, double* losses, long long* steps, const int kept) {
     __shared__ double loss_of[32];
     __shared__ int correct_of[32], bad_of[32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -69,7 +69,7 @@ extern "C" __global__ void softmax_cross_entropy(T* logits, const long long* lab
         figures[1] = correct;
         figures[2] = bad;
         if (losses) {  // kept by the number of the step, which only this kernel changes
-            losses[*steps % kept] = bad < rows ? NAN : loss / rows;
+            losses[*steps % kept] = bad < rows ? NAN : loss / samples;
             *steps += 1;
         }
     }
@@ -96,8 +96,8 @@ def start(logits: Array, labels: Array, scale: float, losses: Array = None, step
         logits: as there.
         labels: as there.
         scale: as there.
-        losses: float64; element `steps[0]` modulo its size gets the mean loss, NaN where a label is out of range. May
-            be pinned host memory. None: nowhere.
+        losses: float64; element `steps[0]` modulo its size gets the summed loss times `scale`, which of a whole batch
+            is its mean; NaN where a label is out of range. May be pinned host memory. None: nowhere.
         steps: (1,) int64, incremented after that.
 
     Returns:
@@ -106,7 +106,8 @@ def start(logits: Array, labels: Array, scale: float, losses: Array = None, step
     figures, none = _figures(cupy.cuda.runtime.getDevice()), np.uintp(0)
     rows, classes = logits.shape
     kept = (none, none, np.int32(1)) if losses is None else (losses, steps, np.int32(losses.size))
-    arguments = logits, labels, logits.dtype.type(scale), np.int32(rows), np.int32(classes), figures, *kept
+    samples = np.float64(round(1 / scale) if scale else rows)  # divided by, as on the host
+    arguments = logits, labels, logits.dtype.type(scale), samples, np.int32(rows), np.int32(classes), figures, *kept
     _kernel(logits.dtype.name)((1,), (1024,), arguments)
     return figures
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from harness.device import on_gpu
+from harness.device import cupy, on_gpu
 
 from psgd.kernels.errors import DataError
 from psgd.kernels.layers.loss import loss_and_hits, softmax_cross_entropy
@@ -64,3 +64,19 @@ def test_label_out_of_range(form, label):
 @pytest.mark.parametrize("form", [loss_and_hits, on_gpu(loss_and_hits)])
 def test_the_pass_itself_says_which_row_is_wrong(form):
     assert form(np.zeros((3, 4), np.float32), np.array([0, 1, 4]), 1.0) == (-1.0, 2)
+
+
+@pytest.mark.gpu
+def test_losses_of_a_batch_in_parts_are_shares_of_its_mean():
+    xp = cupy()
+    from psgd.kernels.device.layers import loss as device
+
+    logits = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
+    labels = np.array([0, 1, 2, 0, 1, 2])
+    whole, _ = softmax_cross_entropy(logits.copy(), labels, 1 / 6)
+    kept, steps = xp.zeros(4, np.float64), xp.zeros(1, np.int64)
+    for rows in (slice(0, 4), slice(4, 6), slice(0, 6)):
+        device.start(xp.asarray(logits[rows]), xp.asarray(labels[rows]), 1 / 6, kept, steps)
+    first, second, all_at_once, _ = kept.tolist()
+    assert all_at_once == pytest.approx(whole / 6, rel=1e-6)
+    assert first + second == pytest.approx(all_at_once, rel=1e-12) and 0 < second < first
