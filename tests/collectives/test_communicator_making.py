@@ -8,7 +8,7 @@ from harness.oracle import check, communicator, same_error
 from mpi4py import MPI
 
 from psgd import collectives
-from psgd.collectives.dispatch import errors as errors_module
+from psgd.collectives.dispatch import engine as engine_module
 from psgd.collectives.mpi import node as node_module
 from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, together, unpacked
 from psgd.collectives.mpi.env import Variables
@@ -101,11 +101,11 @@ def test_what_fails_on_one_rank_fails_on_all(comm):
 def test_no_memory_on_one_rank(comm):
     """Whatever needs it first: shared memory, which others do without, and a rank's own."""
     for _ in range(3):
-        real = errors_module.Control
+        real = engine_module.Control
         if comm.rank == 1:
-            errors_module.Control = no_memory
+            engine_module.Control = no_memory
         same_error(comm, lambda: collectives.Communicator(comm), MemoryError, "rank 1: Communicator: MemoryError")
-        errors_module.Control = real
+        engine_module.Control = real
     real = node_module.shared_memory.SharedArray
     if comm.rank == 1:
         node_module.shared_memory.SharedArray = no_memory
