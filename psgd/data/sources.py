@@ -127,7 +127,7 @@ def _numpy_folder(name: str, folder: Path) -> Dataset:
         here = sorted(file.name for file in folder.iterdir())
         shown = ", ".join(here[:8]) + (", ..." if len(here) > 8 else "")
         raise DataError(
-            f"{folder}: holds none of the files that are looked for, but {shown or 'nothing'}; expected {ACCEPTED}"
+            f"{folder}: contains none of the expected files, but {shown or 'nothing'}; expected {ACCEPTED}"
         )
 
     def fix(renamed: dict[str, str]) -> str:
