@@ -281,6 +281,7 @@ class Connection:
                 self._enter_with_servers()
             elif mesh.workers == 1 and not isinstance(options.strategy, Alone):
                 params = self._params
+                self._watch.begin(self._given)
                 self._begin(starter.create_local(params, options.optimizer, options.segment, self.metrics))
             else:
                 context = RunContext(
@@ -292,6 +293,7 @@ class Connection:
                     self._teardown.listen(),
                     options.accumulate,
                 )
+                self._watch.begin(self._given)
                 self._begin(options.strategy(context))
         except BaseException as error:
             self._client = None
@@ -320,6 +322,7 @@ class Connection:
             self.leaving = serving.run()
             self._skipping = True
         else:
+            self._watch.begin(self._given)  # compiles, so before the clock starts
             client = starter.create_push_pull(context, gradients)
             self._teardown.transport = client.transport
             self._begin(client)
@@ -333,7 +336,6 @@ class Connection:
             client = AccumulatingWorker(client, self._options.accumulate)
         self._client, client.checkpoint.on_reached = client, partial(self._save, client)
         starter.start(client, self._saver, warns=self.mesh.index == 0)
-        self._watch.begin(client.grads)
         if self.mesh.servers == 0:
             self._saver.recount()
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
-from psgd.collectives import Communicator
 from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
@@ -42,7 +41,7 @@ class AllreduceWorker(LockstepWorker):
     accumulates = True
 
     def __init__(self, context: RunContext) -> None:
-        comm = Communicator(context.workers)
+        comm = context.communicator()
         self._buckets = Buckets(comm, context.params, context.accumulate)
         super().__init__(context, comm, self._buckets.grads)
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}

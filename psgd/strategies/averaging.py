@@ -14,7 +14,6 @@ from mpi4py import MPI
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
-from psgd.collectives import Communicator
 from psgd.kernels import accumulate
 from psgd.runtime.device_vectors import registered
 from psgd.worker.context import Alone, RunContext
@@ -66,7 +65,7 @@ class AveragingWorker(LockstepWorker):
         local_from: float,
         outer: tuple[float, float] | None,
     ) -> None:
-        comm = Communicator(context.workers)
+        comm = context.communicator()
         super().__init__(context, comm, np.zeros_like(context.params))
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}
         self._optimizer = context.optimizer.create(context.params)

@@ -7,16 +7,19 @@ vector is one bucket, whose all-reduce is put on the stream behind the gradient:
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives import Communicator
 from psgd.collectives.mpi.split import ALIGN_BYTES, split
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import UsageError
 from psgd.runtime.device_vectors import on_device, registered
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
 
 Vector = NDArray[np.floating]
 
@@ -43,7 +46,7 @@ class Buckets:
         early: it is started before the workers know whether any had samples.
     """
 
-    def __init__(self, comm: Communicator, like: Vector, steps: int) -> None:
+    def __init__(self, comm: "Communicator", like: Vector, steps: int) -> None:
         self._steps = steps
         self.unit = 1
         self.sum = registered(comm, like)
@@ -171,7 +174,7 @@ class Buckets:
             self._launched += 1
 
 
-def _all_have_threads(comm: Communicator) -> bool:
+def _all_have_threads(comm: "Communicator") -> bool:
     """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
     flag = np.array([comm.threaded], np.int64)
     comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)

@@ -11,7 +11,6 @@ import numpy as np
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
-from psgd.collectives import Communicator
 from psgd.collectives.compressed import CompressedAllreduce
 from psgd.compression import residuals
 from psgd.compression.before_encoding import BeforeEncoding
@@ -36,7 +35,7 @@ class CompressedAllreduceWorker(LockstepWorker):
 
     def __init__(self, context: RunContext, compression: Compression) -> None:
         size, dtype = context.params.size, context.params.dtype
-        comm = Communicator(context.workers)
+        comm = context.communicator()
         super().__init__(context, comm, np.zeros(size, dtype))
         self._compression = compression
         self.reduce = CompressedAllreduce(comm, compression.codec(size, dtype))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +14,9 @@ from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
 from psgd.worker.interface import Worker
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
 
 Making = Callable[["RunContext"], Worker]
 
@@ -57,3 +61,9 @@ class RunContext:
     def workers(self) -> MPI.Intracomm:
         """The workers' communicator."""
         return self.mesh.worker  # type: ignore[return-value]  # without servers every rank has it
+
+    def communicator(self) -> "Communicator":
+        """The collectives over all workers, which are loaded now. Collective, blocks; free it at the end."""
+        from psgd.collectives import Communicator
+
+        return Communicator(self.workers)

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from psgd.checkpoint.declared import Combine, Fact, Item
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
+from psgd.kernels.errors import CheckpointError
 from psgd.runtime.jsonable import section, wholes
 from psgd.server.context import PushPullContext
 from psgd.server.transports.worker_transport import MpiWorkerTransport
@@ -99,9 +100,17 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
     def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
         log = section(others[0].facts, "log")
         clocks, positions = wholes(log, "clocks"), wholes(log, "positions")
-        self._was_done = own is None and len(clocks) == len(positions) == self.transport.workers
+        if not len(clocks) == len(positions) == self.transport.workers:
+            return []
+        counted = clocks[self._index], positions[self._index]
+        self._was_done = own is None
         if self._was_done:  # the servers know of it
-            self._pushes, self._drawn = clocks[self._index], positions[self._index]
+            self._pushes, self._drawn = counted
+        elif (self._pushes, self._drawn) != counted:
+            raise CheckpointError(
+                f"worker {self._index} saved {self._pushes} pushes of {self._drawn} samples, but the servers had "
+                f"counted {counted[0]} of {counted[1]}: the files are not of one checkpoint"
+            )
         return []
 
     def report(self, accuracy: float, loss: float) -> None:

@@ -9,7 +9,6 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
-from psgd.collectives import Communicator
 from psgd.kernels import elastic
 from psgd.runtime.device_vectors import registered
 from psgd.strategies.easgd.exchange_order import ExchangeOrder
@@ -23,7 +22,7 @@ class SynchronousOrder(ExchangeOrder):
 
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
         self._params, self._metrics = context.params, context.metrics
-        self._comm = Communicator(context.workers)
+        self._comm = context.communicator()
         self._rounds = StatusRounds(self._comm, context.metrics, votes)
         votes.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)

@@ -1,17 +1,20 @@
 """Averaging between nodes of which each trains a copy in memory of its own, by one rank a node: the leader."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.checkpoint import restore
-from psgd.collectives import Communicator
 from psgd.collectives.mpi import byte_counts
 from psgd.kernels import accumulate, sparse_update
 from psgd.metrics.totals import Sums
 from psgd.runtime.jsonable import JSON, fact, numbers
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
 
 _SAMPLES, _DONE, _STOP = 1, 3, 4
 
@@ -35,7 +38,7 @@ class NodeAveraging:
         bytes_sent: as `psgd.collectives.mpi.byte_counts` counts; as many were received.
     """
 
-    def __init__(self, comm: Communicator, params: NDArray[np.floating]) -> None:
+    def __init__(self, comm: "Communicator", params: NDArray[np.floating]) -> None:
         self.far = Sums(0, 0, 0.0)
         self.stop, self.request = False, 0
         self.bytes_sent = 0

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from mpi4py import MPI
 
-from psgd.collectives import Communicator
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums, add
@@ -41,6 +40,8 @@ class NodeCopies:
         first: MPI.Intracomm = workers.Split(0 if self.leads else MPI.UNDEFINED, workers.rank)  # type: ignore[assignment]
         if self.leads:
             try:
+                from psgd.collectives import Communicator
+
                 self._averaging = NodeAveraging(Communicator(first), memory.params) if self.several else None
             finally:
                 first.Free()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from psgd.collectives import Communicator
 from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
@@ -29,6 +28,8 @@ class FreeRunningWorker(WorkerBase):
         super().__init__(params, np.zeros_like(params), self._workers.rank, self._votes)
         self._metrics = context.metrics
         self._began = 0.0
+        from psgd.collectives import Communicator
+
         self._comm = Communicator(self._workers)
         self._liveness = Liveness(self._workers, context.alarm, strategy)
         self._waiter = Waiter.for_node(self._workers, self._liveness.check)

@@ -1,12 +1,16 @@
 """Workers without servers that keep pace: all meet in rounds (`psgd.worker.serverless.status_rounds`)."""
 
+from typing import TYPE_CHECKING
+
 from psgd.checkpoint.declared import Arrays, Combine
-from psgd.collectives import Communicator
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.status_rounds import StatusRounds
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
 
 
 class LockstepWorker(WorkerBase):
@@ -15,7 +19,7 @@ class LockstepWorker(WorkerBase):
     A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`. `finish` frees `comm`.
     """
 
-    def __init__(self, context: RunContext, comm: Communicator, grads: Vector) -> None:
+    def __init__(self, context: RunContext, comm: "Communicator", grads: Vector) -> None:
         self._votes = CheckpointVotes()
         super().__init__(context.params, grads, comm.rank, self._votes)
         self._comm = comm

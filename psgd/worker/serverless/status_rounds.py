@@ -6,16 +6,19 @@ the sums from it, worker 0 counts, and a worker whose data is at its end continu
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.requests import SAVE
-from psgd.collectives import Communicator
 from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.exchange_counts import ExchangeCounts
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
 
 _SAMPLES, _LOSS, _PUSHES, _STOP, _DONE, _WAITED, _COMPUTED, _HELD, _REPORTS, _ACCURACY, _TEST_LOSS, _WORDS = range(12)
 
@@ -40,7 +43,7 @@ class StatusRounds:
         bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
 
-    def __init__(self, comm: Communicator, metrics: RunMetrics, votes: CheckpointVotes | None = None) -> None:
+    def __init__(self, comm: "Communicator", metrics: RunMetrics, votes: CheckpointVotes | None = None) -> None:
         self.version = self.request = 0
         self._votes = votes or CheckpointVotes()
         self.stop = self.all_done = False

@@ -61,9 +61,14 @@ def gradient(params, batch):
     return (near - batch).sum(0) / len(batch)
 
 
+def sendable(comm, options):
+    """The options without a codec on a single rank, which sends nothing and refuses one."""
+    return {name: value for name, value in options.items() if comm.size > 1 or name not in ("compress", "density")}
+
+
 def run(comm, options, sizes_of, whole):
     """Final parameters, and what `connect` gave."""
-    params = np.zeros(N)
+    params, options = np.zeros(N), sendable(comm, options)
     accumulate = {} if whole else {"accumulate": MICRO}
     with psgd.connect(comm, params, lr=0.25, **options, **accumulate) as ps:
         batches = batches_of(ps.worker, sizes_of(ps.worker), whole) if sizes_of(ps.worker) else []
@@ -143,6 +148,7 @@ RESUMED = [
 @pytest.mark.parametrize("options", RESUMED)
 def test_a_checkpoint_that_is_asked_for_in_the_middle_waits_for_the_update(comm, options, tmp_path):
     """A run that resumes from any of them ends with the same bits, though workers end in the middle of an update."""
+    options = sendable(comm, options)
     more = {"checkpoint_every": 2, "checkpoint_keep": 99, "checkpoint_dir": str(tmp_path / "run")}
 
     def sizes(worker):
