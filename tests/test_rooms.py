@@ -68,6 +68,7 @@ NAMES_TWICE = {
     "log.py": "the server's, and the reader of a run's",
     "options.py": "of the command, of connect, of compression, and of checkpoints",
     "catalog.py": "a room's things by name",
+    "cores.py": "of ranks that the launcher binds, and of a benchmark's peers",
     "on_gpu.py": "the part of its folder that runs on a GPU",
     "job.py": "of the doctor, and of a benchmark",
 }
