@@ -62,6 +62,13 @@ ALGORITHMS = {
     "inline": _in(
         "intranode", (*_REDUCES, *_MOVES), NODE, "up to 64 KiB", "data behind each rank's descriptor; one exchange"
     ),
+    "chunked": _in(
+        "intranode",
+        ("Allreduce", "Reduce"),
+        NODE,
+        "up to 64 KiB, five ranks or more",
+        "as inline, each reduces a chunk; a second exchange",
+    ),
     "slots": _in("intranode", (*_REDUCES, *_MOVES), NODE, "middle sizes", "through cache-sized slots of shared memory"),
     "direct": _in(
         "intranode",

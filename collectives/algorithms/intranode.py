@@ -1,8 +1,8 @@
 """Collectives in a node's shared memory: inline with the descriptors, through slots, or directly between the arrays.
 
-inline: at most 64 KiB a rank, one step. slots: any private memory, copied through the cache (shm/slots.py).
-direct: registered memory, or private memory that peers can read: read where it lies (shm/direct.py). All three
-combine values in rank order, so their results have the same bits.
+inline: at most 64 KiB a rank, one step. chunked: likewise, two steps (shm/chunked.py). slots: any private memory,
+copied through the cache (shm/slots.py). direct: registered memory, or private memory that peers can read: read where it
+lies (shm/direct.py). All combine values in rank order, so their results have the same bits.
 """
 
 import struct
@@ -23,9 +23,12 @@ from psgd.kernels.reduce import arithmetic
 _WHOLE = ("Allreduce", "Reduce")
 _pack_places: Any = struct.Struct("6q").pack_into
 _pack_call: Any = struct.Struct("11q").pack_into
-METHODS = {"inline": layout.INLINE, "slots": layout.SLOTS, "direct": layout.DIRECT}
+METHODS = {"inline": layout.INLINE, "chunked": layout.CHUNKED, "slots": layout.SLOTS, "direct": layout.DIRECT}
+BEHIND = ("inline", "chunked")
+"""Those whose data travels behind the descriptors, where it must fit."""
 PATHS = {
     layout.INLINE: ("inline", "shared"),
+    layout.CHUNKED: ("chunked", "shared"),
     layout.SLOTS: ("slots", "shared"),
     layout.DIRECT: ("direct", "readv"),
     layout.REGISTERED: ("direct", "registered"),
@@ -75,7 +78,7 @@ def fill(
     scatters = op is not None and call.verb not in _WHOLE
     source = 0 if send is None else address_of(send)
     into = chunk = 0 if recv is None else address_of(recv)
-    if op is not None and algorithm != "inline":
+    if op is not None and algorithm not in BEHIND:
         own = call.ranges(node.size)[node.rank]
         if recv is None:  # not the root: its chunk of the result stays here until it is fetched
             assert send is not None
@@ -83,8 +86,8 @@ def fill(
             into = chunk - own.start * item  # others look for the chunk where it would lie in the whole
         elif not scatters:
             chunk += own.start * item
-    sent = node.find(source, send.nbytes) if send is not None and algorithm != "inline" else (-1, 0)
-    received = node.find(into, recv.nbytes) if recv is not None and algorithm != "inline" else (-1, 0)
+    sent = node.find(source, send.nbytes) if send is not None and algorithm not in BEHIND else (-1, 0)
+    received = node.find(into, recv.nbytes) if recv is not None and algorithm not in BEHIND else (-1, 0)
     table = call.table()
     _pack_places(block, 8 * layout.SEND, source, *sent, into, *received)
     _pack_call(

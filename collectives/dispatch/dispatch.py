@@ -189,7 +189,7 @@ def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> No
     elif engine.size == 1:  # nothing to choose, but a name that no cluster has is wrong here too
         known = catalog.names(verb)
     elif engine.local and not intranode.fits_inline(call):
-        known.remove("inline")
+        known = [name for name in known if name not in intranode.BEHIND]
     if call.op is not None and call.op.code < 0:
         known = catalog.names(verb, catalog.MPI)
     if algorithm not in known:

@@ -121,7 +121,7 @@ class Planner:
             engine = self._engine
             limits = tuning.built_in(call.verb, engine.size, engine.local, self._hierarchical)
             name = tuning.choose(limits, call.nbytes)
-        if name == "inline" and not intranode.fits_inline(call):
+        if name in intranode.BEHIND and not intranode.fits_inline(call):
             return "slots"
         return name
 

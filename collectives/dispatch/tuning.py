@@ -17,12 +17,14 @@ from mpi4py import MPI
 
 from psgd.collectives.algorithms.catalog import ALGORITHMS
 from psgd.collectives.arguments.descriptor import CALLS
+from psgd.collectives.shm.layout import INLINE_BYTES
 from psgd.kernels.errors import AgreedUsageError
 
 FORMAT = 1
 Limits = list[tuple[float, str]]
 _FAMILY = {"Reduce_scatter_block": "Reduce_scatter", "Allgatherv": "Allgather"}
 _KIB = 1024
+_A_WAIT_BYTES = 8 * _KIB  # what a rank reads from the caches of other cores in the time of one more wait
 _SLOTS_UP_TO = (512 * _KIB, 2048 * _KIB)  # with few ranks, with many
 
 
@@ -50,6 +52,11 @@ def built_in(verb: str, ranks: int, local: bool, hierarchical: bool) -> Limits:
         local: all on one node that shares memory.
         hierarchical: several nodes, each of whose ranks share memory, some with several ranks.
     """
+    if local and ranks > 4 and verb in {"Allreduce", "Reduce"}:
+        # Inline, a rank reads P - 1 vectors of S bytes; by chunks 2 (P - 1)/P S, and it waits once more. They are equal
+        # where the difference, (P - 1)(P - 2)/P S, takes as long as a wait. A cache line cannot be cut.
+        inline = max(64, _A_WAIT_BYTES * ranks // ((ranks - 1) * (ranks - 2)))
+        return [(inline, "inline"), (INLINE_BYTES, "chunked"), (_SLOTS_UP_TO[1], "slots"), (np.inf, "direct")]
     if local:
         inline = 32 * _KIB if ranks == 2 else max(2 * _KIB, 64 * _KIB // ranks)
         return [(inline, "inline"), (_SLOTS_UP_TO[ranks > 4], "slots"), (np.inf, "direct")]

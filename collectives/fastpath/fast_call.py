@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.collectives.algorithms.intranode import METHODS
+from psgd.collectives.algorithms.intranode import BEHIND, METHODS
 from psgd.collectives.arguments import descriptor
 from psgd.collectives.dispatch.engine import Engine
 from psgd.collectives.dispatch.tuning import Limits
@@ -45,8 +45,8 @@ class FastCall:
         self.rank, self.size = engine.rank, engine.size
         self._methods: list[tuple[float, int]] = []
         for limit, name in limits:
-            if name == "inline" and limit > inline_bytes:
-                self._methods += [(inline_bytes, layout.INLINE), (limit, layout.SLOTS)]
+            if name in BEHIND and limit > inline_bytes:
+                self._methods += [(inline_bytes, METHODS[name]), (limit, layout.SLOTS)]
             else:
                 self._methods.append((limit, METHODS[name]))
         limit, method = self._methods[0] if self._methods else (0, layout.AGREE)
@@ -113,7 +113,7 @@ class FastCall:
         sign, _, rest = form
         mark, extents = _FLAT if len(shape) < 2 else _of_shape(shape)
         sent = received = _NOWHERE
-        if method != layout.INLINE:
+        if method not in layout.BEHIND:
             sent, received = node.find(source, sends), node.find(to, receives)
         places = (source, *sent, to, *received)
         _pack(shared.block, 0, sign, count, mark, 0, 0, *places, *extents, source, to, chunk, method, parts, *rest)
@@ -155,7 +155,7 @@ class FastCall:
         if shared.prepared is not last or last[0] is not form or last[1] != count:
             method = self.method(nbytes)
             own = 0 if method == layout.INLINE else first_of(count, self.size, self.rank, form[1]) * form[1]
-            self._large = last = (form, count, own, method != layout.INLINE)
+            self._large = last = (form, count, own, method not in layout.BEHIND)
             self._write(form, count, (count,), method, source, nbytes, to, nbytes, to + own)
             shared.prepared = last
         else:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from psgd.collectives.shm import direct, inline, layout, slots
+from psgd.collectives.shm import chunked, direct, inline, layout, slots
 from psgd.collectives.shm.steps import (
     agreed,
     all_greeted,
@@ -22,7 +22,7 @@ from psgd.kernels.jit import kernel, part
 from psgd.kernels.reduce import arithmetic
 
 # Phases of a call, kept in the state.
-_BEGIN, GREETING, _SLOTS, _REDUCING, _FETCHING, _ENDING = range(6)
+_BEGIN, GREETING, _SLOTS, _REDUCING, _FETCHING, _ENDING, _TAKING = range(7)
 
 
 @kernel
@@ -44,17 +44,23 @@ def run(node: int, state: int, call: int, maps: int, where: int, reads: bool, sp
     """
     if word(state, layout.PHASE) == _BEGIN:
         memcpy(descriptor(node, state, word(node, layout.RANK)), call, layout.DESCRIPTOR_BYTES)
-        if word(call, layout.METHOD) == layout.INLINE:
+        if word(call, layout.METHOD) in layout.BEHIND:
             inline.put_data(node, state, call, word(call, layout.ITEM))
         publish(node, state)
         put(state, layout.PHASE, GREETING)
     if word(state, layout.PHASE) == GREETING:
-        if not all_greeted(node, state, spins):
+        offset, nbytes = _read_first(node, call)
+        if not all_greeted(node, state, offset, nbytes, spins):
             return layout.WAIT
         result = _greeted(node, state, call, maps, where, reads)
         put(state, layout.CALLS, word(state, layout.CALLS) + 1)
         if word(state, layout.PHASE) == _BEGIN:
             return result
+    if word(state, layout.PHASE) == _TAKING:
+        result = chunked.take(node, state, call, spins)
+        if result == layout.DONE:
+            put(state, layout.PHASE, _BEGIN)
+        return result
     if word(state, layout.PHASE) == _SLOTS:
         both = word(call, layout.ACTIONS) == layout.REDUCES | layout.GATHERS and word(call, layout.ROOT) == -1
         if both and word(node, layout.SIZE) == 2:
@@ -74,6 +80,18 @@ def prepare(dtype: "np.dtype[Any]") -> None:
 
 
 @part
+def _read_first(node: int, call: int) -> tuple[int, int]:
+    """What a rank will read first behind the others' descriptors: offset and number of bytes."""
+    if word(call, layout.METHOD) == layout.CHUNKED:
+        me = word(node, layout.RANK)
+        start = chunked.start_of(node, call, me)
+        return start, chunked.start_of(node, call, me + 1) - start
+    if word(call, layout.METHOD) == layout.INLINE and word(call, layout.ACTIONS) & layout.GATHERS:
+        return 0, word(call, layout.COUNT) * word(call, layout.ITEM)
+    return 0, 1
+
+
+@part
 def _greeted(node: int, state: int, call: int, maps: int, where: int, reads: bool) -> int:
     """Compares the descriptors, all of which are there. Ends what is small; sets the next phase for the rest."""
     item, method = word(call, layout.ITEM), word(call, layout.METHOD)
@@ -86,6 +104,11 @@ def _greeted(node: int, state: int, call: int, maps: int, where: int, reads: boo
             inline.reduce(node, state, call)
         else:
             inline.gather(node, state, call, item)
+    elif method == layout.CHUNKED:
+        chunked.reduce(node, state, call)
+        publish(node, state)
+        if word(call, layout.ROOT) in (-1, word(node, layout.RANK)):
+            put(state, layout.PHASE, _TAKING)
     elif method != layout.AGREE:
         mapped = direct.locate(node, state, call, maps, where, item)
         at_once = mapped or (reads and method == layout.DIRECT)

@@ -1,8 +1,9 @@
 """Small collectives: each rank's data travels right behind its descriptor, so that one exchange does it all."""
 
 from psgd.collectives.shm import layout
-from psgd.collectives.shm.steps import combine, descriptor, finish, first_of, length_of, memcpy, word
+from psgd.collectives.shm.steps import combine, descriptor, finish, first_of, length_of, memcpy, put, word
 from psgd.kernels.jit import part
+from psgd.kernels.reduce import ADD_ALL, SUM, calculate
 
 
 @part
@@ -25,13 +26,25 @@ def reduce(node: int, state: int, call: int) -> None:
         first, n, to = first_of(node, call, me, item), length_of(node, call, me, item), word(call, layout.CHUNK)
     elif word(call, layout.ROOT) != -1 and word(call, layout.ROOT) != me:
         n = 0
-    if n == 0:
-        return
-    offset = layout.DESCRIPTOR_BYTES + first * item
-    left = descriptor(node, state, 0) + offset
-    for rank in range(1, word(node, layout.SIZE)):
-        combine(call, to, left, descriptor(node, state, rank) + offset, n)
-        left = to
+    if n > 0:
+        combine_behind(node, state, call, to, first * item, n)
+
+
+@part
+def combine_behind(node: int, state: int, call: int, to: int, offset: int, n: int) -> None:
+    """Combines n elements from byte `offset` on of what is behind all descriptors, in rank order."""
+    size = word(node, layout.SIZE)
+    offset += layout.DESCRIPTOR_BYTES
+    if word(call, layout.OP) == SUM and size > 2:  # all at once: the same sums, but several peers' lines under way
+        sources = word(node, layout.SCRATCH) + layout.FETCH_BYTES
+        for rank in range(size):
+            put(sources, rank, descriptor(node, state, rank) + offset)
+        calculate(word(call, layout.ARITHMETIC), ADD_ALL, size, to, sources, 0, 0, n)
+    else:
+        left = descriptor(node, state, 0) + offset
+        for rank in range(1, size):
+            combine(call, to, left, descriptor(node, state, rank) + offset, n)
+            left = to
     finish(call, to, n)
 
 

@@ -44,6 +44,8 @@ INLINE = 1
 SLOTS = 2
 DIRECT = 3
 REGISTERED = 4
+CHUNKED = 5
+BEHIND = (INLINE, CHUNKED)  # the data travels behind the descriptors
 
 # One region for each rank: its step, then two calls' descriptors with their inline data, then two kinds of slots.
 STEP_AT = 0
@@ -63,6 +65,8 @@ REGION_BYTES = RESULTS_AT + SLOT_COUNT * RESULT_BYTES
 
 FETCH_BYTES = 128 * 1024  # read from a peer's private memory at a time: fits the second-level cache
 BLOCK_BYTES = 16 * 1024  # reduced at a time where all is mapped: fits the first-level cache
+AHEAD_BYTES = 1024  # of what a peer has published, asked for while others are waited for
+AHEAD_RANKS = 4  # whose steps are asked for while one is waited for
 
 # A node's table of words: its number of ranks, this rank, the scratch memory, then for each rank the region's address
 # and then the process.

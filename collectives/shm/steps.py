@@ -5,7 +5,7 @@ from numba import types
 from psgd.collectives.shm import layout
 from psgd.kernels.jit import part
 from psgd.kernels.memory import atomic
-from psgd.kernels.memory.cacheline import prefetch
+from psgd.kernels.memory.cacheline import LINE_BYTES, prefetch
 from psgd.kernels.reduce import COMBINE, DIVIDE, calculate
 
 memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
@@ -53,23 +53,47 @@ def reached(node: int, rank: int, step: int, spins: int) -> bool:
 @part
 def all_reached(node: int, state: int, step: int, spins: int) -> bool:
     """Whether all ranks have taken a step. Where not, the next turn begins with the rank that is behind."""
-    for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
-        if not reached(node, rank, step, spins):
-            put(state, layout.PEER, rank)
+    for i in range(word(state, layout.PEER), word(node, layout.SIZE)):
+        if not reached(node, after(node, i), step, spins):
+            put(state, layout.PEER, i)
             return False
+        ask_for_steps(node, i)
     put(state, layout.PEER, 0)
     return True
 
 
 @part
-def all_greeted(node: int, state: int, spins: int) -> bool:
-    """As `all_reached` the current step, fetching into the cache what is read next: descriptors and what follows."""
-    for rank in range(word(state, layout.PEER), word(node, layout.SIZE)):
+def after(node: int, i: int) -> int:
+    """The i-th rank after this one, in a circle: ranks look at each other in different orders, or queue at one line."""
+    rank = word(node, layout.RANK) + i
+    return rank if rank < word(node, layout.SIZE) else rank - word(node, layout.SIZE)
+
+
+@part
+def ask_for_steps(node: int, i: int) -> None:
+    """Has the steps of the ranks behind the i-th come into the cache together, not each when its turn comes."""
+    for ahead in range(i + 1, min(i + 1 + layout.AHEAD_RANKS, word(node, layout.SIZE))):
+        prefetch(region(node, after(node, ahead)) + layout.STEP_AT)
+
+
+@part
+def ask_for(address: int, nbytes: int) -> None:
+    """Has what a peer has published come into the cache, as far as that is worth while."""
+    for offset in range(0, min(nbytes, layout.AHEAD_BYTES), LINE_BYTES):
+        prefetch(address + offset)
+
+
+@part
+def all_greeted(node: int, state: int, offset: int, nbytes: int, spins: int) -> bool:
+    """As `all_reached` the current step, asking for what is read next: descriptors, and so many bytes behind them."""
+    for i in range(word(state, layout.PEER), word(node, layout.SIZE)):
+        rank = after(node, i)
         if not reached(node, rank, word(state, layout.STEP), spins):
-            put(state, layout.PEER, rank)
+            put(state, layout.PEER, i)
             return False
+        ask_for_steps(node, i)
         prefetch(descriptor(node, state, rank))
-        prefetch(descriptor(node, state, rank) + layout.DESCRIPTOR_BYTES)
+        ask_for(descriptor(node, state, rank) + layout.DESCRIPTOR_BYTES + offset, nbytes)
     put(state, layout.PEER, 0)
     return True
 
@@ -77,7 +101,13 @@ def all_greeted(node: int, state: int, spins: int) -> bool:
 @part
 def descriptor(node: int, state: int, rank: int) -> int:
     """The address of a rank's descriptor in the current call. Two take turns: a rank two calls ahead cannot be."""
-    return region(node, rank) + layout.DESCRIPTORS_AT + (word(state, layout.CALLS) & 1) * layout.DESCRIPTOR_STRIDE
+    return descriptor_in(node, rank, word(state, layout.CALLS))
+
+
+@part
+def descriptor_in(node: int, rank: int, number: int) -> int:
+    """The same in the call of that number."""
+    return region(node, rank) + layout.DESCRIPTORS_AT + (number & 1) * layout.DESCRIPTOR_STRIDE
 
 
 @part

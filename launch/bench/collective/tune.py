@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.collectives import Communicator
-from psgd.collectives.algorithms import catalog
+from psgd.collectives.algorithms import catalog, intranode
 from psgd.collectives.dispatch import tuning
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedUsageError, UsageError
@@ -26,6 +26,8 @@ from psgd.launch.bench.sizes import format_seconds, format_size
 
 MARGIN = 1.05  # how much faster a successor must be
 INLINE = "inline"
+SHORT = intranode.BEHIND
+"""Those that have a size limit, and a short way through where the table names them."""
 Timings = Mapping[str, float]
 
 
@@ -71,14 +73,15 @@ def run(comm: MPI.Intracomm, options: BenchOptions, sizes: Sequence[int], as_jso
 def limits(measured: Sequence[tuple[int, Timings]]) -> list[list[Any]]:
     """The table's limits from what was measured: an algorithm follows another where it is clearly faster.
 
-    Limits lie at the geometric mean of the two sizes. Inline can only be the first, up to what fits inline.
+    Limits lie at the geometric mean of the two sizes. Inline can only be the first; it and chunks hold up to
+    what fits behind a descriptor.
 
     Args:
         measured: size and seconds by algorithm; sizes ascending, at least one, none without an algorithm.
     """
     chosen: list[str] = []
     for nbytes, seconds in measured:
-        can = {name: value for name, value in seconds.items() if name != INLINE or _inline(nbytes, chosen)}
+        can = {name: value for name, value in seconds.items() if name not in SHORT or _fits(name, nbytes, chosen)}
         fastest = min(can, key=can.__getitem__)
         if chosen and chosen[-1] in can and can[chosen[-1]] < MARGIN * can[fastest]:
             fastest = chosen[-1]
@@ -87,18 +90,18 @@ def limits(measured: Sequence[tuple[int, Timings]]) -> list[list[Any]]:
     for i in range(1, len(chosen)):
         if chosen[i] != chosen[i - 1]:
             between = math.isqrt(measured[i - 1][0] * measured[i][0])
-            most = layout.INLINE_BYTES if chosen[i - 1] == INLINE else between
+            most = layout.INLINE_BYTES if chosen[i - 1] in SHORT else between
             result.append([min(between, most), chosen[i - 1]])
     last = chosen[-1]
-    if last == INLINE:  # nothing larger was measured, but larger calls will come
-        result.append([min(measured[-1][0], layout.INLINE_BYTES), INLINE])
-        others = [name for name in measured[-1][1] if name != INLINE]
+    if last in SHORT:  # nothing larger was measured, but larger calls will come
+        result.append([min(measured[-1][0], layout.INLINE_BYTES), last])
+        others = [name for name in measured[-1][1] if name not in SHORT]
         last = min(others, key=measured[-1][1].__getitem__, default="slots")
     return [*result, [None, last]]
 
 
-def _inline(nbytes: int, chosen: Sequence[str]) -> bool:
-    return nbytes <= layout.INLINE_BYTES and set(chosen) <= {INLINE}
+def _fits(name: str, nbytes: int, chosen: Sequence[str]) -> bool:
+    return nbytes <= layout.INLINE_BYTES and (name != INLINE or set(chosen) <= {INLINE})
 
 
 def candidates(comm: MPI.Intracomm, options: BenchOptions) -> list[str]:
@@ -134,14 +137,14 @@ def _op(options: BenchOptions) -> Any:
 def _communicator(comm: MPI.Intracomm, options: BenchOptions, name: str) -> Iterator[Communicator]:
     """A communicator for one algorithm, without the user's table.
 
-    Small sums have a short way through where the table says inline, so there it gets a table that does.
+    Small sums have a short way through by the table, so for what is made for them it gets a table that names it.
     """
     with tempfile.TemporaryDirectory(prefix="psgd-tune-") as folder:
         table = Path(folder, "tuning.json")
         table.write_text(json.dumps({"format": tuning.FORMAT, "entries": []}))
-        if name == INLINE:
+        if name in SHORT:
             entry = {"collective": tuning.family(VERBS[options.collective]), "ranks": comm.size, "nodes": 1}
-            tuning.write(table, {**entry, "limits": [[layout.INLINE_BYTES, INLINE], [None, "slots"]]})
+            tuning.write(table, {**entry, "limits": [[layout.INLINE_BYTES, name], [None, "slots"]]})
         before = os.environ.get("PSGD_TUNING")
         os.environ["PSGD_TUNING"] = str(table)
         try:
@@ -161,8 +164,8 @@ def _measure(
     source, buffers = problem.source(), Buffers.make(problem, np.empty)
     contenders: list[Contender] = []
     for name, communicator in ours.items():
-        chosen = {} if name == INLINE else {"algorithm": name}
-        if name != INLINE or problem.nbytes <= layout.INLINE_BYTES:
+        chosen = {} if name in SHORT else {"algorithm": name}
+        if name not in SHORT or problem.nbytes <= layout.INLINE_BYTES:
             contenders.append(out_of_place(name, communicator, problem, buffers, _op(options), **chosen))
     verify(comm, problem, contenders, source, next(iter(ours.values())))
     seconds = np.median(timed(rounds_of(comm, contenders, source), problem.nbytes, options.repeats), axis=1)

@@ -32,7 +32,7 @@ def test_limits_belong_to_the_lower_range():
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("ranks", [2, 3, 64, 1000, 100_000])
+@pytest.mark.parametrize("ranks", [2, 3, 8, 64, 1000, 100_000])
 def test_built_in_limits_ascend_and_name_what_there_is(verb, ranks):
     from psgd.collectives.shm import layout
 
@@ -47,6 +47,17 @@ def test_built_in_limits_ascend_and_name_what_there_is(verb, ranks):
             assert "hierarchical" not in names
         if local:
             assert names[0] == "inline" and 0 < bounds[0] <= layout.INLINE_BYTES
+
+
+def test_small_reductions_of_many_ranks_go_by_chunks():
+    """The more ranks there are, the sooner: what one rank reads alone grows with them, what all read together less."""
+    for verb in ("Allreduce", "Reduce"):
+        assert [tuning.choose(tuning.built_in(verb, ranks, True, False), 4096) for ranks in (2, 4, 5, 8, 16)] == [
+            *("inline", "inline", "chunked", "chunked", "chunked"),
+        ]
+        bounds = [tuning.built_in(verb, ranks, True, False)[0][0] for ranks in (5, 8, 16)]
+        assert bounds == sorted(bounds, reverse=True)
+    assert "chunked" not in [name for _, name in tuning.built_in("Reduce_scatter", 8, True, False)]
 
 
 def test_families():

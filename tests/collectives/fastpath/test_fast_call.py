@@ -31,6 +31,11 @@ def test_methods_go_by_the_limits(comm):
             layout.SLOTS,
             layout.DIRECT,
         ]
+        late = FastCall(c._engine, [(200_000, "chunked"), (np.inf, "direct")])
+        assert [late.method(n) for n in (layout.INLINE_BYTES, layout.INLINE_BYTES + 1)] == [
+            layout.CHUNKED,
+            layout.SLOTS,
+        ]
         assert FastCall(c._engine, [(np.inf, "slots")]).smallest == -1
 
 

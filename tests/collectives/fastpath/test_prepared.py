@@ -20,7 +20,8 @@ def prepared(c, x, y, algorithm=None):
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize(
-    ("n", "algorithm", "one_turn"), [(9, "inline", True), (9000, "slots", False), (9000, "direct", False)]
+    ("n", "algorithm", "one_turn"),
+    [(9, "inline", True), (900, "chunked", False), (9000, "slots", False), (9000, "direct", False)],
 )
 def test_it_reads_the_buffers_as_they_are_at_each_run(comm, n, algorithm, one_turn):
     with communicator(comm) as c:

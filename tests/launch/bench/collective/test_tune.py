@@ -34,6 +34,10 @@ def test_limits_of_inline(comm):
     check([(4 * KIB, fast), (16 * KIB, {**slow, "inline": 2.0})], [[8 * KIB, "inline"], [None, "slots"]])
     # Never after another one, however fast.
     check([(4, {**slow, "inline": 2.0}), (16, fast)], [[None, "slots"]])
+    # Chunks have the same limit, and follow it.
+    by_chunks = {**slow, "inline": 2.0, "chunked": 0.5}
+    check([(KIB, fast), (4 * KIB, by_chunks)], [[2 * KIB, "inline"], [4 * KIB, "chunked"], [None, "slots"]])
+    check([(64 * KIB, by_chunks), (256 * KIB, {**by_chunks, "slots": 1.0})], [[64 * KIB, "chunked"], [None, "slots"]])
     # Never the last: larger calls will come.
     check([(4 * KIB, fast)], [[4 * KIB, "inline"], [None, "slots"]])
     # A timing of what cannot be inline counts for nothing.
@@ -69,7 +73,8 @@ def test_candidates(comm, shared):
     finally:
         del os.environ["PSGD_SHARED"]
     if shared:  # one over messages would take registered arrays off their fast path
-        assert found["allreduce"] == found["bcast"] == ["inline", "slots", "direct", "native"]
+        assert found["allreduce"] == ["inline", "chunked", "slots", "direct", "native"]
+        assert found["bcast"] == ["inline", "slots", "direct", "native"]
     else:
         assert found["allreduce"] == ["ring", "recursive_doubling", "rabenseifner", "native"]
         assert found["bcast"] == ["binomial", "chain", "native"]
