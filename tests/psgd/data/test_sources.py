@@ -291,6 +291,8 @@ def test_names_that_say_nothing_are_listed(tmp_path):
         load(tmp_path / "d.npz")
     folder = tmp_path / "empty"
     folder.mkdir()
+    with pytest.raises(DataError, match=r"empty: is empty; expected"):
+        load(folder)
     (folder / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=r"holds none of the files that are looked for, but notes\.txt; expected"):
+    with pytest.raises(DataError, match=r"holds no dataset, but notes\.txt; expected"):
         load(folder)
