@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psgd.kernels.errors import CheckpointError
+from psgd.launch.output.summary import counted
 
 if TYPE_CHECKING:
     from psgd.checkpoint.folder import Checkpoint
     from psgd.nn.layout import Layout
 
 
-@click.group()
-def checkpoint() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def checkpoint(ctx: click.Context) -> None:
     """Inspect checkpoints. PATH is a checkpoint, or a folder of them: then the newest complete one is used."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @checkpoint.command()
@@ -53,7 +57,7 @@ def verify(path: str) -> int:
             click.echo(f"{one.name}: damaged: {error}")
         else:
             unchecked = "" if found.manifest.sealed else f"; {manifest.UNCHECKED}"
-            click.echo(f"{one.name}: sound, {len(found.manifest.shards)} shard(s){unchecked}")
+            click.echo(f"{one.name}: sound, {counted(len(found.manifest.shards), 'shard')}{unchecked}")
     return 1 if damaged else 0
 
 
@@ -104,7 +108,7 @@ def _lines(found: "Checkpoint") -> list[str]:
         ("samples", f"{shown.samples:,}"),
         ("version", f"{shown.version:,}"),
         ("accuracy", accuracy),
-        ("size", f"{sum(shard.size for shard in shown.shards):,} bytes in {len(shown.shards)} shard(s)"),
+        ("size", f"{sum(shard.size for shard in shown.shards):,} bytes in {counted(len(shown.shards), 'shard')}"),
         ("written by", ", ".join(f"{name} {number}" for name, number in shown.software.items())),
         ("run", _brief(shown.run)),
         ("algorithms", _brief(shown.algorithms)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psgd.launch import cores, exit_status, node_memory, threads
+from psgd.launch.output.summary import counted
 from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name
 
 if TYPE_CHECKING:
@@ -99,11 +100,11 @@ def line(everyone: Sequence[Facts], servers: int | None = None) -> str:
         servers: how many of them serve, if that is to be said.
     """
     size, nodes = len(everyone), len(leaders(everyone))
-    roles = "" if servers is None else f" ({_count(servers, 'server')}, {_count(size - servers, 'worker')})"
+    roles = "" if servers is None else f" ({counted(servers, 'server')}, {counted(size - servers, 'worker')})"
     most = max(each["threads"] for each in everyone)
     cards = max(each["gpus"] for each in everyone)
-    shown = f"{_count(cards, 'GPU')} each" if cards else "no GPU"
-    return f"{_count(size, 'rank')} on {_count(nodes, 'node')}{roles}, {_count(most, 'thread')} each, {shown}"
+    shown = f"{counted(cards, 'GPU')} each" if cards else "no GPU"
+    return f"{counted(size, 'rank')} on {counted(nodes, 'node')}{roles}, {counted(most, 'thread')} each, {shown}"
 
 
 def crowded(everyone: Sequence[Facts]) -> list[tuple[str, str]]:
@@ -154,10 +155,6 @@ def _bound(everyone: Sequence[Facts]) -> str:
     if cores.VARIABLE in os.environ:
         return f", bound to {_cpus(sorted({cpu for each in everyone for cpu in each['cpus']}))}"
     return ", not bound to cores" if exit_status.VARIABLE in os.environ else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _brief(ranks: Sequence[int]) -> str:

@@ -20,9 +20,12 @@ from psgd.kernels.notice import say
 from psgd.launch import exit_status, options, ranks, startup
 from psgd.launch.output import standard_streams, summary
 from psgd.runtime import faults, new_files
+from psgd.runtime.job_end import DIVERGED
 from psgd.strategies import catalog as strategies
 
 WORKERS = 2
+_OWN = (0, 1, 2, DIVERGED, requests.REQUEUE)
+"""Exit codes of a run that has ended by itself; any other is of a rank that was lost."""
 _ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -62,7 +65,8 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
     code = spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
-    if code in _ENDED:
+    lost = code not in _OWN and chosen.checkpoint_dir is not None
+    if code in _ENDED or lost:
         if sys.stderr is not None and sys.stderr.isatty():
             with contextlib.suppress(OSError):  # the terminal has gone
                 print(file=sys.stderr)  # ends the line of the bar, which the ranks have not

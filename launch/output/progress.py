@@ -67,7 +67,7 @@ class Progress:
         if accuracy is not None:
             self._accuracy = accuracy
         if not self._began:
-            self._began = time.monotonic()  # training begins; until here it was start-up
+            self._began, self._done = time.monotonic(), samples  # training begins; until here it was start-up
         if self._bar is None:
             self._line(samples, epoch, loss, accuracy)
             return
@@ -92,7 +92,7 @@ class Progress:
         cells = int(done * _BAR)
         seconds = now - self._began
         done_now = samples - self._done
-        speed = f"  {done_now / seconds:,.0f} samples/s" if seconds > 0 else ""
+        speed = f"  {done_now / seconds:,.0f} samples/s" if seconds > 0 and done_now > 0 else ""
         rest = self._total - samples
         left = f", {_clock(rest * seconds / done_now)} left" if done_now > 0 and rest > 0 else ""
         accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.4f}"

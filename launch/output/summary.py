@@ -13,6 +13,11 @@ def format_nbytes(nbytes: float) -> str:
     return f"{nbytes:,.3g} TB"
 
 
+def counted(number: int, what: str) -> str:
+    """Writes a number of things: `1 server`, `2 workers`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def text(result: Mapping[str, Any]) -> str:
     """Returns the summary of a run.
 
@@ -26,7 +31,7 @@ def text(result: Mapping[str, Any]) -> str:
             lines.append((name, form.format(result[key])))
 
     if result.get("train_samples") is not None:
-        ranks = f"{result['servers']} server(s), {result['workers']} worker(s)"
+        ranks = f"{counted(result['servers'], 'server')}, {counted(result['workers'], 'worker')}"
         lines.append(("run", f"{result['dataset']}, {result['model']}, {result['strategy']}, {ranks}"))
         lines.append(("samples", f"{result['train_samples']:,} to train on, {result['test_samples']:,} to test on"))
     add("accuracy", "test_accuracy", "{:.4f} on the test samples")

@@ -6,6 +6,7 @@ import click
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.output import picture
+from psgd.launch.output.summary import counted
 from psgd.launch.plot.log import Run, read
 
 TALLEST_INCHES = 200.0  # matplotlib draws no more than 65,536 pixels
@@ -83,5 +84,5 @@ def _title(runs: list[Run]) -> str:
         tasks = {run.task.rpartition(", ")[0] for run in runs}  # the same with other strategies
     what = picture.label(tasks.pop()) if len(tasks) == 1 else ""
     if len(runs) == 1:
-        return f"{what or 'psgd train'}, {runs[0].workers} worker(s)"
+        return f"{what or 'psgd train'}, {counted(runs[0].workers, 'worker')}"
     return what or f"{len(runs)} runs of psgd train"

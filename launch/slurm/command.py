@@ -40,13 +40,16 @@ def render_options(function: F) -> F:
     return click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")(function)
 
 
-@click.group()
-def slurm() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def slurm(ctx: click.Context) -> None:
     """Write batch scripts for SLURM, and submit them.
 
     KIND is one of cpu_parameter_server, gpu_allreduce, easgd_host_master, decentralized_slow_network, array,
     long_job. Options of psgd train go after --, and replace the kind's example.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @slurm.command("render")

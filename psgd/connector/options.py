@@ -109,7 +109,10 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     for samples in (0, 1e3, 1e6) if callable(given.lr) else ():
         optim.LR_OF_SCHEDULE.check(f"lr: the schedule at {samples:g} samples", schedule(samples))
     rule = given.rule
-    rule = rules.checked(rule) if isinstance(rule, Rule) else rules.create(rule, given.momentum, given.weight_decay)
+    if isinstance(rule, Rule):
+        rule = rules.checked(rule)
+    else:
+        rule = rules.create(rule, given.momentum, given.weight_decay, "rule")
     others = ["comm", "params", *(field.name for field in fields(ConnectOptions))]
     strategy = strategies.create(given.strategy, workers, others, **given.options)
     accumulate = strategies.COMMON["accumulate"].check("accumulate", given.options.get("accumulate", 1))

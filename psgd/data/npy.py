@@ -95,8 +95,8 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
         raise DataError(f"{where}: is not a valid .npy file; write it again with numpy.save") from error
     if dtype.hasobject:
         raise DataError(
-            f"{where}: holds Python objects (pickles), which are never loaded; "
-            f"save a plain array of uint8, float32 or float64"
+            f"{where}: holds Python objects (pickles), which are never loaded; save a plain array: "
+            "uint8, float32 or float64 for samples, integers for labels"
         )
     if min(shape, default=0) < 0 or dtype.itemsize == 0:
         raise DataError(f"{where}: impossible shape {shape} of {dtype}; write it again with numpy.save")

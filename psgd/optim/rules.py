@@ -108,13 +108,13 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight
     return Rule("adam", lambda params: (np.zeros_like(params), np.zeros_like(params)), update, sparse=few)
 
 
-def create(name: str, momentum_factor: float = 0.9, weight_decay: float = 0.0) -> Rule:
-    """The rule of that name.
+def create(name: str, momentum_factor: float = 0.9, weight_decay: float = 0.0, option: str = "optimizer") -> Rule:
+    """The rule of that name; `option` is what a caller names it by.
 
     Raises:
         UsageError: no such rule, or a factor or weight decay that cannot be.
     """
-    entry = catalog.RULES[catalog.OPTIMIZER.check("optimizer", name)]
+    entry = catalog.RULES[catalog.OPTIMIZER.check(option, name)]
     values = {"weight_decay": catalog.WEIGHT_DECAY.check("weight_decay", weight_decay)}
     if entry.momentum:
         values["factor"] = catalog.MOMENTUM.check("momentum", momentum_factor)

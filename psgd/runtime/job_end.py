@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from psgd.kernels.errors import DivergedError, OutputError, PeerLostError, UsageError
+from psgd.kernels.errors import AgreedError, DivergedError, OutputError, PeerLostError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -74,7 +74,9 @@ class JobRank:
         while trace and trace.tb_next and trace.tb_frame.f_code.co_filename in _OURS:
             trace = trace.tb_next
         text = "".join(traceback.format_exception(type(error), error, trace))
-        self.end(f"psgd: {self.name}: this rank failed and ends the job\n{text.rstrip()}", 1)
+        code = 2 if isinstance(error, UsageError) else 1
+        wait_s = self.turn_s if isinstance(error, AgreedError) else 0.0  # the same on all ranks: told once
+        self.end(f"psgd: {self.name}: this rank failed and ends the job\n{text.rstrip()}", code, wait_s)
 
     def terminated(self, place: str) -> NoReturn:
         """Ends the job for SIGTERM, silently where it comes from a launcher that is ending the job itself."""

@@ -6,7 +6,7 @@ from typing import Literal, cast
 
 from mpi4py import MPI
 
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import AgreedUsageError
 
 Role = Literal["server", "worker"]
 
@@ -33,7 +33,7 @@ class Mesh:
         servers, workers: how many there are of each.
 
     Raises:
-        UsageError: the ranks do not suffice (on all ranks alike).
+        AgreedUsageError: the ranks do not suffice (on all ranks alike).
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Mesh:
     ) -> None:
         size, rank = comm.Get_size(), comm.Get_rank()
         if not peers and (servers < 0 or servers >= size or (servers == 0 and size > 1)):
-            raise UsageError(
-                f"servers: expected 1 to {size - 1} of {size} ranks to be servers, got {servers}: "
-                "start more ranks, or ask for fewer servers"
+            fix = "start more ranks, or ask for fewer servers" if servers > 0 else "or take a strategy without servers"
+            raise AgreedUsageError(
+                f"servers: expected 1 to {size - 1} of {size} ranks to be servers, got {servers}: {fix}"
                 if size > 1
                 else f"servers: expected 0 on a single rank, got {servers}: start at least {servers + 1} ranks"
             )

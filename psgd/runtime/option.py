@@ -62,6 +62,7 @@ class Option:
         if result is None or too_large or not self.allowed(result):
             expected = f"at most {self.most}" if too_large else self.expected or f"one of {', '.join(self.names)}"
             near = difflib.get_close_matches(value, self.names, n=1) if isinstance(value, str) else []
+            near = ["cuda"] if value == "gpu" and "cuda" in self.names else near  # not cpu, which is spelt like it
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"{where}: expected {expected}, got {_brief(value)}{hint}")
         return result

@@ -173,6 +173,10 @@ def _default(option: Option) -> str:
     return f"{option.default:g}" if isinstance(option.default, float) else option.default_text()
 
 
+_ELSEWHERE = {"learning_rate": "lr", "optimizer": "rule"}
+"""What the command or other libraries call an argument of `psgd.connect`."""
+
+
 def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any) -> Any:
     """What decides a run of that strategy with so many workers.
 
@@ -193,6 +197,7 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
     known = list(strategy.options)
     if unknown := sorted(set(chosen) - set(known)):
         near = difflib.get_close_matches(unknown[0], [*known, *others], n=1)
+        near = [_ELSEWHERE[unknown[0]]] if unknown[0] in _ELSEWHERE and others else near
         hint = f"; did you mean {near[0]}?" if near else ""
         if able := with_option(unknown[0]):
             hint = f"; {unknown[0]} is an option of {' and '.join(able)}"

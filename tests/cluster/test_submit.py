@@ -17,7 +17,7 @@ def test_from_the_login_node_to_the_result(login):
     assert (job["JobState"], job["NumNodes"], job["NumTasks"]) == ("COMPLETED", "2", "4")
     assert "\n".join(log).strip() == login.cluster.log(job).strip()
     assert float(re.search(r"accuracy +([\d.]+) on the test", done.stdout)[1]) > 0.95
-    assert "1 server(s), 3 worker(s)" in done.stdout
+    assert "1 server, 3 workers" in done.stdout
 
 
 def test_a_wrong_plugin_is_refused(login):

@@ -72,7 +72,7 @@ def test_show(directory):
 
 def test_verify(directory):
     assert run("verify", directory) == (
-        "step-000000200: sound, 3 shard(s)\nstep-000000100: sound, 3 shard(s)\n",
+        "step-000000200: sound, 3 shards\nstep-000000100: sound, 3 shards\n",
         0,
     )
     damage(directory / "step-000000200")

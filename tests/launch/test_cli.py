@@ -174,3 +174,10 @@ def test_a_closed_pipe_is_no_traceback(tmp_path):
             check=False,
         )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("group", ["bench", "checkpoint", "slurm"])
+def test_a_group_without_a_command_prints_its_help(group, tmp_path):
+    done = psgd_command(group, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: psgd {group} ") and "\nCommands:\n" in done.stdout

@@ -419,3 +419,14 @@ def test_fit(given, size, result):
 def test_what_does_not_fit_is_refused(given, size):
     with pytest.raises(UsageError, match="--servers"):
         train.fit(TrainConfig(**given), size)
+
+
+def test_a_lost_rank_leaves_word_of_how_to_go_on(tmp_path):
+    words = [sys.executable, "-m", "psgd.launch", "train", "--workers", "1", "--epochs", "400", "--hidden", "4"]
+    words += ["--inject", "kill:0@2000"]
+    told = "psgd: the newest checkpoint is"
+    saving = run([*words, "--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "20"])
+    assert saving.returncode not in (0, 1, 2, 3, 85) and saving.stderr.count(told) == 1, saving.stderr
+    assert said_by_us(saving.stderr)[-1].endswith("the same command with --resume continues from it")
+    alone = run(words)
+    assert alone.returncode == saving.returncode and "nothing was saved" not in alone.stderr

@@ -27,6 +27,7 @@ from psgd.launch.bench.problem import (
 )
 from psgd.launch.bench.sizes import parse_sizes
 from psgd.launch.output import picture
+from psgd.launch.output.summary import counted
 from psgd.launch.whole_numbers import Whole
 
 RANKS = 2
@@ -272,7 +273,7 @@ def _show(rows: Iterable[Row], options: BenchOptions, sizes: list[int], form: st
         foot = table.foot(shown)
         click.echo(f"{foot}\n" * bool(foot), nl=False)
     if shown and not form:
-        click.echo(f"{row.ranks} rank(s), {row.mpi}; medians of the slowest rank; all results verified")
+        click.echo(f"{counted(row.ranks, 'rank')}, {row.mpi}; medians of the slowest rank; all results verified")
         if options.peers and options.device == "cpu" and GLOO not in row.seconds:
             click.echo("Gloo: PyTorch is not installed, or cannot do this")
 

@@ -21,6 +21,7 @@ from psgd.launch.bench.collective.table import (
 from psgd.launch.bench.problem import BenchOptions
 from psgd.launch.bench.sizes import format_size
 from psgd.launch.output import picture
+from psgd.launch.output.summary import counted
 
 _LOOKS = {  # colours that the colour-blind tell apart; psgd solid, peers dashed
     PRIVATE: ("#0072b2", "-", "o"),
@@ -74,7 +75,8 @@ def draw(rows: Sequence[Row], options: BenchOptions, target: Path) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set(xlabel="size of the whole vector", ylabel="bus bandwidth (GB/s)")
     how = f"{options.dtype}, {options.op}" if options.reduces else options.dtype
-    title = f"{_NAMES[options.collective]} ({how}), {rows[0].ranks} rank(s), {rows[0].mpi}, {date.today().isoformat()}"
+    ranks = counted(rows[0].ranks, "rank")
+    title = f"{_NAMES[options.collective]} ({how}), {ranks}, {rows[0].mpi}, {date.today().isoformat()}"
     axis.set_title(title, fontsize="medium")
     axis.grid(alpha=0.3, which="both")
     if axis.get_lines():

@@ -8,6 +8,7 @@ from typing import Any
 from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.train.settings import PEERS
 from psgd.launch.output import picture
+from psgd.launch.output.summary import counted
 
 OURS, THEIRS = "#0072b2", "#d55e00"  # the colour-blind tell them apart
 BAND = 0.005
@@ -55,7 +56,8 @@ def draw(rows: Sequence[dict[str, Any]], options: TorchOptions, target: float, p
         axis.tick_params(axis="y", length=0)
     slow = f", {options.inject}" if options.inject else ""
     figure.suptitle(
-        f"{picture.label(options.dataset)}, {options.model}, {options.workers} worker(s), {options.epochs} epoch(s)"
+        f"{picture.label(options.dataset)}, {options.model}, {counted(options.workers, 'worker')}, "
+        f"{counted(options.epochs, 'epoch')}"
         f"{slow}, {date.today().isoformat()}: psgd (blue), PyTorch (orange)",
         fontsize="medium",
     )

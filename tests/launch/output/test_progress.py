@@ -166,3 +166,17 @@ def test_a_run_that_goes_on_says_nothing_again_and_counts_its_own_samples(monkey
     now[0] += 10
     progress.update(240, 2, 0.75)
     assert bar.getvalue().endswith("  10 samples/s")
+
+
+def test_the_first_bar_knows_no_speed_yet(monkeypatch):
+    now = [5.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    bar = io.StringIO()
+    progress = Progress(bar=bar)
+    progress.start(1000, 2)
+    now[0] += 9.0  # start-up, in which the first samples were not timed
+    progress.update(40, 0, 2.0)
+    assert "samples/s" not in bar.getvalue() and "left" not in bar.getvalue()
+    now[0] += 4.0
+    progress.update(240, 0, 1.0)
+    assert bar.getvalue().endswith("  0:04, 0:15 left  loss 1.0000  50 samples/s")

@@ -24,7 +24,7 @@ RESULT = {
 
 def test_aligned_lines():
     assert summary.text(RESULT).splitlines() == [
-        "run          digits, mlp, async, 1 server(s), 2 worker(s)",
+        "run          digits, mlp, async, 1 server, 2 workers",
         "samples      1,497 to train on, 300 to test on",
         "accuracy     0.9667 on the test samples",
         "loss         0.0500 in training",

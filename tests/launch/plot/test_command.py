@@ -133,7 +133,7 @@ def test_a_picture_has_a_title_and_one_legend(figures, tmp_path):
     for chosen in (logs, logs[1:], logs[:1]):
         CliRunner().invoke(command.plot, [*chosen, "-o", str(tmp_path / "a.png")], catch_exceptions=False)
     titles = [figure.get_suptitle() for figure in figures]
-    assert titles == ["digits, mlp", "digits, mlp, async", "digits, mlp, sync, 3 worker(s)"]
+    assert titles == ["digits, mlp", "digits, mlp, async", "digits, mlp, sync, 3 workers"]
     for figure, count in zip(figures, (3, 2, 1), strict=True):
         (legend,) = figure.legends
         texts = [text.get_text() for text in legend.get_texts()]

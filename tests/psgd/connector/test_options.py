@@ -115,7 +115,7 @@ def test_wrong_arrays_on_one_rank_are_named_on_all(comm, what):
         ({"servers": 2}, "servers: expected 1 to 1 of 2 ranks"),
         ({"servers": 0}, "servers: expected 1 to 1 of 2 ranks"),
         ({"strategy": "psync"}, "strategy: expected one of"),
-        ({"rule": "lamb"}, "optimizer: expected one of"),
+        ({"rule": "lamb"}, "rule: expected one of"),
         ({"reduction": "max"}, "reduction: expected one of mean, sum, got 'max'"),
         ({"staleness": 3}, "strategy sync: expected"),
         ({"lr": -1.0}, "lr: expected a finite number above 0, got -1.0"),

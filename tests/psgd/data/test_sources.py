@@ -161,7 +161,7 @@ def test_unknown_names_list_what_is_accepted(name, tmp_path, monkeypatch):
 
 
 def test_folder_without_data_and_single_files(tmp_path):
-    with pytest.raises(DataError, match="contains none of the expected files"):
+    with pytest.raises(DataError, match="is empty; expected|contains no dataset"):
         load(tmp_path)
     np.save(tmp_path / "x.npy", X)
     with pytest.raises(DataError, match="one file is not a dataset"):
@@ -291,6 +291,8 @@ def test_names_that_say_nothing_are_listed(tmp_path):
         load(tmp_path / "d.npz")
     folder = tmp_path / "empty"
     folder.mkdir()
+    with pytest.raises(DataError, match=r"empty: is empty; expected"):
+        load(folder)
     (folder / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=r"contains none of the expected files, but notes\.txt; expected"):
+    with pytest.raises(DataError, match=r"contains no dataset, but notes\.txt; expected"):
         load(folder)

@@ -183,6 +183,18 @@ assert not {"mpi4py", "numba", "cupy"} & set(sys.modules)
     subprocess.run([sys.executable, "-c", code], env=mpi.environment("none"), check=True, timeout=20)
 
 
+def test_an_argument_that_all_ranks_refuse_is_told_once(job):
+    code = (
+        "import numpy as np, psgd; from mpi4py import MPI; psgd.abort_on_exception()\n"
+        "psgd.connect(MPI.COMM_WORLD, np.zeros(3), OPTIONS).__enter__()"
+    )
+    for wrong in ("strategy='synk'", "servers=0", "optimizer='adam'"):
+        result = job(None, [sys.executable, "-c", code.replace("OPTIONS", wrong)])
+        assert result.returncode == 2, result.stderr
+        assert result.stderr.count("Traceback") == result.stderr.count("UsageError: ") == 1, result.stderr
+        assert "[0/3] Traceback" in result.stderr  # with the line of the program
+
+
 def test_library_form_without_mpi_is_the_usual_traceback():
     code = "import psgd; psgd.abort_on_exception(); raise ValueError('boom')"
     done = subprocess.run(

@@ -1,6 +1,6 @@
 import pytest
 
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.runtime.mesh import Mesh
 
 
@@ -32,3 +32,9 @@ def test_a_single_rank_is_a_worker(comm):
 def test_too_many_servers(comm, servers):
     with pytest.raises(UsageError, match=f"got {servers}"):
         Mesh(comm, servers)
+
+
+@pytest.mark.ranks(2)
+def test_no_servers_are_not_too_many(comm):
+    with pytest.raises(AgreedUsageError, match=r"got 0: .*strategy without servers"):
+        Mesh(comm, 0)

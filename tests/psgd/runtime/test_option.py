@@ -38,6 +38,11 @@ def test_a_value_in_range_comes_back_in_its_type(one, value, wanted):
 @pytest.mark.parametrize(
     ("one", "value", "message"),
     [
+        (
+            dataclasses.replace(NAMES, names=("cpu", "cuda"), allowed=("cpu", "cuda").__contains__),
+            "gpu",
+            r"mean cuda\?",
+        ),
         (NAMES, "rink", r"--x: expected one of ring, native, got 'rink'; did you mean ring\?"),
         (NAMES, 3, "--x: expected one of ring, native, got 3$"),
         (WHOLE, 0, "expected a whole number, at least 1, got 0"),

@@ -40,3 +40,6 @@ def test_unknown_names_and_options():
         strategies.create("psync", 2)
     with pytest.raises(UsageError, match=r"strategy sync: expected no options of its own, got \['staleness'\]"):
         strategies.create("sync", 2, staleness=3)
+    for wrong, right in (("learning_rate", "lr"), ("optimizer", "rule")):
+        with pytest.raises(UsageError, match=f"did you mean {right}\\?"):
+            strategies.create("sync", 2, ["lr", "rule"], **{wrong: 1})
