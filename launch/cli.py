@@ -13,7 +13,7 @@ import click
 
 from psgd.kernels.errors import OutputError, UsageError
 from psgd.kernels.notice import say
-from psgd.launch import cores, ranks, threads
+from psgd.launch import cores, ranks, surroundings, threads
 from psgd.launch.output import standard_streams
 
 _COMMANDS = {
@@ -130,11 +130,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     cores.bind()
     quiet = _quiet(words)
     threads.limit()
+    surroundings.mend()
     # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     _refuse_empty(words)
     if quiet and _only_asks(words):
         sys.exit(0)
+    try:
+        surroundings.check()
+    except UsageError as error:
+        fail(str(error))  # each rank for itself: it may be gone on one node only
     try:
         code = psgd.main(args=words, prog_name="psgd", standalone_mode=False)
     except click.exceptions.Exit as ending:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
+from psgd.kernels.notice import say
 from psgd.launch.output.relay import Relays
 from psgd.launch.signal_forwarding import Forwarding, descendants
 
@@ -68,7 +69,11 @@ def run(
             while not caught:
                 with contextlib.suppress(subprocess.TimeoutExpired):  # a signal alone would not end the wait
                     code = process.wait(timeout=0.2)
-                    return relays.finish(code if code >= 0 else 128 - code), 0
+                    if code >= 0:
+                        return relays.finish(code), 0
+                    code = relays.finish(128 - code)
+                    say(f"error: mpiexec was ended by signal {code - 128} ({signal.strsignal(code - 128)})")
+                    return code, 0
                 forwarding.look(process.pid)
             _end(process, caught)
             return 0, caught[0]

@@ -1,7 +1,9 @@
 """Logs of `psgd train`, read for pictures."""
 
+import codecs
 import json
 import math
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from psgd.kernels.errors import DataError
 from psgd.kernels.notice import say
 
 MOST_WORKERS = 100_000
+LARGEST = 1e200
+"""What is larger cannot be drawn: matplotlib's sums of it overflow."""
 _NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
@@ -58,7 +62,11 @@ def read(path: Path) -> Run:
         DataError: not readable, or there is nothing to draw.
     """
     try:
-        lines = path.read_bytes().decode("utf-8-sig", errors="replace").split("\n")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("expected a plain file")  # a device or a pipe may have no end
+        content = path.read_bytes()
+        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        lines = content.decode("utf-16" if wide else "utf-8-sig", errors="replace").split("\n")
     except (OSError, ValueError) as error:
         raise DataError(f"log {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     run, broken = Run(path.stem), []
@@ -143,11 +151,12 @@ def _wait(worker: int, other: int, start: float, stop: float) -> tuple[int, int,
 
 def _moment(value: float) -> float:
     moment = float(value)
-    if not (math.isfinite(moment) and moment >= 0):
-        raise ValueError(f"{value} is not a number of at least 0")
+    if not 0 <= moment < LARGEST:
+        raise ValueError(f"{value} is not a number that can be drawn")
     return moment
 
 
 def _number(value: object) -> float:
-    """A diverged run's loss is null in its log: a gap in the picture."""
-    return float("nan") if value is None else float(value)  # type: ignore[arg-type]
+    """A diverged run's loss is null in its log, or larger than can be drawn: a gap in the picture."""
+    number = float("nan") if value is None else float(value)  # type: ignore[arg-type]
+    return number if abs(number) < LARGEST else float("nan")

@@ -33,7 +33,7 @@ def timeline(axis: Any, run: Run, window: tuple[float, float] | None = None) -> 
     waited = _seconds(run, start, stop)
     chosen = sorted(waited, key=lambda other: -waited[other])[: len(COLORS) - 1]
     for worker in range(run.workers):
-        end = run.ends[worker] if run.ends else stop
+        end = run.ends[worker] if worker < len(run.ends) else stop
         axis.barh(worker, max(0.0, min(end, stop) - start), _HEIGHT, left=start, color=_COMPUTING)
         base = np.full(PARTS, worker + _HEIGHT / 2)
         mine = [wait for wait in run.waits if wait[0] == worker]

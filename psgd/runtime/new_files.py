@@ -49,7 +49,11 @@ def check(what: str, path: Path, replaced: bool = False) -> None:
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"{what} {path}: expected a file in an existing folder, {folder} is none")
-    if _is_foreign_link(path):
+    try:
+        foreign = _is_foreign_link(path)
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"{what} {path}: cannot be written: {error.strerror}") from None
+    if foreign:
         raise UsageError(f"{what} {path}: is a link that another user made; remove it or take another name")
     if path.is_dir() or not os.access(folder if replaced or not path.exists() else path, os.W_OK):
         raise UsageError(f"{what} {path}: expected a file that can be written, got no permission or a folder")

@@ -128,3 +128,18 @@ def test_a_run_that_went_on_after_its_end_has_not_ended(tmp_path):
     assert (again.progress, again.tests, again.waits) == ([(0.01, 10.0, 1.0)], [], [])  # anew, in the same file
     nothing_left = log.read(write_log(tmp_path / "c.jsonl", [*EVENTS, END, EVENTS[0], END]))
     assert len(nothing_left.progress) == 2 and nothing_left.ends
+
+
+def test_a_log_in_utf_16_is_read_and_what_is_no_plain_file_is_refused(tmp_path):
+    path = tmp_path / "run.jsonl"
+    text = "".join(json.dumps(event) + "\n" for event in [*EVENTS, END])
+    path.write_bytes(text.encode("utf-16"))
+    assert log.read(path).workers == 3
+    with pytest.raises(DataError, match="expected a plain file"):
+        log.read(tmp_path)
+
+
+def test_numbers_that_are_too_large_to_be_drawn_are_gaps(tmp_path):
+    run = log.read(write_log(tmp_path / "run.jsonl", [EVENTS[0], progress(0.1, 50, 1e300), progress(0.2, 100)]))
+    first, second = (loss for _, _, loss in run.progress)
+    assert first != first and second == 1.0

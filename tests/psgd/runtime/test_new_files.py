@@ -172,3 +172,8 @@ def test_no_file_is_named_after_a_process():
     sources = [path for room in ("psgd", "launch", "collectives", "kernels") for path in (root / room).rglob("*.py")]
     assert len(sources) > 300
     assert [str(path) for path in sources if named.search(path.read_text())] == []
+
+
+def test_a_name_that_is_too_long_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        new_files.check("--save", tmp_path / ("x" * 5000))
