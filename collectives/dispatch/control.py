@@ -20,6 +20,7 @@ from psgd.kernels.errors import AgreedContractError, Error, PeerLostError
 
 FAILED, WAITING, LEFT, CROSSED = 1, 2, 3, 4
 _PATIENCE_S = 5.0
+_ACROSS_S = 0.5  # before it looks
 _REPORT = np.dtype(
     [
         ("token", "i8"),
@@ -69,6 +70,7 @@ class Control:
     Attributes:
         waits: what ranks that wait for long have told last, by lane and rank.
         past: gives the descriptor of this rank's call of a number, where it is known.
+        look_across: whether a rank waits in a call of the other lane, which this rank will not come to.
         twin: of the other engine: it hears of a failure that concerns both.
         crossed: the failure is one of both engines.
     """
@@ -76,6 +78,7 @@ class Control:
     def __init__(self, comm: MPI.Intracomm, lane: int = 0, token: int = 0) -> None:
         self.waits: tuple[dict[int, Waiting], dict[int, Waiting]] = ({}, {})
         self.past: Callable[[int], Words | None] = lambda call: None
+        self.look_across: Callable[[], bool] = lambda: False
         self.twin: Control | None = None
         self.crossed = False
         self._comm, self._lane, self._token = comm, lane, token
@@ -172,14 +175,18 @@ class Control:
         mine = descriptor.copy()
         if not self.crossed and 0 < failed < mine[layout.CALL] and (before := self.past(failed)) is not None:
             mine = before.copy()  # this rank was done with the call that the others failed in
-        if self.crossed and self.twin is not None:
-            if self._lane:
-                mine[layout.SIGNATURE] |= STARTED
-            self.twin._send(CROSSED, mine, text)
+        if self.crossed:
+            self._tell_twin(mine, text)
         self._send(CROSSED if self.crossed else FAILED, mine, text)
         self._failures[self._comm.rank] = (mine, text)
-        limit = time.monotonic() + _PATIENCE_S
+        began = time.monotonic()
+        limit = began + _PATIENCE_S
         while self.poll() and len(self._failures) < self._comm.size and not self._left and time.monotonic() < limit:
+            # Who does not report may wait in the other lane, where it does not hear of this.
+            if not self.crossed and time.monotonic() > began + _ACROSS_S and self.look_across():
+                self.crossed = True
+                self._tell_twin(mine, text)
+                limit = time.monotonic() + _PATIENCE_S
             time.sleep(1e-4)
         if self._left:
             return self._departed(descriptor)
@@ -191,6 +198,12 @@ class Control:
                 f"collective call {describe(descriptor)}: {name_ranks(ranks)} got a message of another call"
             )
         return judge(ranks, descriptors, texts)
+
+    def _tell_twin(self, mine: Words, text: str) -> None:
+        if self.twin is not None:
+            if self._lane:
+                mine[layout.SIGNATURE] |= STARTED
+            self.twin._send(CROSSED, mine, text)
 
     def _departed(self, descriptor: Words) -> Error:
         reasons = "; ".join(

@@ -43,7 +43,7 @@ class Waits:
         self._past = np.zeros((_KEPT, layout.DESCRIPTOR_WORDS), np.int64)
         self._call = 0
         self._told: tuple[int, bool] = (0, False)
-        control.past = self.past
+        control.past, control.look_across = self.past, self.crosses
 
     def begin(self, call: int) -> None:
         """A new call has begun, of that number; its descriptor is written later."""
@@ -68,10 +68,7 @@ class Waits:
         if self._shared is not None:
             self._compare_here(self._shared, blocked)
             return
-        if self._told != (self._call, blocked):
-            self._told = (self._call, blocked)
-            self._hub.tell(Waiting(self.lane, self._descriptor, blocked, self.other_calls()))
-        self._hub.poll()
+        self._tell(blocked)
         for theirs in list(self._hub.waits[self.lane].values()):
             mine = self._descriptor if theirs.call == self._call else self.past(theirs.call)
             if mine is not None and not agree(mine, theirs.descriptor):
@@ -79,6 +76,25 @@ class Waits:
         for theirs in list(self._hub.waits[1 - self.lane].values()):
             if blocked and theirs.blocked:
                 self._see_crossing(theirs.call, theirs.other_calls)
+
+    def crosses(self) -> bool:
+        """Whether a rank waits in a call of the other lane, where it never hears that this rank's call has failed.
+
+        Tells the others of this rank's call, as they may have failed in theirs, or come to it later.
+        """
+        if self._shared is not None:
+            return False
+        self._tell(blocked=True)
+        return any(
+            theirs.blocked and self._is_crossing(theirs.call, theirs.other_calls)
+            for theirs in list(self._hub.waits[1 - self.lane].values())
+        )
+
+    def _tell(self, blocked: bool) -> None:
+        if self._told != (self._call, blocked):
+            self._told = (self._call, blocked)
+            self._hub.tell(Waiting(self.lane, self._descriptor, blocked, self.other_calls()))
+        self._hub.poll()
 
     def here(self) -> set[int]:
         """The other ranks that have told that they wait in this call, or in a later one."""
@@ -92,6 +108,9 @@ class Waits:
 
     def _see_crossing(self, call: int, other_calls: int) -> None:
         """Raises where a rank waits in a call of the other lane that this one has not started, and the reverse."""
-        if call > self.other_calls() and other_calls < self._call:
+        if self._is_crossing(call, other_calls):
             self._control.crossed = True
             raise Mismatch
+
+    def _is_crossing(self, call: int, other_calls: int) -> bool:
+        return call > self.other_calls() and other_calls < self._call

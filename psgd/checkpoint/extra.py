@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint import shards
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
-from psgd.runtime.jsonable import JSON, section, unsaid
+from psgd.runtime.jsonable import JSON, section, texts, unsaid
 
 _PREFIX = "extra."
 
@@ -49,10 +49,14 @@ def split(extra: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, 
 
 
 def joined(loop: Mapping[str, JSON], state: State) -> dict[str, Any]:
-    """The reverse, for a state that has been read; takes the arrays out of it."""
+    """The reverse, for a state that has been read; takes the arrays out of it.
+
+    Raises:
+        CheckpointError: the facts are not such.
+    """
     names = [name for name in state.tensors if name.startswith(_PREFIX)]
     arrays = {name.removeprefix(_PREFIX): state.tensors.pop(name) for name in names}
-    for name in loop.get("scalars", ()):
+    for name in texts({"scalars": []} | dict(loop), "scalars"):
         if name in arrays and arrays[name].ndim == 0:
             arrays[name] = arrays[name][()]
     return section(loop, "extra") | arrays

@@ -71,6 +71,14 @@ def weights(states: Sequence[State]) -> NDArray[Any]:
 
 
 def joined(tensors: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    """A vector of which each server's codec has a part: "0.name", "1.name", ..."""
-    indexes = sorted(int(key.partition(".")[0]) for key in tensors if key.endswith(f".{name}"))
-    return np.concatenate([tensors[f"{index}.{name}"] for index in indexes])
+    """A vector of which each server's codec has a part: "0.name", "1.name", ...
+
+    Raises:
+        CheckpointError: there is none, or the parts do not fit each other.
+    """
+    parts = []
+    while (part := tensors.get(f"{len(parts)}.{name}")) is not None:
+        parts.append(part)
+    if not parts or any(part.ndim != 1 or part.dtype != parts[0].dtype for part in parts):
+        raise CheckpointError(f"expected vectors 0.{name}, 1.{name}, ..., of each server one")
+    return np.concatenate(parts)

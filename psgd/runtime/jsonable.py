@@ -106,6 +106,14 @@ def numbers(facts: Mapping[str, JSON], name: str, count: int | None = None) -> l
     return [number({name: item}, name) for item in value]
 
 
+def texts(facts: Mapping[str, JSON], name: str) -> list[str]:
+    """A list of texts."""
+    value = fact(facts, name)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(name, "a list of texts", value)
+    return list(value)
+
+
 def pairs(facts: Mapping[str, JSON], name: str) -> dict[int, int]:
     """Counts by number, saved as a list of pairs."""
     value = fact(facts, name)

@@ -74,7 +74,7 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
             return []  # what it had left to send went with its end
         heirs = [state] if state is not None else workers[self.transport.worker :: self.transport.workers]
         for heir in heirs:
-            residual = vectors.joined(heir.tensors, "residual")
+            residual = restore.fitting("residual", self.params, vectors.joined(heir.tensors, "residual"))
             for shard in self.transport.coded:
                 shard.codec.residual += residual[shard.part]
         if state is None:

@@ -9,7 +9,7 @@ from harness.oracle import check, communicator, same_error, two_nodes
 from mpi4py import MPI
 
 from psgd.collectives.dispatch import stalls
-from psgd.kernels.errors import ContractError
+from psgd.kernels.errors import ContractError, UsageError
 
 
 @contextlib.contextmanager
@@ -125,3 +125,32 @@ def test_who_is_ahead_knows_what_it_passed_before(comm):
             c.Allreduce(np.ones(3), np.zeros(3))
 
     same_error(comm, calls, ContractError, "rank 0 Bcast", "ranks 1-2 Allreduce", within=8)
+
+
+ALSO = {
+    "usual": usual,
+    "a request": started,
+    "a persistent request": persistent,
+    "a wrong name": lambda c: c.Allreduce(np.ones(100), np.zeros(100), algorithm="quick"),
+    "a request too short": lambda c: c.Iallreduce(np.ones(100), np.zeros(99)).Wait(),
+}
+
+
+@pytest.mark.ranks(3, timeout=20)
+@pytest.mark.parametrize(
+    ("odd", "others", "names"),
+    [
+        ("a wrong name", "a request", ["rank 1", "quick"]),
+        ("a wrong name", "a persistent request", ["rank 1", "quick"]),
+        ("a request too short", "usual", ["rank 1", "99"]),
+        ("a request too short", "a wrong name", ["rank 1", "99", "quick"]),
+    ],
+)
+@soon()
+def test_a_wrong_argument_of_a_blocking_call_ends_requests_of_others_and_the_reverse(comm, odd, others, names):
+    c = communicator(comm, PSGD_SHARED="0").__enter__()
+    usual(c)
+    started(c)
+    same_error(comm, lambda: ALSO[odd if comm.rank == 1 else others](c), UsageError, *names, within=8)
+    same_error(comm, lambda: usual(c), ContractError, "cannot be used any more")
+    same_error(comm, lambda: started(c), ContractError, "cannot be used any more")

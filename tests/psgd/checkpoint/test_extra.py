@@ -127,3 +127,9 @@ def test_whether_there_is_anything():
         State()
     )
     assert extra.is_in(State({}, {"loop": {"extra": {"a": None}}})) and extra.is_in(State({"extra.a": np.ones(1)}))
+
+
+@pytest.mark.parametrize("scalars", [7, None, {}, "a", [1], [["a"]]])
+def test_names_of_scalars_that_cannot_be_are_refused(scalars):
+    with pytest.raises(CheckpointError, match="scalars: expected a list of texts"):
+        extra.joined({"extra": {}, "scalars": scalars}, State({"extra.a": np.array(1.0)}))

@@ -80,3 +80,17 @@ def test_weights():
             vectors.weights(bad)
     with pytest.raises(CheckpointError):
         vectors.weights([State({"params": PARAMS}, {"weights": []})])
+
+
+def test_parts_of_codecs_are_joined_in_the_order_of_servers():
+    parts = {"1.velocity": np.ones(2), "0.velocity": np.zeros(3), "0.residual": np.ones(9), "velocity": np.ones(5)}
+    assert vectors.joined(parts, "velocity").tolist() == [0, 0, 0, 1, 1]
+    assert vectors.joined({f"{index}.r": np.array([index]) for index in range(12)}, "r").tolist() == list(range(12))
+
+
+@pytest.mark.parametrize(
+    "parts", [{}, {"x.r": np.ones(1)}, {"0.r": np.array(1.0)}, {"0.r": np.ones(2), "1.r": np.ones(2, int)}]
+)
+def test_parts_of_codecs_that_cannot_be_are_refused(parts):
+    with pytest.raises(CheckpointError, match=r"expected vectors 0\.r"):
+        vectors.joined(parts, "r")
