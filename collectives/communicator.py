@@ -230,7 +230,7 @@ class Communicator(StartedVerbs):
                 raise UsageError(f"expected a shape and a dtype of numbers, got {shape!r} and {dtype}")
             nbytes = math.prod(extents) * element.itemsize
             if nbytes >= 2**62:
-                raise UsageError(f"expected a shape that fits some machine, got {nbytes} bytes for {shape!r}")
+                raise UsageError(f"expected a shape that fits in memory, got {nbytes} bytes for {shape!r}")
             calls.append(Call("empty", count=nbytes, shape=extents))
             return calls[0]
 
@@ -280,7 +280,7 @@ class Communicator(StartedVerbs):
 
     def _check_usable(self) -> None:
         if self._freed:
-            raise UsageError("this communicator was freed; make a new one")
+            raise UsageError("this communicator was freed; create a new one")
 
 
 def _agree_on_checks(comm: MPI.Intracomm, variables: Variables) -> None:

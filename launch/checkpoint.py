@@ -1,4 +1,4 @@
-"""`psgd checkpoint`: what a saved run holds, whether it is sound, and its weights for other programs."""
+"""`psgd checkpoint`: what a saved run holds, whether it is intact, and its weights for other programs."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def verify(path: str) -> int:
             click.echo(f"{one.name}: damaged: {error}")
         else:
             unchecked = "" if found.manifest.sealed else f"; {manifest.UNCHECKED}"
-            click.echo(f"{one.name}: sound, {len(found.manifest.shards)} shard(s){unchecked}")
+            click.echo(f"{one.name}: intact, {len(found.manifest.shards)} shard(s){unchecked}")
     return 1 if damaged else 0
 
 

@@ -126,9 +126,7 @@ def _numpy_folder(name: str, folder: Path) -> Dataset:
     if not found:
         here = sorted(file.name for file in folder.iterdir())
         shown = ", ".join(here[:8]) + (", ..." if len(here) > 8 else "")
-        raise DataError(
-            f"{folder}: holds none of the files that are looked for, but {shown or 'nothing'}; expected {ACCEPTED}"
-        )
+        raise DataError(f"{folder}: has none of the expected files, only {shown or 'nothing'}; expected {ACCEPTED}")
 
     def fix(renamed: dict[str, str]) -> str:
         return "; ".join(f"mv {old}.npy {key}.npy" for key, old in renamed.items() if key != old)

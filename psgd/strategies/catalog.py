@@ -104,7 +104,7 @@ STRATEGIES: dict[str, Strategy] = {
         "psgd.strategies.hogwild.hogwild",
         {
             "period": replace(_PERIOD, default=64),
-            "count_lost": switch(False, "count lost updates, a test mode.", hidden=True),
+            "count_lost": switch(False, "count lost updates (for tests).", hidden=True),
         },
     ),
     "decentralized": Strategy(

@@ -292,5 +292,5 @@ def test_names_that_say_nothing_are_listed(tmp_path):
     folder = tmp_path / "empty"
     folder.mkdir()
     (folder / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=r"holds none of the files that are looked for, but notes\.txt; expected"):
+    with pytest.raises(DataError, match=r"has none of the expected files, only notes\.txt; expected"):
         load(folder)
