@@ -59,7 +59,7 @@ def verify(path: str) -> int:
 
 @checkpoint.command()
 @click.argument("path")
-@click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help=".npz or .pt.")
+@click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help="Output: .npz or .pt.")
 def export(path: str, output: str) -> None:
     """Write the weights under their layers' names: .npz for NumPy, or .pt, a state dict for PyTorch."""
     from psgd.checkpoint import export as exporter

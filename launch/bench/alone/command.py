@@ -32,8 +32,8 @@ Times = dict[tuple[str, int], float]
 def peers(*, sizes: str, ranks: int, turns: int, form: str | None) -> int:
     """Compare each peer alone, as its own users run it, with the same peer in psgd's benchmarks.
 
-    Alone are scripts without psgd: Gloo and PyTorch's RPC in plain processes, MPI under its mpiexec. The exit code is
-    1 where a peer takes more than 10 % longer in a benchmark than alone. Close other programs first.
+    "Alone" means scripts without psgd: Gloo and PyTorch's RPC in plain processes, MPI under its mpiexec. The exit
+    code is 1 if a peer takes more than 10 % longer in a benchmark than alone. Close other programs first.
     """
     if places.place() is not None:
         raise UsageError("bench peers: starts the processes of each run itself; run it without mpirun or srun")

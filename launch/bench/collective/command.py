@@ -46,10 +46,10 @@ _WHAT = {
 }
 _HELP = """{what}
 
-    Verifies psgd, with private and with registered buffers, the MPI, and Gloo where PyTorch is installed; then times
-    them in turn. A ratio above 1 means that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. Alone, the
-    command starts its own ranks, and before them one job for each setting of MPI that chooses an algorithm: "best" is
-    the fastest of these. Under mpirun or srun it is one of the ranks, and MPI has the settings given there.
+    Verifies psgd (with private and with registered buffers), MPI, and Gloo if PyTorch is installed, then times them in
+    turn. A ratio above 1 means that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. By itself, the
+    command starts its own ranks, and first one job for each setting of MPI that chooses an algorithm: "best" is the
+    fastest of these. Started by mpirun or srun, it is one of the ranks, and MPI uses the settings given there.
     """
 
 
@@ -98,7 +98,12 @@ def _command(collective: str) -> click.Command:
         ),
         click.option("--repeats", type=Whole(1), help="Timed repetitions per size.  [default: about 1 s]"),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
-        click.option("--mpi-best/--no-mpi-best", "search", default=True, help="Try MPI's settings.  [default: try]"),
+        click.option(
+            "--mpi-best/--no-mpi-best",
+            "search",
+            default=True,
+            help="Find MPI's best settings.  [default: find]",
+        ),
         click.option("--json", "form", flag_value="json", help="Print one JSON object per line and kind of buffer."),
         click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table."),
         click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
