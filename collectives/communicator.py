@@ -46,13 +46,13 @@ class Communicator(StartedVerbs):
         size: number of ranks.
 
     Raises (making one):
-        UsageError: `comm` is none, or a variable of docs/collectives.md is wrong on some rank; the latter on all ranks.
-        MemoryError: some rank has none; on all ranks.
+        UsageError: `comm` is not an intracommunicator; or, on all ranks, a variable of docs/collectives.md is wrong.
+        MemoryError: some rank is out of memory; on all ranks.
 
     Raises (every verb):
         UsageError: some rank's own arguments are wrong; on all ranks.
         ContractError: ranks passed different calls, counts, dtypes, operations or roots; on all ranks.
-        PeerLostError: a rank ended, or left a call in the middle.
+        PeerLostError: a rank ended, or left a call before its end.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -133,8 +133,9 @@ class Communicator(StartedVerbs):
             recvbuf: n elements.
             op: MPI.SUM, PROD, MIN, MAX or collectives.MEAN; MPI's other operations go to MPI.
             algorithm: a name of docs/collectives.md instead of the table's choice; the same on all ranks.
-            stream: of CuPy, PyTorch or Numba, or its address: the work on it so far is waited for before device arrays
-                are read or written; by default that on their library's current stream. The result is there on return.
+            stream: of CuPy, PyTorch or Numba, or its address. The call waits for the work on it before it reads or
+                writes device arrays; by default, for that on their library's current stream. The result is complete
+                on return.
         """
         if algorithm is None:
             if self._fast.allreduce(sendbuf, recvbuf, op):
@@ -145,7 +146,7 @@ class Communicator(StartedVerbs):
         self._run("Allreduce", (sendbuf, recvbuf, op), algorithm, stream)
 
     def Allreduce_enqueue(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, stream: Any = None) -> None:
-        """As Allreduce of device arrays, put on a CUDA stream: what is started there afterwards finds the result.
+        """Like Allreduce, of device arrays, put on a CUDA stream: work started there afterwards sees the result.
 
         Returns at once where GPUs are peers and the same arguments were passed before; otherwise it blocks. On a stream
         that is being captured, the call becomes part of the CUDA graph, and is carried out whenever that is launched,
@@ -212,7 +213,7 @@ class Communicator(StartedVerbs):
         self._run("Barrier", (), None)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-        """An array in registered memory, zero at first, which all ranks of the node reduce where it lies.
+        """Returns an array of zeros in registered memory, which the ranks of a node reduce in place.
 
         Collective, blocks; all ranks pass the same. The memory lives as long as the array and its views, and is mapped
         by the other ranks until all have dropped theirs and `empty` is called again, or until `free`. Where ranks share
@@ -230,7 +231,7 @@ class Communicator(StartedVerbs):
                 raise UsageError(f"expected a shape and a dtype of numbers, got {shape!r} and {dtype}")
             nbytes = math.prod(extents) * element.itemsize
             if nbytes >= 2**62:
-                raise UsageError(f"expected a shape that fits some machine, got {nbytes} bytes for {shape!r}")
+                raise UsageError(f"expected a shape that fits in memory, got {nbytes} bytes for {shape!r}")
             calls.append(Call("empty", count=nbytes, shape=extents))
             return calls[0]
 
@@ -280,7 +281,7 @@ class Communicator(StartedVerbs):
 
     def _check_usable(self) -> None:
         if self._freed:
-            raise UsageError("this communicator was freed; make a new one")
+            raise UsageError("this communicator was freed; create a new one")
 
 
 def _agree_on_checks(comm: MPI.Intracomm, variables: Variables) -> None:

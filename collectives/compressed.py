@@ -102,7 +102,7 @@ class CompressedAllreduce:
         if (self._words[:, _MARK] != self._words[0, _MARK]).any():
             raise ContractError(
                 f"compressed all-reduce: the ranks' arrays differ after {self._calls - 1} calls: checksums "
-                f"{[f'{mark:#x}' for mark in self._words[:, _MARK].tolist()]}; was one written to on a single rank?"
+                f"{[f'{mark:#x}' for mark in self._words[:, _MARK].tolist()]}; did a single rank write to its array?"
             )
         lengths = self._words[:, _LENGTH].tolist()
         total = sum(lengths)

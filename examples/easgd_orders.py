@@ -113,7 +113,7 @@ def draw(rows: list[Row], path: str) -> None:
     for index, form in enumerate(FORMS):
         panel.plot(workers, [1e3 * row[form] for row in rows], "o-", color=f"C{index}", label=form)
         panel.plot(workers, [1e3 * row[f"{form}, predicted"] for row in rows], "--", color=f"C{index}", alpha=0.6)
-    panel.set(xlabel="workers, one a host", ylabel="ms a round (dashed: predicted)", xticks=workers, ylim=(0, None))
+    panel.set(xlabel="workers, one per host", ylabel="ms per round (dashed: predicted)", xticks=workers, ylim=(0, None))
     panel.grid(alpha=0.3)
     panel.legend()
     figure.savefig(path, dpi=120)
@@ -122,13 +122,13 @@ def draw(rows: list[Row], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mib", type=float, default=1.0, help="size of the parameters, MiB (1)")
-    parser.add_argument("--rounds", type=int, default=11, help="number of rounds; the median counts (11)")
+    parser.add_argument("--rounds", type=int, default=11, help="number of rounds, whose median is reported (11)")
     parser.add_argument("--plot", metavar="FILE", help="also write a plot: .png, .pdf or .svg (needs matplotlib)")
     options = parser.parse_args()
     psgd.abort_on_exception()
     comm = MPI.COMM_WORLD
     if comm.size < 2:
-        parser.error("start it on 2 ranks or more, one on each host: mpirun -n 4 ...")
+        parser.error("expected 2 ranks or more, one per host: mpirun -n 4 ...")
     size = max(1, int(options.mib * 2**18))
     rows = measure(comm, size, options.rounds)
     if comm.rank == 0:

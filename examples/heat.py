@@ -93,13 +93,19 @@ def plot(path: str, field: NDArray[np.float64]) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # type: ignore[method-assign]
-    parser.add_argument("--rows", type=int, default=63, help="rows of points inside the edges (%(default)s)")
-    parser.add_argument("--columns", type=int, default=63, help="columns of points inside the edges (%(default)s)")
-    parser.add_argument("--edge", choices=["sine", "one"], default="sine", help="the hot edge (%(default)s)")
-    parser.add_argument("--tolerance", type=float, default=1e-9, help="residual to stop at (%(default)s)")
-    parser.add_argument("--every", type=int, default=50, help="iterations between two norms (%(default)s)")
-    parser.add_argument("--iterations", type=int, default=100_000, help="largest number of iterations (%(default)s)")
-    parser.add_argument("--comm", choices=["psgd", "mpi4py"], default="psgd", help="who reduces (%(default)s)")
+    parser.add_argument("--rows", type=int, default=63, help="rows of interior points (%(default)s)")
+    parser.add_argument("--columns", type=int, default=63, help="columns of interior points (%(default)s)")
+    parser.add_argument(
+        "--edge", choices=["sine", "one"], default="sine", help="temperature of the hot edge (%(default)s)"
+    )
+    parser.add_argument("--tolerance", type=float, default=1e-9, help="stop at this residual (%(default)s)")
+    parser.add_argument(
+        "--every", type=int, default=50, help="iterations between computations of the residual (%(default)s)"
+    )
+    parser.add_argument("--iterations", type=int, default=100_000, help="maximum number of iterations (%(default)s)")
+    parser.add_argument(
+        "--comm", choices=["psgd", "mpi4py"], default="psgd", help="whose collectives to use (%(default)s)"
+    )
     parser.add_argument("--plot", metavar="FILE.png", help="rank 0 writes a picture of all rows here")
     options = parser.parse_args()
     for name, least in {"rows": 1, "columns": 1, "tolerance": 0, "every": 1, "iterations": 1}.items():

@@ -113,14 +113,20 @@ def lloyd(comm: Any, points: NDArray[Any], centres: NDArray[np.float64], options
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # type: ignore[method-assign]
-    parser.add_argument("--data", help=".npy file of a 2-D array, a point in each row (default: Gaussian blobs)")
-    parser.add_argument("--comm", choices=["psgd", "mpi4py"], default="psgd", help="who reduces (%(default)s)")
-    parser.add_argument("--points", type=int, default=100_000, help="points in all blobs together (%(default)s)")
-    parser.add_argument("--dimensions", type=int, default=8, help="coordinates of a point (%(default)s)")
+    parser.add_argument("--data", help="a .npy file: a 2-D array, one point per row (default: Gaussian blobs)")
+    parser.add_argument(
+        "--comm", choices=["psgd", "mpi4py"], default="psgd", help="whose collectives to use (%(default)s)"
+    )
+    parser.add_argument("--points", type=int, default=100_000, help="total number of points (%(default)s)")
+    parser.add_argument("--dimensions", type=int, default=8, help="dimensions of a point (%(default)s)")
     parser.add_argument("--clusters", type=int, default=10, help="number of centres, and of blobs (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of blobs and first centres (%(default)s)")
-    parser.add_argument("--tolerance", type=float, default=1e-6, help="stop when no centre moves further (%(default)s)")
-    parser.add_argument("--iterations", type=int, default=300, help="largest number of iterations (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed of the blobs and the initial centres (%(default)s)"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-6, help="stop when no centre moves further than this (%(default)s)"
+    )
+    parser.add_argument("--iterations", type=int, default=300, help="maximum number of iterations (%(default)s)")
     options = parser.parse_args()
     for name in ("points", "dimensions", "clusters", "iterations", "seed", "tolerance"):
         if not getattr(options, name) >= (least := int(name not in ("seed", "tolerance"))):
@@ -140,7 +146,7 @@ def main() -> None:
         centres = first_centres(comm, points, options)
         iterations, inertia, at_rest = lloyd(comm, points, centres, options)
     if world.rank == 0:
-        print(f"iterations       {iterations}{'' if at_rest else ' (the limit: not at rest)'}")
+        print(f"iterations       {iterations}{'' if at_rest else ' (limit reached, not converged)'}")
         print(f"inertia          {inertia:.10g}")
         print(f"centre checksum  {centres.ravel() @ np.arange(1, centres.size + 1):.10g}", flush=True)
 

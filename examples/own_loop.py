@@ -21,9 +21,9 @@ SAMPLES, FEATURES, BATCH, EPOCHS = 4096, 64, 32, 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("strategy", nargs="?", default="sync", help="any strategy of psgd (sync)")
+    parser.add_argument("strategy", nargs="?", default="sync", help="one of psgd's strategies (sync)")
     parser.add_argument("--compress", help="threshold, onebit or topk: compress the updates")
-    parser.add_argument("--servers", type=int, help="ranks that serve (default: 1, or 0 on one rank)")
+    parser.add_argument("--servers", type=int, help="number of server ranks (default: 1, or 0 on a single rank)")
     parser.add_argument("--lr", type=float, default=0.02)
     options = parser.parse_args()
 

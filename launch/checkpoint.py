@@ -1,4 +1,4 @@
-"""`psgd checkpoint`: what a saved run holds, whether it is sound, and its weights for other programs."""
+"""`psgd checkpoint`: what a saved run holds, whether it is intact, and its weights for other programs."""
 
 import json
 import re
@@ -57,13 +57,13 @@ def verify(path: str) -> int:
             click.echo(f"{one.name}: damaged: {error}")
         else:
             unchecked = "" if found.manifest.sealed else f"; {manifest.UNCHECKED}"
-            click.echo(f"{one.name}: sound, {counted(len(found.manifest.shards), 'shard')}{unchecked}")
+            click.echo(f"{one.name}: intact, {counted(len(found.manifest.shards), 'shard')}{unchecked}")
     return 1 if damaged else 0
 
 
 @checkpoint.command()
 @click.argument("path")
-@click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help=".npz or .pt.")
+@click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help="Output: .npz or .pt.")
 def export(path: str, output: str) -> None:
     """Write the weights under their layers' names: .npz for NumPy, or .pt, a state dict for PyTorch."""
     from psgd.checkpoint import export as exporter

@@ -27,7 +27,7 @@ def report(code: int) -> bool:
         with open(target, "r+b", buffering=0) as file:
             file.write(text + _ROOM[len(text) :])
     except OSError as error:
-        say(f"error: {target}: {error.strerror}: the launcher will not know how this run has ended")
+        say(f"error: {target}: {error.strerror}: the launcher will not know how this run ended")
         return False
     return True
 

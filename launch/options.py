@@ -179,7 +179,7 @@ def check_files(config: TrainConfig) -> None:
     if config.save is not None:
         export.check(config.save, "--save")
     if config.replay is not None and not config.replay.is_file():
-        raise UsageError(f"--replay {config.replay}: expected a file that --record wrote; there is none")
+        raise UsageError(f"--replay {config.replay}: expected a file that --record wrote, but there is no such file")
 
 
 def check_here(config: TrainConfig) -> None:
@@ -212,6 +212,6 @@ def _check_directory(config: TrainConfig, directory: Path) -> None:
         folder.compare(found, run)
     elif there := folder.folders(directory):
         raise UsageError(
-            f"resume: {directory} has {len(there)} checkpoint(s), and the manifest of none can be read; bring back a "
-            "sound copy, or move them away to start anew"
+            f"resume: {directory} has {len(there)} checkpoint(s), and none has a readable manifest; restore an "
+            "intact copy, or move them away to start from the beginning"
         )

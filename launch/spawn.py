@@ -128,7 +128,9 @@ def _report_in(folder: Path) -> Path:
     try:
         exit_status.prepare(path)
     except OSError as error:
-        raise UsageError(f"{folder}: expected room for the report of the run's end: {error}; free some") from None
+        raise UsageError(
+            f"{folder}: expected space for the report of the run's end: {error}; free some space"
+        ) from None
     return path
 
 

@@ -74,7 +74,7 @@ class Connection:
     """What `psgd.connect` gives: a context manager; inside it, the worker's handle.
 
     Args:
-        mesh: who is who.
+        mesh: the ranks by role.
         params: the caller's vector.
         options: of the run.
         metrics: counters.
@@ -84,7 +84,7 @@ class Connection:
         mesh: the ranks by role.
         workers, servers: how many there are.
         metrics: counters; filled on server 0.
-        leaving: the run was asked to save and stop, and has.
+        leaving: whether the run was asked to save and stop, and has done so.
     """
 
     def __init__(self, mesh: Mesh, params: Vector, options: RunOptions, metrics: RunMetrics, saver: Saver) -> None:
@@ -107,12 +107,12 @@ class Connection:
 
     @property
     def is_server(self) -> bool:
-        """Whether this rank serves. Known before, in and after the block."""
+        """Whether this rank is a server. Known before, in and after the block."""
         return self.mesh.role == "server"
 
     @property
     def is_worker(self) -> bool:
-        """Whether this rank is a worker, as all are that do not serve."""
+        """Whether this rank is a worker, as every rank is that is not a server."""
         return not self.is_server
 
     @property
@@ -155,7 +155,7 @@ class Connection:
 
     @property
     def stop(self) -> bool:
-        """The server asks to stop early."""
+        """Whether the server asks to stop early."""
         return self._only_on_workers().stop
 
     @property
@@ -165,17 +165,17 @@ class Connection:
 
     @property
     def bytes_sent(self) -> int:
-        """Of this rank, headers included; known after the block."""
+        """Bytes that this rank has sent, including headers; known after the block."""
         return self._teardown.bytes_sent
 
     @property
     def bytes_received(self) -> int:
-        """Of this rank, headers included; known after the block."""
+        """Bytes that this rank has received, including headers; known after the block."""
         return self._teardown.bytes_received
 
     @property
     def clock(self) -> int:
-        """This worker's calls of `step`, those before the checkpoint that the run resumes from included."""
+        """This worker's number of calls of `step`, including those before the checkpoint that it resumed from."""
         self._only_on_workers()
         return self._saver.clock
 
@@ -186,18 +186,18 @@ class Connection:
 
     @property
     def checkpoint(self) -> Path | None:
-        """On rank 0 the newest complete checkpoint; None elsewhere, and where there is none."""
+        """On rank 0 the newest complete checkpoint, None if there is none yet; None on other ranks."""
         return self._saver.path
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What this worker saves beside: numbers, texts, lists of them, arrays. After resuming, what it had saved."""
+        """What else this worker saves: numbers, strings, lists and dicts of them, arrays. Restored on resuming."""
         self._only_on_workers()
         return self._saver.extra
 
     @property
     def skipped(self) -> int:
-        """Gradients of this rank that were left out as they were not finite (`on_nan="skip"`)."""
+        """How many gradients of this rank were omitted because they were not finite (`on_nan="skip"`)."""
         return self._watch.skipped
 
     def step(self, samples: int = 1, loss: float = NO_LOSS) -> None:
@@ -233,22 +233,22 @@ class Connection:
             self._save(client)
 
     def save(self, stop: bool = False) -> None:
-        """Asks for a checkpoint soon: all save after the same step, this rank's next or a later one. Does not block.
+        """Requests a checkpoint: all ranks save after the same step, this rank's next or a later one. Does not block.
 
         Args:
-            stop: all workers' `stop` is true after it, and `leaving`.
+            stop: also end the run: `stop` and `leaving` are then true on all workers.
         """
         self._only_on_workers()
         self._saver.request.ask(stop)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
-        """Where pushing can begin while the backward pass still runs: a function to call with each final range.
+        """Returns a function to call with each final range of the gradient, to push it while the backward pass runs.
 
         Call it before each gradient, hand what it returns to the backward pass (`model.gradient(..., on_ready=...)`),
         then call `step` with the same samples. The ranges are those of `grads` and come from its end to its start.
 
         Returns:
-            None where the strategy has no use for it, and where gradients are looked at first (`on_nan`).
+            The function; None if the strategy has no use for it, or if gradients are checked first (`on_nan`).
         """
         client = self._only_on_workers()
         if self._watch.acts:
@@ -258,7 +258,7 @@ class Connection:
         return ready
 
     def report(self, accuracy: float, loss: float) -> None:
-        """Tells server 0 of an evaluation of `params` (for the log, and to stop at a target)."""
+        """Reports an evaluation of `params` to server 0 (for the log, and to stop at a target)."""
         self._only_on_workers().report(accuracy, loss)
 
     def _only_on_workers(self) -> Worker:

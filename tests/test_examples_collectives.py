@@ -207,7 +207,7 @@ def test_wrong_arguments_and_limits(job, tmp_path):
         assert message in ranks[0][1]
     *good, kmeans, heat = map(quiet, told[len(refused) :])
     assert [numbers(text)["inertia"] for text in good] == [0, 0]  # the first with a rank that has no points
-    assert "iterations       1 (the limit: not at rest)\n" in kmeans
+    assert "iterations       1 (limit reached, not converged)\n" in kmeans
     assert "iterations          5 (the limit)\n" in heat
 
 

@@ -119,7 +119,7 @@ def vector(spec: Any, name: str, size: int, writable: bool) -> tuple[View, list[
     if writable and any(stop > start for (_, stop), (start, _) in itertools.pairwise(ranges)):
         raise UsageError(
             f"{name}: expected blocks that do not overlap, got counts {lengths} and displacements {starts}; move them "
-            "apart: MPI leaves open who writes last"
+            "apart: MPI does not define which block is written last"
         )
     whole.restrict(ranges)
     return whole, lengths, starts

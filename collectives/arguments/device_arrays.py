@@ -176,7 +176,7 @@ def view(obj: Any, name: str, writable: bool) -> DeviceView:
         and any(stride == 0 and n > 1 for stride, n in zip(array.strides, array.shape, strict=True))
     ):
         raise UsageError(
-            f"{name}: expected memory with a place for each element, got a device array of shape {array.shape} "
+            f"{name}: expected separate memory for each element, got a device array of shape {array.shape} "
             f"and strides {array.strides}, whose elements overlap; pass a copy of it"
         )
     with cupy.cuda.Device(int(array.device.id)):

@@ -103,8 +103,8 @@ def _of_array(array: NDArray[Any], source: Any, name: str, writable: bool, kind:
     if writable:
         if _may_overlap(array):
             raise UsageError(
-                f"{name}: expected memory with a place for each element, got {_type(source)} of shape {array.shape}, "
-                f"dtype {dtype} and strides {array.strides}, whose elements overlap; pass np.array(...) of it"
+                f"{name}: expected separate memory for each element, got {_type(source)} of shape {array.shape}, "
+                f"dtype {dtype} and strides {array.strides}, whose elements overlap; pass a copy: np.array(...)"
             )
         if not array.flags.writeable:
             raise UsageError(
@@ -139,7 +139,7 @@ def _as_array(obj: Any, name: str, writable: bool) -> NDArray[Any]:
             )
         return np.asarray(obj)
     if type(obj).__name__ in ("InPlaceType", "BottomType"):  # mpi4py's; to Python they are empty buffers
-        raise UsageError(f"{name}: expected an array or a buffer, got {_type(obj)}, which has no meaning here")
+        raise UsageError(f"{name}: expected an array or a buffer, got {_type(obj)}, which is not allowed here")
     if obj is None or isinstance(obj, (list, tuple, str, bool, int, float, complex, np.generic)):
         raise UsageError(f"{name}: expected an array or a buffer, got {_type(obj)}; pass an array: np.asarray(...)")
     if _is_from("jax", "Array", obj):

@@ -19,7 +19,7 @@ def settings() -> list[str]:
 
 
 def run() -> tuple[bool, str]:
-    """Whether the trial went well, and how that is known. Blocks, for some seconds."""
+    """Whether the trial succeeded, and how that is known. Blocks, for some seconds."""
     beside = Path(sys.executable).parent
     found = next((str(beside / name) for name in ("mpiexec", "mpirun") if (beside / name).exists()), None)
     mpiexec = found or shutil.which("mpiexec") or shutil.which("mpirun")
@@ -38,9 +38,9 @@ def run() -> tuple[bool, str]:
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return False, f"a trial with device pointers did not end well: {type(error).__name__}"
+        return False, f"a trial with device pointers failed: {type(error).__name__}"
     if done.returncode == 0 and done.stdout.count(b"right") == 2:
-        return True, "a trial with device pointers went well"
+        return True, "a trial with device pointers succeeded"
     return False, f"a trial with device pointers ended with exit code {done.returncode}"
 
 

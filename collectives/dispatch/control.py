@@ -195,7 +195,7 @@ class Control:
         texts = [self._failures[rank][1] for rank in ranks]
         if not any(texts) and all(agree(descriptors[0], each) for each in descriptors):
             return AgreedContractError(
-                f"collective call {describe(descriptor)}: {name_ranks(ranks)} got a message of another call"
+                f"collective call {describe(descriptor)}: {name_ranks(ranks)} received a message of another call"
             )
         return judge(ranks, descriptors, texts)
 
@@ -207,6 +207,6 @@ class Control:
 
     def _departed(self, descriptor: Words) -> Error:
         reasons = "; ".join(
-            f"rank {rank} left a call in the middle: {text}" for rank, text in sorted(self._left.items())
+            f"rank {rank} left a call before its end: {text}" for rank, text in sorted(self._left.items())
         )
         return PeerLostError(f"{describe(descriptor)}: {reasons}")

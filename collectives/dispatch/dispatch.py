@@ -195,5 +195,5 @@ def check_algorithm(verb: str, algorithm: str, engine: Engine, call: Call) -> No
     if algorithm not in known:
         why = ""
         if algorithm in catalog.ALGORITHMS:
-            why = ", which this collective, operation, size or placement of ranks does not have"
+            why = ", which does not support this collective, operation, size or placement of ranks"
         raise UsageError(f"algorithm: expected one of {', '.join(known)}, got {algorithm!r}{why}")

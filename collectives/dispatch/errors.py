@@ -55,7 +55,7 @@ class Failures:
             ContractError: it has.
         """
         if self.broken:
-            raise ContractError(f"this communicator cannot be used any more, make a new one: {self.broken}")
+            raise ContractError(f"this communicator cannot be used any more, create a new one: {self.broken}")
 
     def ended(self, steps: Steps, error: BaseException) -> BaseException:
         """Ends a call that raised `error`: reports it to ranks that do not know, and returns what to raise here."""

@@ -136,8 +136,8 @@ def by_gpus(engine: Engine, call: Call, sign: int, algorithm: str) -> Generator[
 def _by_peers(engine: Engine, peers: PeerGroup, call: Call, sign: int) -> Steps:
     if call.job.device != peers.device:
         raise UsageError(
-            f"{call.verb}: expected arrays on GPU {peers.device}, as this communicator's first call, got GPU "
-            f"{call.job.device}; make a communicator for each GPU"
+            f"{call.verb}: expected arrays on GPU {peers.device}, as in this communicator's first call, got GPU "
+            f"{call.job.device}; create a communicator for each GPU"
         )
     run = PeerRun(peers, call, sign, Ahead(engine.shared))
     failures = engine.failures

@@ -111,22 +111,22 @@ class StallWatchdog:
             raise PeerLostError(f"{describe(self._descriptor)}: {name_ranks(lost)} ended")
         if (place := shared.aborted()) >= 0 and place != node.rank:
             raise PeerLostError(
-                f"{describe(self._descriptor)}: rank {node.ranks[place]} left a call in the middle; "
+                f"{describe(self._descriptor)}: rank {node.ranks[place]} left a call before its end; "
                 "its own error says why"
             )
 
     def _report_stall(self, waited: float) -> None:
         """Reports once a call on stderr, from the first rank that is in it, which ranks are not."""
-        lag = "not come"
+        lag = "not arrived"
         if self._shared is not None and self._published:
             absent = self._shared.behind()
             if self._shared.met:
-                lag = "come, but not carried it on"
+                lag = "arrived, but made no progress"
         else:
             if waited < self._stall_s + _STALL_REPORT_S:  # who came just now has not told yet
                 return
             if self._waits.lane:
-                lag = "not come, or not tested its request,"
+                lag = "not arrived, or not tested its request,"
             here = {self._rank, *self._waits.here()}
             absent = [rank for rank in range(self._size) if rank not in here]
         if self._reported == self._call or not absent:

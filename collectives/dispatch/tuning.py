@@ -82,7 +82,7 @@ def load(comm: MPI.Intracomm, nodes: int) -> dict[str, Limits]:
             file = path()
             if os.environ.get("PSGD_TUNING") and not file.exists():
                 raise ValueError(
-                    f"PSGD_TUNING: expected the file of a tuning table, got {file}, which is not there; "
+                    f"PSGD_TUNING: expected the file of a tuning table, got {file}, which does not exist; "
                     "make it with `psgd bench allreduce --tune`, or unset this environment variable"
                 )
             message = json.dumps({"limits": _matching(read(file), comm.size, nodes)}).encode()

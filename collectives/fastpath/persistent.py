@@ -104,7 +104,7 @@ class Prequest:
             UsageError: a call is under way.
         """
         if self._active:
-            raise UsageError("Free: expected a persistent request that is not under way; call Wait first")
+            raise UsageError("Free: expected a persistent request that is not active; call Wait first")
         self._freed = True
         self._prepared = self._request = None
         self._steps = _no_steps
@@ -153,7 +153,7 @@ class Prequest:
         if self._freed:
             raise _freed()
         if self._active:
-            raise UsageError("Start: expected a persistent request that is not under way; call Wait first")
+            raise UsageError("Start: expected a persistent request that is not active; call Wait first")
         if self._failures.broken:
             self._check_usable()
             self._failures.check()
@@ -183,7 +183,7 @@ def prepare(queue: RequestQueue, plan: Callable[[], CallPlan], check: Callable[[
 
 
 def _freed() -> UsageError:
-    return UsageError("this persistent request was freed; make a new one")
+    return UsageError("this persistent request was freed; create a new one")
 
 
 def _no_steps() -> Steps:

@@ -51,7 +51,7 @@ class PeerRun:
             MemoryError: some rank could not, on all ranks.
         """
         if self.needs_memory and not self._group.widen():
-            raise MemoryError(f"{self._call.verb}: no GPU memory for the exchange of large arrays on some rank")
+            raise MemoryError(f"{self._call.verb}: not enough GPU memory for the exchange of large arrays on some rank")
 
     def steps(self) -> Steps:
         """Starts it and waits, unless the stream is being captured in a CUDA graph, of which it then becomes a part."""

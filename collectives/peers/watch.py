@@ -13,7 +13,7 @@ class PeerWatch:
 
     Args:
         group: of the calls.
-        lost: whether some rank has ended or left a call in the middle.
+        lost: whether some rank has ended or left a call before its end.
     """
 
     def __init__(self, group: PeerGroup, lost: Callable[[], bool]) -> None:

@@ -80,7 +80,7 @@ class Node:
         self._drop_dead()
         name = self._register(nbytes)
         if name is None:
-            raise MemoryError(f"empty: no shared memory of {nbytes} bytes on every rank")
+            raise MemoryError(f"empty: {nbytes} bytes of shared memory are not available on every rank")
         # An array of its own, so that it ends when no view is left.
         own: Any = self._registered[name][self.rank]
         array = np.frombuffer(memoryview(own), np.uint8)

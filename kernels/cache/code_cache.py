@@ -67,13 +67,13 @@ class CodeCache:
                 self._register(found)
                 return found
             if unusable is not None:
-                notices.warn(kept, "unusable", f"compiling again, and not using {unusable}")
+                notices.warn(kept, "unusable", f"compiling again, since the cached code cannot be used: {unusable}")
             made = self._compile(arguments, result_type)
             if not made.library.has_dynamic_globals:
                 try:
                     kept.put(name, stamp, serialize.dumps(made._reduce()))
                 except OSError as error:
-                    notices.warn(kept, "put", f"compiled code cannot be kept in {kept.folder}: {error.strerror}")
+                    notices.warn(kept, "put", f"compiled code cannot be cached in {kept.folder}: {error.strerror}")
             return made
 
     def _key(self, arguments: Any, result_type: Any) -> tuple[str, bytes]:
@@ -100,7 +100,7 @@ def store() -> CodeStore:
     found = CodeStore(folders())
     if found.folder is None:
         notices.warn(
-            found, "store", f"kernels are compiled at each start, their code cannot be kept: {'; '.join(found.refused)}"
+            found, "store", f"kernels are compiled at every start, since no cache is usable: {'; '.join(found.refused)}"
         )
     return found
 

@@ -47,7 +47,7 @@ def compiling(store: CodeStore) -> Iterator[None]:
 
 
 def _say_compiling(store: CodeStore) -> None:
-    kept = "" if store.folder is None else f", once: kept in {store.folder}"
+    kept = "" if store.folder is None else f" (once; cached in {store.folder})"
     _say(store, "compiling", f"compiling for this processor{kept}")
 
 

@@ -21,7 +21,7 @@ def check_each(codec: Codec) -> None:
         nbytes = plain(update, payload)
         if nbytes == 0:
             same = all(np.array_equal(array, before[name]) for name, array in codec.arrays().items())
-            _hold(same, codec, "an update that was refused has changed the residual")
+            _hold(same, codec, "a refused update has changed the residual")
             return 0
         said = np.zeros_like(expected)
         entries = codec.decode_add(payload[:nbytes], said)
@@ -31,7 +31,7 @@ def check_each(codec: Codec) -> None:
         if wrong.size:
             i = wrong[0]
             where = f"element {i} is {codec.residual[i]}, expected {expected[i]}"
-            _hold(False, codec, f"what was sent and what is left are not what was put in: {where}")
+            _hold(False, codec, f"what was sent plus the residual is not the update that was passed in: {where}")
         return nbytes
 
     codec.encode = encode  # type: ignore[method-assign]

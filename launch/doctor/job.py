@@ -32,7 +32,7 @@ def checks(comm: MPI.Intracomm, mine: Sequence[Check]) -> list[Check]:
     crowd = startup.crowded(facts)
     found += [Check("cores of ranks", text, "warning", fix) for text, fix in crowd]
     if not crowd:
-        found.append(Check("cores of ranks", "no two ranks share one by accident"))
+        found.append(Check("cores of ranks", "no two ranks share a core by accident"))
     meter = pairs.Meter(comm)
     found.append(_clocks(comm, meter, leaders, hosts))
     inside = [rank for rank, each in enumerate(facts) if each["node"] == facts[comm.rank]["node"]]
@@ -95,7 +95,7 @@ def links(name: str, measured: Sequence[Pair], hosts: Sequence[str], judged: boo
     late = sorted(pairs.slow(measured), key=lambda pair: pair.bytes_per_s) if judged else []
     host = pairs.culprit(late, measured, hosts)
     if host is not None:
-        value = f"{host}: it is in all {len(late)} slow pairs, {_pair(late[0], hosts)}"
+        value = f"{host}: part of all {len(late)} slow pairs, {_pair(late[0], hosts)}"
         found.append(Check("slow host", value, "warning", f"check {host}'s link, or exclude it: --exclude={host}"))
     else:
         fix = "check the link between them"

@@ -29,14 +29,14 @@ def tuning() -> Check:
     try:
         from psgd.collectives.dispatch import tuning as table
     except (ImportError, RuntimeError) as error:  # also Numba's, where it does not fit this NumPy
-        return Check("tuning", f"not known: {str(error).splitlines()[0]}")
+        return Check("tuning", f"unknown: {str(error).splitlines()[0]}")
     path = table.path()
     try:
         entries = table.read(path)
     except ValueError as error:
         return Check("tuning", f"not valid: {error}", "warning", "psgd bench allreduce --tune writes a new one")
     if not path.exists():
-        return Check("tuning", f"{path} (none there: built-in limits)")
+        return Check("tuning", f"no file {path}: built-in limits")
     return Check("tuning", f"{path} ({len(entries)} {'entry' if len(entries) == 1 else 'entries'})")
 
 
@@ -59,7 +59,7 @@ def quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> li
     allowed = len(os.sched_getaffinity(0))
     if limit is None or limit >= allowed:
         return []
-    fix = f"start at most {max(1, int(limit))} ranks here, or docker run --cpus={allowed}"
+    fix = f"start at most {max(1, int(limit))} rank(s) here, or docker run --cpus={allowed}"
     return [Check("cpu quota", f"{limit:g} CPUs' time for {allowed} CPUs: ranks are paused in turn", "warning", fix)]
 
 

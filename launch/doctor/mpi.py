@@ -29,7 +29,7 @@ try:
     from psgd.collectives.device.detect import cuda_aware
     cuda = cuda_aware(MPI.COMM_SELF)
 except Exception as error:
-    cuda = False, f"not known: {error}"
+    cuda = False, f"unknown: {error}"
 print(json.dumps([names.get(MPI.Query_thread(), "multiple"), ulfm, cuda]))
 """
 _MET = "psgd: met "
@@ -61,7 +61,7 @@ def checks(starts: bool = False) -> list[Check]:
         reason = str(error).removeprefix("MPI: ").removesuffix(f"; {mpiexec.FIX}")
         return [Check("mpi", f"no: {reason}", "wrong", mpiexec.FIX)]
     name = f"{library.vendor} {library.version}"
-    found = [Check("mpi", f"{name} ({library.path or 'library not known to the system'})")]
+    found = [Check("mpi", f"{name} ({library.path or 'path unknown'})")]
     found += [launcher(library), *first_on_path(library), two(library.path), *_started(name)]
     if starts and all(check.state != "wrong" or check.name.endswith(" on PATH") for check in found):
         found.append(ranks(library, mpiexec.find(library)))
@@ -85,14 +85,14 @@ def ranks(library: mpiexec.Library, program: str, timeout_s: float = 60.0) -> Ch
         try:
             said = process.communicate(timeout=timeout_s)[0].decode(errors="replace")
             if process.returncode == 0 and said.count(_MET) == 2:
-                return Check("two ranks", "start, and reach each other")
+                return Check("two ranks", "start and reach each other")
             reason = next((line for line in said.splitlines() if re.search(r"\w", line)), "no message")
             reason += f" (exit code {process.returncode})"
         except subprocess.TimeoutExpired:
-            reason = f"nothing after {timeout_s:.0f} s"
+            reason = f"no result after {timeout_s:.0f} s"
         finally:
             supervise.kill(process)
-    return Check("two ranks", f"do not start: {reason.strip()}", "wrong", f"{shlex.join(words)} hostname shows more")
+    return Check("two ranks", f"do not start: {reason.strip()}", "wrong", f"{shlex.join(words)} hostname may show why")
 
 
 def launcher(library: mpiexec.Library) -> Check:
@@ -136,7 +136,7 @@ def two(loaded: Path | None, folders: Sequence[Path] | None = None) -> Check:
         return Check("one MPI only", f"no: the wheels {' and '.join(wheels)} are both installed", "wrong", fix)
     others = sorted(str(file) for file in real if loaded is not None and file.parent != loaded.resolve().parent)
     if others:
-        fix = "take an environment without it, or load only the module of the one you want"
+        fix = "use an environment without it, or load only the module of the one you want"
         return Check("one MPI only", f"no: mpi4py loads {loaded}, but {others[0]} is here too", "warning", fix)
     return Check("one MPI only", "yes")
 
@@ -146,13 +146,13 @@ def _started(name: str) -> list[Check]:
     try:
         level, ulfm, (aware, why) = json.loads(child.output(_ASK) or "")
     except ValueError:
-        fix = "python -c 'from mpi4py import MPI' shows why; in a container look at /dev/shm and /tmp"
+        fix = "python -c 'from mpi4py import MPI' shows why; in a container check /dev/shm and /tmp"
         return [Check("mpi starts", "no: MPI_Init fails or hangs", "wrong", fix)]
     option = "mpirun --with-ft ulfm" if name.startswith("Open MPI") else "mpiexec -disable-auto-cleanup"
-    lost = f"in the library; a job has it with {option}"
+    lost = f"supported by the library; a job enables it with {option}"
     threads = Check("thread level", level)
     if level != "multiple":
-        fix = "take an MPI built with MPI_THREAD_MULTIPLE: no progress thread here"
+        fix = "use an MPI built with MPI_THREAD_MULTIPLE: there is no progress thread without it"
         threads = Check("thread level", level, "warning", fix)
     return [
         threads,

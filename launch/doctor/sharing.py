@@ -35,7 +35,7 @@ def checks(vendor: str | None = None) -> list[Check]:
     slower = "ranks of a node send messages instead, which is slower, and hogwild does not run"
     share = "unset PSGD_SHARED" if "PSGD_SHARED" in memory else slower
     allow = (
-        "large arrays are copied once more; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add "
+        "large arrays need one more copy; allow ptrace: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add "
         "SYS_PTRACE"
     )
     for name, value in node_memory.settings(vendor or "").items():
@@ -64,7 +64,7 @@ def _meet() -> tuple[str, str]:
 
         from psgd.collectives.mpi import shared_memory
     except ImportError as error:
-        return (f"not known: {error}",) * 2
+        return (f"unknown: {error}",) * 2
     secret = np.array([secrets.randbits(62)], np.uint64)
     asked: dict[str, Any] = {"process": os.getpid(), "address": secret.ctypes.data, "memory": None}
     cannot, memory = "", None
@@ -82,11 +82,11 @@ def _meet() -> tuple[str, str]:
     try:
         mapped, read, number = json.loads(printed or "")
     except ValueError:
-        return ("not known: a second process to try it fails",) * 2
+        return ("unknown: the second process of the test fails",) * 2
     if not cannot and mapped != secret[0]:
         cannot = "another process cannot open this one's memory"
     if not cannot and not shared_memory.enabled():
-        cannot = "switched off by PSGD_SHARED=0"
+        cannot = "disabled by PSGD_SHARED=0"
     refused = "" if read == secret[0] else f"process_vm_readv: {os.strerror(number)}"
     if number == errno.EPERM:
         refused += f" ({yama()})"

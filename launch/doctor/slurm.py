@@ -19,13 +19,13 @@ def checks(vendor: str | None) -> list[Check]:
         if "SLURM_JOB_ID" not in os.environ:
             return [Check("slurm", "none here")]
         fix = "bind the host's srun into the container, or start with srun outside of it"
-        return [Check("slurm", f"job {os.environ['SLURM_JOB_ID']}, but no srun", "warning", fix)]
-    version = child.printed(["srun", "--version"]) or "srun here, its version is not known"
+        return [Check("slurm", f"job {os.environ['SLURM_JOB_ID']}, but srun is not on PATH", "warning", fix)]
+    version = child.printed(["srun", "--version"]) or "srun of an unknown version"
     job = os.environ.get("SLURM_JOB_ID")
-    found = [Check("slurm", f"{version}, {f'in job {job}' if job else 'in no job'}")]
+    found = [Check("slurm", f"{version}, {f'in job {job}' if job else 'not in a job'}")]
     listed = child.printed(["srun", "--mpi=list"], errors=True)
     if not listed:
-        cause = "not known: srun --mpi=list fails"
+        cause = "unknown: srun --mpi=list fails"
         return [*found, Check("srun --mpi", cause, "warning", "is slurmctld up? scontrol ping")]
     return [*found, plugin(listed, vendor)]
 

@@ -15,7 +15,9 @@ Window = tuple[float, float]
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("-o", "--output", default="psgd.png", show_default=True, metavar="FILE", help=".png, .pdf or .svg.")
+@click.option(
+    "-o", "--output", default="psgd.png", show_default=True, metavar="FILE", help="Output: .png, .pdf or .svg."
+)
 @click.option(
     "--timeline/--no-timeline",
     default=None,

@@ -2,7 +2,6 @@
 
 import codecs
 import json
-import math
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +55,7 @@ def read(path: Path) -> Run:
     """Reads a JSON lines log, of one run or of one and those that resumed it: steps that were redone count once.
 
     Lines that are none of a log's are left out with one warning, as where a crash or a full disk has cut one off. The
-    last may be cut off without a word: the run may be going on.
+    last may be cut off without a warning: the run may still be writing.
 
     Raises:
         DataError: not readable, or there is nothing to draw.
@@ -84,7 +83,7 @@ def read(path: Path) -> Run:
         broken.pop()
     if broken:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        say(f"warning: log {path}, {broken[0]}{more}: left out")
+        say(f"warning: log {path}, {broken[0]}{more}: skipped")
     run.workers = max([run.workers, *(1 + max(worker, other) for worker, other, *_ in run.waits)])
     return run
 
@@ -122,11 +121,11 @@ def _add(run: Run, event: dict[str, Any]) -> None:
         pairs = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
         staleness = {int(key): int(count) for key, count in pairs}
         if not all(0 <= number < 2**63 for pair in staleness.items() for number in pair):
-            raise ValueError("a staleness or a count that cannot be")
+            raise ValueError("an impossible staleness or count")
         seconds = zip(event.get("waited_seconds", ()), event.get("computed_seconds", ()), strict=True)
         ends = [_moment(waited + computed) for waited, computed in seconds]
         if ends and len(ends) != run.workers:
-            raise ValueError(f"seconds of {len(ends)} workers, {run.workers} of them ran")
+            raise ValueError(f"times of {len(ends)} worker(s), expected {run.workers}")
         run.staleness, run.ends = staleness, ends
 
 
@@ -145,7 +144,7 @@ def _forget(run: Run, seconds: float, samples: float) -> None:
 
 def _wait(worker: int, other: int, start: float, stop: float) -> tuple[int, int, float, float]:
     if not (0 <= int(worker) < MOST_WORKERS and 0 <= int(other) < MOST_WORKERS and start <= stop):
-        raise ValueError("a wait of no worker or of no time")
+        raise ValueError("a wait with an impossible worker or time")
     return int(worker), int(other), _moment(start), _moment(stop)
 
 

@@ -43,7 +43,7 @@ def submit(text: str) -> Job:
     reason = _reason(said)
     if done.returncode:
         # After a timeout the controller may have taken the job all the same.
-        hint = "; `squeue --me` shows whether the job was queued all the same" if "timed out" in said.lower() else ""
+        hint = "; `squeue --me` shows whether the job was queued anyway" if "timed out" in said.lower() else ""
         raise UsageError(f"sbatch: {reason or f'exit code {done.returncode}'}{hint}")
     got = reason or _first_line(done.stdout.decode(errors="replace")) or "nothing"
     raise UsageError(f"sbatch: expected the job's number, got {got}; `squeue --me` shows whether a job was queued")

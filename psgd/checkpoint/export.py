@@ -31,7 +31,7 @@ def check(target: Path, what: str) -> None:
         raise UsageError(f"{what} {target}: expected a name that ends in {' or '.join(FORMATS)}")
     new_files.check(what, target, replaced=True)
     if target.suffix == ".pt" and not _has_torch():
-        raise UsageError(f"{what} {target}: needs PyTorch; pip install torch, or take .npz")
+        raise UsageError(f"{what} {target}: needs PyTorch; pip install torch, or use .npz")
 
 
 def write(target: Path, vector: "NDArray[Any]", layout: "Layout | None", what: str) -> list[str]:

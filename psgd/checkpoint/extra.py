@@ -20,28 +20,29 @@ def split(extra: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, 
     NumPy's scalars are among the tensors, without an axis; the fact `scalars` names them.
 
     Raises:
-        CheckpointError: naming what would not come back.
+        CheckpointError: naming what would not be restored unchanged.
     """
     arrays: dict[str, NDArray[Any]] = {}
     others: dict[str, JSON] = {}
     scalars = []
     for name, value in extra.items():
         if type(name) is not str:
-            raise CheckpointError(f"extra: expected names as texts, got {name!r}")
+            raise CheckpointError(f"extra: expected strings as names, got {name!r}")
         where = f"extra[{name!r}]"
         if isinstance(value, np.generic) or type(value) is np.ndarray:
             array = np.asarray(value)
             array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
             if array.dtype not in shards.TYPES:
                 expected = ", ".join(map(str, shards.TYPES))
-                raise CheckpointError(f"{where}: expected numbers of one of {expected}, got {array.dtype}")
+                raise CheckpointError(f"{where}: expected numbers of dtype {expected}, got {array.dtype}")
             arrays[_PREFIX + name] = array
             if isinstance(value, np.generic):
                 scalars.append(name)
         elif complaint := unsaid(value, where):
-            hint = "; make it a plain one with numpy.array" if isinstance(value, np.ndarray) else ""
+            hint = "; convert it with numpy.array" if isinstance(value, np.ndarray) else ""
             raise CheckpointError(
-                f"{complaint}{hint} (expected numbers, texts, lists and dicts of them, plain NumPy arrays and scalars)"
+                f"{complaint}{hint} (expected numbers, strings, lists and dicts of these, plain NumPy arrays and "
+                "scalars)"
             )
         else:
             others[name] = value

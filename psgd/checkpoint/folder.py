@@ -18,7 +18,7 @@ from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError, UsageError
 
-_CLAIMED = "checkpoints: another run writes into {}; give this one a folder of its own"
+_CLAIMED = "checkpoints: another run is writing to {}; use another folder for this one"
 _READY = re.compile(r"step-(\d{9,18})")
 _PART = re.compile(r"step-\d{9,18}\.[a-z0-9]{1,32}\.part")
 
@@ -89,7 +89,7 @@ def publish(directory: Path, part: Path, manifest: Manifest, written: Sequence[S
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Reads the manifest of one folder. Raises CheckpointError where there is no sound one."""
+    """Reads the manifest of one folder. Raises CheckpointError where it is missing or damaged."""
     return Checkpoint(path, manifests.read(path))
 
 
@@ -110,16 +110,16 @@ def complete(directory: Path, warn: Callable[[str], None]) -> Iterator[Checkpoin
 
     Args:
         directory: may be missing.
-        warn: gets one line for each that is damaged, and why; it is passed over.
+        warn: gets one line for each that is damaged, and why; it is skipped.
     """
     for path in folders(directory):
         try:
             found = open_checkpoint(path)
             if path != ready_path(directory, found.manifest.step):
-                raise CheckpointError(f"{path}: its manifest is of step {found.manifest.step}")
+                raise CheckpointError(f"{path}: its manifest says step {found.manifest.step}")
             found.verify()
         except (CheckpointError, OSError) as error:
-            warn(f"checkpoint {path.name} is passed over: {error}")
+            warn(f"checkpoint {path.name} is skipped: {error}")
         else:
             if not found.manifest.sealed:
                 warn(f"checkpoint {path.name}: {manifests.UNCHECKED}")
@@ -130,8 +130,8 @@ def compare(found: Checkpoint, run: Mapping[str, object]) -> None:
     """Raises UsageError where a checkpoint's run had other options than `run` has; numbers of ranks may differ."""
     if (name := _differing(found, run)) is not None:
         raise UsageError(
-            f"resume: {found.path} is of a run with {name} {_brief(found.manifest.run.get(name))}, this one has "
-            f"{_brief(run[name])}: give it the same, or another folder"
+            f"resume: {found.path} is from a run with {name} {_brief(found.manifest.run.get(name))}, but this run has "
+            f"{_brief(run[name])}: use the same value, or another folder"
         )
 
 
@@ -149,12 +149,12 @@ def refuse_occupied(directory: Path, run: Mapping[str, object]) -> None:
             same = False
         if same:
             raise UsageError(
-                f"checkpoints: {directory} has {path.name} of a run with the same options: continue that one with "
-                "--resume (resume=True), or give this one a folder of its own"
+                f"checkpoints: {directory} has {path.name} from a run with the same options: continue that run with "
+                "--resume (resume=True), or use another folder for this one"
             )
         raise UsageError(
-            f"checkpoints: {directory} has {path.name} of another run: resume that one (--resume, resume=True), or "
-            "give this one a folder of its own"
+            f"checkpoints: {directory} has {path.name} from another run: resume that run (--resume, resume=True), or "
+            "use another folder for this one"
         )
 
 
@@ -205,13 +205,13 @@ def newest(directory: Path) -> Checkpoint | None:
 def how_to_resume(directory: Path | None) -> str:
     """What an interrupted run has saved, and how to go on from there: one line."""
     if directory is None:
-        return "nothing was saved: --checkpoint-dir and --checkpoint-every save as a run goes on"
+        return "nothing was saved; --checkpoint-dir and --checkpoint-every save during a run"
     try:
         found = newest(directory)
     except CheckpointError:
         found = None
     if found is None:
-        return f"there is no complete checkpoint in {directory}: the same command starts from the beginning"
+        return f"there is no complete checkpoint in {directory}; the same command starts from the beginning"
     step = f"{found.manifest.step:,}"
     return f"the newest checkpoint is {found.path}, at step {step}; the same command with --resume continues from it"
 

@@ -23,7 +23,7 @@ from psgd.runtime.jsonable import JSON
 
 FILE = "manifest.json"
 FORMAT, UNSEALED = "psgd checkpoint 2", "psgd checkpoint 1"
-UNCHECKED = "its manifest has no checksum (an earlier version wrote it), so damage in it may go unseen"
+UNCHECKED = "its manifest has no checksum (an earlier version wrote it), so damage to it may go unnoticed"
 _SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 
 
@@ -88,7 +88,7 @@ class Manifest:
         for shard in self.shards:
             if shard.name == name:
                 return shard
-        raise CheckpointError(f"no shard {name}: there are {', '.join(self.names())}")
+        raise CheckpointError(f"no shard {name}: the shards are {', '.join(self.names())}")
 
     def names(self, role: str = "") -> list[str]:
         """Names of the shards, of one role (`server`, `worker`) or all, in order of role and index."""
@@ -134,12 +134,12 @@ def read(folder: Path) -> Manifest:
     text = read_text(path)
     fields = parse_object(text, str(path))
     if fields.get("format") in (FORMAT, UNSEALED) and not _is_whole(text, fields):
-        raise CheckpointError(f"{path}: damaged: it is not what its checksum says")
+        raise CheckpointError(f"{path}: damaged: its checksum does not match")
     try:
         return _checked(fields)
     except (UsageError, KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
-        raise CheckpointError(f"{path}: no manifest of this version of psgd: {reason}") from None
+        raise CheckpointError(f"{path}: not a manifest that this version of psgd can read: {reason}") from None
 
 
 def _is_whole(text: bytes, fields: dict[str, Any]) -> bool:
@@ -163,10 +163,10 @@ def _checked(fields: dict[str, Any]) -> Manifest:
     if accuracy is not None and not (type(accuracy) in (int, float) and math.isfinite(accuracy)):
         raise CheckpointError(f"accuracy: expected a number or null, got {str(accuracy)[:80]!r}")
     if not isinstance(fields["shards"], list) or not fields["shards"]:
-        raise CheckpointError("shards: expected a list with one at least")
+        raise CheckpointError("shards: expected a list of at least one shard")
     shards = tuple(ShardFile.of(entry) for entry in fields["shards"])
     if len({shard.name for shard in shards}) < len(shards):
-        raise CheckpointError("shards: a name is there twice")
+        raise CheckpointError("shards: expected different names, got one name twice")
     layout = None if fields["layout"] is None else Layout.from_json(json.dumps(fields["layout"]))
     known = {name: fields[name] for name in Manifest.__dataclass_fields__}
     return Manifest(**{**known, "layout": layout, "shards": shards})

@@ -9,7 +9,7 @@ from psgd.kernels.errors import UsageError
 from psgd.runtime.option import Option, from_zero, path, switch, whole
 
 DIRECTORY = path("Folder for checkpoints, which all ranks can access.", "a folder's path", "DIR")
-EVERY = whole(0, 0, "Optimizer steps between checkpoints; 0 is only on signals.")
+EVERY = whole(0, 0, "Optimizer steps between checkpoints; 0 saves only on signals.")
 MINUTES = from_zero(0.0, "Minutes between checkpoints; 0 is off.")
 KEEP = whole(1, 3, "How many of the newest checkpoints to keep, besides the best.")
 RESUME = switch(False, "Resume from the newest complete checkpoint.")

@@ -1,4 +1,4 @@
-"""What this process wants saved: asked for by a signal, by the clock, or by the program.
+"""What this process wants saved: requested by a signal, by the clock, or by the program.
 
 Signals only raise a request. The next step passes it on to the other ranks, and all save at the same point of the run.
 Ranks get a signal that is sent to all of them at slightly different moments: one that comes just after a checkpoint
@@ -21,18 +21,18 @@ ANSWERED_S = 1.0
 """A signal that comes so soon after a checkpoint is answered by it."""
 
 REQUEUE = 85
-"""Exit code of a run that was asked to save and stop, and is to be started again."""
+"""Exit code of a run that saved and stopped on request, to be started again."""
 
 
 class CheckpointRequest:
     """A rank's request for checkpoints.
 
     Args:
-        minutes: one is wanted so long after the newest; 0 is never.
+        minutes: between checkpoints; 0 means never.
 
     Attributes:
-        level: what was asked for and is not answered yet: 0, `SAVE` or `SAVE_AND_STOP`.
-        tell: on rank 0, called with a line for each checkpoint that a signal asked for; None calls nothing.
+        level: what was requested and not answered yet: 0, `SAVE` or `SAVE_AND_STOP`.
+        tell: on rank 0, called with a line for each checkpoint that a signal requested, or None.
         leads: this is rank 0, which warns where signals can do nothing.
     """
 
@@ -46,7 +46,7 @@ class CheckpointRequest:
         self._due = time.monotonic() + self._every_s if minutes else math.inf
 
     def ask(self, stop: bool = False) -> None:
-        """A checkpoint is wanted; with `stop` all are to stop after it. May be called in a signal handler."""
+        """Requests a checkpoint; with `stop`, all ranks stop after it. May be called in a signal handler."""
         self.level = max(self.level, SAVE_AND_STOP if stop else SAVE)
 
     def signalled(self, stop: bool) -> None:

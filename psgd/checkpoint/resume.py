@@ -131,10 +131,10 @@ def _find(plan: Plan, directory: Path) -> dict[str, Any]:
             folder.put_aside(there[: there.index(found.path)])
         elif there:
             raise UsageError(
-                f"resume: {directory} has {len(there)} checkpoint(s), and none is sound (see the warnings); "
-                "bring back a sound copy, or move them away to start anew"
+                f"resume: {directory} has {len(there)} checkpoint(s), and all are damaged (see the warnings); "
+                "restore an intact copy, or move them away to start from the beginning"
             )
-        say(f"resumes from {found.path}" if found else f"no complete checkpoint in {directory}: starts anew")
+        say(f"resuming from {found.path}" if found else f"no complete checkpoint in {directory}: starting from step 0")
     else:
         folder.refuse_occupied(directory, plan.run)
     key = secrets.token_hex(4)
@@ -147,8 +147,8 @@ def _await(proof: Path, rank: int) -> None:
     while not proof.exists():
         if time.monotonic() > limit:
             raise UsageError(
-                f"checkpoints: rank {rank} on {MPI.Get_processor_name()} does not see what rank 0 wrote into "
-                f"{proof.parent}: is the directory shared? All ranks must see it"
+                f"checkpoints: rank {rank} on {MPI.Get_processor_name()} cannot see what rank 0 wrote to "
+                f"{proof.parent}: is the directory shared? All ranks need access to it"
             )
         time.sleep(0.02)
 

@@ -133,7 +133,7 @@ class Saver:
         except Exception as error:  # whatever it is, all ranks must raise it
             text = str(error)
             if not isinstance(error, (UsageError, OSError)):
-                text = f"cannot be taken up, is it of another version? {type(error).__name__}: {error}"
+                text = f"cannot be restored, was it saved by another version? {type(error).__name__}: {error}"
             complaint = text if str(self.found.path) in text else f"{self.found.path}: {text}"
         agree(self._mesh.world, "", {}, complaint)
         self._compare(alike())
@@ -165,9 +165,12 @@ class Saver:
         states = States(self.found)
         if self._was("workers") != self._mesh.workers:
             if self._mesh.index == 0:
-                say(f"warning: resume: {self._was('workers')} workers are now {self._mesh.workers}")
+                say(
+                    f"warning: resume: the checkpoint has {self._was('workers')} worker(s), this run has "
+                    f"{self._mesh.workers}"
+                )
                 if any(extra.is_in(self.found.state(name)) for name in self.found.manifest.names("worker")[:1]):
-                    say("warning: resume: what each worker had in ps.extra stays in the checkpoint")
+                    say("warning: resume: what each worker had in ps.extra is not restored")
             return None, states
         if self._name not in states.names:
             # It was done and saved nothing. The servers know its pushes; the last may be of fewer steps, so that this

@@ -30,18 +30,18 @@ def assemble(states: Iterable[State]) -> dict[str, NDArray[Any]]:
             start, stop, of = wholes(state.facts, "range", 3)
             n = n or of
             if start != at or stop < start or of != n or list(state.facts["cut"]) != names:
-                raise CheckpointError(f"shards do not fit: elements {start} to {stop} of {of} after {at}")
+                raise CheckpointError(f"shards do not fit together: elements {start} to {stop} of {of} after {at}")
             for name in names:
                 tensor = state.tensors[name]
                 if tensor.shape != (stop - start,) or tensor.dtype != parts[0].tensors[name].dtype:
-                    raise CheckpointError(f"shards do not fit: tensor {name} of elements {start} to {stop}")
+                    raise CheckpointError(f"shards do not fit together: tensor {name} of elements {start} to {stop}")
             at = stop
     except CheckpointError:
         raise
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CheckpointError(f"shards do not fit: {error!r}") from None
+        raise CheckpointError(f"shards do not fit together: {error!r}") from None
     if at != n:
-        raise CheckpointError(f"shards do not fit: {at} elements of {n}")
+        raise CheckpointError(f"shards do not fit together: {at} elements of {n}")
     return {name: np.concatenate([state.tensors[name] for state in parts]) for name in names}
 
 

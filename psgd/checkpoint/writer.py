@@ -172,8 +172,8 @@ class Writer:
                 raise CheckpointError("the run has failed")
             if time.monotonic() - last > self._patience_s:
                 raise CheckpointError(
-                    f"nothing of {', '.join(absent[:8])} for {self._patience_s:g} s; "
-                    f"do all ranks see {self._directory}?"
+                    f"nothing from {', '.join(absent[:8])} for {self._patience_s:g} s; "
+                    f"can all ranks see {self._directory}?"
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_S)

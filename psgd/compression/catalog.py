@@ -16,5 +16,5 @@ DENSITY = Option(
     lambda share: 0 < share <= 1,
     "a number above 0, at most 1",
 )
-WARMUP = from_zero(0.0, "Epochs at the start in which updates are sent whole.")
-SYNC = whole(0, 0, "Number of steps after which the whole residual is sent; 0 is never.")
+WARMUP = from_zero(0.0, "Initial epochs, in which updates are sent whole.")
+SYNC = whole(0, 0, "Steps between two sends of the whole residual; 0 means never.")

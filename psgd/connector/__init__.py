@@ -1,4 +1,4 @@
-"""`psgd.connect`: the parameter server under somebody else's training loop.
+"""`psgd.connect`: the parameter server for a training loop of your own.
 
 Owns the checks of its arguments (`options`), and what all ranks must pass alike (`signature`). May import every room
 but `training`. Begin with `connect`.
@@ -84,47 +84,47 @@ def connect(
             place by `step` and owned by the caller; do not write to it inside the block. Of NumPy, or on workers of
             CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md).
         strategy: a name in `psgd.strategies.STRATEGIES`.
-        servers: how many ranks serve; None is 1, or 0 on a single rank and for strategies that have none.
-        placement: which ranks serve: `dedicated`, the first ones; `spread`, one a node in turn; `colocated`, evenly
-            among the workers; `auto`, dedicated on one node and spread on several; or the ranks themselves. Server 0 is
-            always rank 0. See `psgd.runtime.placement`.
-        lr: the rate, or a schedule of the samples applied so far (`psgd.schedules`).
+        servers: number of servers; None means 1, or 0 on a single rank and for strategies without servers.
+        placement: which ranks serve: `dedicated`, the first ones; `spread`, one per node in turn; `colocated`, evenly
+            among the workers; `auto`, dedicated on one node and spread on several; or a list of the ranks. Server 0 is
+            always rank 0.
+        lr: the learning rate, or a schedule: a function of the samples applied so far (`psgd.schedules`).
         rule: `sgd`, `momentum`, `nesterov`, `adam`, or a `psgd.rules.Rule`.
         momentum: factor, for a rule given by name.
-        weight_decay: L2 coefficient, for a rule given by name. Both are applied once, on the server.
-        clip_norm: largest norm of a step's mean gradient over all shards; 0 is off.
+        weight_decay: L2 coefficient, for a rule given by name. Both are applied once, on the servers.
+        clip_norm: maximum norm of a step's mean gradient over all shards; 0 is off.
         reduction: "mean" steps along the mean over the samples; "sum" multiplies it by the number of workers.
         staleness_lr: "inverse" or "exponential" shrink stale gradients (`psgd.optim.staleness`); for strategies with
             servers.
-        on_nan: what a worker's gradient that is not finite does: "warn" is one warning that names rank and step, "skip"
-            also leaves such gradients out (`skipped`), "stop" raises DivergedError on all ranks.
-        compress: "threshold", "onebit" or "topk" send updates through that codec, "none" whole; None is the strategy's
-            default: none, but threshold with decentralized. Momentum, clipping and weight decay then come before
-            encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). A single rank has
-            none.
-        density: share of the elements that an update sends; None is 0.001.
-        compress_warmup: samples of all workers before which updates are sent whole.
-        compress_sync: steps from one to the next at which all residuals are sent; 0 is never.
-        record: a file for the order in which pushes are applied and workers released; written on server 0.
+        on_nan: what happens if a worker's gradient is not finite: "warn" gives one warning that names rank and step,
+            "skip" also omits such gradients (`skipped`), "stop" raises DivergedError on all ranks.
+        compress: the codec of the updates, "threshold", "onebit" or "topk"; "none" sends them whole; None is the
+            strategy's default: none, but threshold with decentralized. Momentum, clipping and weight decay then
+            come before encoding, on each worker, and the rule must be sgd or momentum (docs/compression.md). Refused on
+            a single rank.
+        density: share of the elements that an update sends; None means 0.001.
+        compress_warmup: number of samples, of all workers together, before which updates are sent whole.
+        compress_sync: number of steps after which all residuals are sent, each time; 0 means never.
+        record: a file to which server 0 writes the order in which pushes are applied and workers released.
         replay: such a file, whose order is enforced: the same program on the same data ends with the same bits.
-        metrics: filled on server 0 (where there is none, on worker 0).
+        metrics: counters, filled on server 0 (without servers, on worker 0).
         segment_bytes: large shards travel in messages of this size; None chooses by the size of a shard.
-        checkpoint_dir: folder for checkpoints, seen by all ranks, of this run alone; None makes none.
-        checkpoint_every: optimizer steps from one to the next, each worker's own where they do not keep pace; 0 is only
-            when asked.
-        checkpoint_minutes: the same in time; 0 is off.
-        checkpoint_keep: how many of the newest stay, and the one with the best accuracy.
-        resume: continue from the newest complete one; start from the beginning where there is none.
-        run: what all ranks that pass it and a run that resumes must have in common besides, as JSON values: the size of
+        checkpoint_dir: folder for this run's checkpoints alone, which all ranks can access; None saves none.
+        checkpoint_every: optimizer steps between checkpoints, each worker's own where they do not keep pace; 0 saves
+            only on request.
+        checkpoint_minutes: minutes between checkpoints; 0 is off.
+        checkpoint_keep: how many of the newest are kept, besides the one with the best accuracy.
+        resume: continue from the newest complete checkpoint, or start from the beginning if there is none.
+        run: what else all ranks that pass it, and a run that resumes, must have in common, as JSON values: the size of
             the data, for example.
-        layout: names and shapes in `params`, for who reads the checkpoints.
-        checkpoint_request: asks for checkpoints from outside the loop (`psgd.checkpoint.requests`).
-        **options: the strategy's own, and `accumulate`, which every strategy has: steps of a worker whose gradients
-            make one update.
+        layout: names and shapes in `params`, for readers of the checkpoints.
+        checkpoint_request: requests checkpoints from outside the loop (`psgd.checkpoint.requests`).
+        **options: the strategy's own, and `accumulate`, which every strategy has: the number of a worker's steps whose
+            gradients make one update.
 
     Raises:
         UsageError: a wrong argument on some rank; the same error on all ranks.
-        ContractError: ranks that passed different arguments; the same error on all ranks.
+        ContractError: ranks passed different arguments; the same error on all ranks.
         DivergedError: on all ranks, in the block, with `on_nan="stop"`.
         PeerLostError: on every other rank, if a worker leaves the block with an error.
     """

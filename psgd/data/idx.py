@@ -61,7 +61,7 @@ def _unpack(stream: gzip.GzipFile, packed: int, where: str) -> NDArray[Any]:
 def _header(stream: IO[bytes] | gzip.GzipFile, where: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     magic = stream.read(4)
     if magic[:2] == _GZIP_MAGIC:
-        raise DataError(f"{where}: is gzip data under a plain name; add .gz to its name")
+        raise DataError(f"{where}: is gzip data, but its name does not end in .gz; rename it")
     if len(magic) < 4:
         raise DataError(f"{where}: {'truncated in its header' if magic else 'empty file'}; expected IDX")
     dimensions = magic[3]

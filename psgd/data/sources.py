@@ -126,7 +126,9 @@ def _numpy_folder(name: str, folder: Path) -> Dataset:
     if not found:
         here = sorted(file.name for file in folder.iterdir())
         shown = ", ".join(here[:8]) + (", ..." if len(here) > 8 else "")
-        raise DataError(f"{folder}: {f'contains no dataset, but {shown}' if shown else 'is empty'}; expected {ACCEPTED}")
+        raise DataError(
+            f"{folder}: {f'contains no dataset, but {shown}' if shown else 'is empty'}; expected {ACCEPTED}"
+        )
 
     def fix(renamed: dict[str, str]) -> str:
         return "; ".join(f"mv {old}.npy {key}.npy" for key, old in renamed.items() if key != old)

@@ -80,7 +80,7 @@ class RunMetrics:
         self._loss_samples = 0
 
     def restart(self) -> None:
-        """The run begins now: all seconds count from here."""
+        """Starts the run's clock: all seconds count from now."""
         self._started = time.perf_counter()
 
     def elapsed_s(self) -> float:
@@ -137,7 +137,7 @@ class RunMetrics:
             self.waits.add(worker, other, start - self._started, stop - self._started)
 
     def progress(self, samples: int, version: int, lr: float) -> None:
-        """A group was applied: samples in all, version reached, rate taken."""
+        """A group was applied: samples in all, version reached, learning rate used."""
         self.samples, self.steps, self.lr = samples, version, lr
         if self.samples_per_epoch and samples >= self._next_epoch:
             self._next_epoch = (self.epoch + 1) * self.samples_per_epoch

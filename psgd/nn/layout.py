@@ -55,7 +55,7 @@ class Layout:
         parameters: in order of offset.
         align: in elements.
         tied: other names of parameters, each as (name, the parameter's name): two names, one place.
-        torch: of parameters that PyTorch has in another form, each as (name, form).
+        torch: parameters that PyTorch stores in another form, each as (name, form).
     """
 
     parameters: tuple[Parameter, ...]
@@ -71,31 +71,31 @@ class Layout:
         tied: Mapping[str, str] | None = None,
         torch: Mapping[str, TorchForm] | None = None,
     ) -> None:
-        """Lays the parameters out one after the other.
+        """Lays the parameters out one after another.
 
         Args:
             parameters: name and shape of each, as they lie in this vector.
             align: in elements.
-            parts: for each parameter of which this vector has a part alone: the shape of the whole, and where the part
+            parts: for each parameter of which this vector has only a part: the shape of the whole, and where the part
                 begins along each axis.
             tied: other names, each with the parameter that it names too.
-            torch: forms of parameters that PyTorch has otherwise.
+            torch: forms of parameters that PyTorch stores differently.
 
         Raises:
             UsageError: a name that is empty or used twice, an extent below 1, an alignment below 1, a part that does
                 not lie in its whole, a part, a tie or a form of an unknown parameter, or a form that does not fit.
         """
         if type(align) is not int or align < 1:
-            raise UsageError(f"layout: align is an integer of at least 1, got {align!r}")
+            raise UsageError(f"layout: align: expected an integer of at least 1, got {align!r}")
         placed: list[Parameter] = []
         names: set[str] = set()
         offset = 0
         for name, extents in parameters:
             shape = tuple(extents)
             if not isinstance(name, str) or not name or name in names:
-                raise UsageError(f"layout: parameter names are strings, each used once; got {name!r}")
+                raise UsageError(f"layout: expected parameter names that are strings, each used once, got {name!r}")
             if not all(type(extent) is int and extent > 0 for extent in shape):
-                raise UsageError(f"layout: shape of {name} has integers of at least 1, got {shape}")
+                raise UsageError(f"layout: shape of {name}: expected integers of at least 1, got {shape}")
             names.add(name)
             whole, start = (parts or {}).get(name, (shape, (0,) * len(shape)))
             placed.append(_part(Parameter(name, shape, offset, tuple(whole), tuple(start))))
@@ -103,10 +103,10 @@ class Layout:
         if unknown := {*(parts or {}), *(tied or {}).values()} - names:
             raise UsageError(f"layout: a part or a tie of {sorted(map(str, unknown))[0]}, which is not a parameter")
         if wrong := [name for name in tied or {} if not isinstance(name, str) or not name or name in names]:
-            raise UsageError(f"layout: parameter names are strings, each used once; got {wrong[0]!r}")
+            raise UsageError(f"layout: expected parameter names that are strings, each used once, got {wrong[0]!r}")
         sizes = {parameter.name: parameter.size for parameter in placed}
         if odd := [n for n, form in (torch or {}).items() if not form.sound or math.prod(form.split) != sizes.get(n)]:
-            raise UsageError(f"layout: the form that PyTorch has of {odd[0]!r} does not fit it")
+            raise UsageError(f"layout: the form that PyTorch stores of {odd[0]!r} does not fit it")
         object.__setattr__(self, "parameters", tuple(placed))
         object.__setattr__(self, "align", align)
         object.__setattr__(self, "tied", tuple((tied or {}).items()))

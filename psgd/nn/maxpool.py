@@ -33,7 +33,7 @@ class MaxPool(Layer[MaxPoolState]):
         if len(shape) != 3:
             raise UsageError(f"MaxPool takes images (height, width, channels), got samples of shape {shape}")
         if not 1 <= self.size <= 15:
-            raise UsageError(f"MaxPool: size is 1 to 15, got {self.size}")
+            raise UsageError(f"MaxPool: expected a size from 1 to 15, got {self.size}")
         if min(shape[:2]) < self.size:
             raise UsageError(f"MaxPool: window {self.size} is larger than the image {shape[0]} x {shape[1]}")
         return shape[0] // self.size, shape[1] // self.size, shape[2]

@@ -107,7 +107,7 @@ class Model(Stage):
     def _labels(self, ctx: Context, y: Array, n: int) -> Array:
         """Copies y to the context's int64 labels, so that one compiled loss serves all integer types."""
         if y.shape != (n,) or y.dtype.kind not in "iu" or not isinstance(y, ctx.xp.ndarray):
-            raise UsageError(f"model: y is {n} integers on {ctx.xp.__name__}, got {y.dtype} {y.shape}")
+            raise UsageError(f"model: y: expected {n} integers on {ctx.xp.__name__}, got {y.dtype} {y.shape}")
         if y.base is ctx.labels:  # the batches were gathered there
             return y
         labels = ctx.labels[:n]

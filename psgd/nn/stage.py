@@ -69,7 +69,7 @@ class Stage:
         self.input_shape = tuple(input_shape)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
-            raise UsageError(f"model: dtype is float32 or float64, got {self.dtype}")
+            raise UsageError(f"model: expected dtype float32 or float64, got {self.dtype}")
         self._steps, self.output_shape = sequential.fit(self.layers, self.input_shape)
         self._first = sequential.first_with_parameters(self._steps)
         specs = [spec for step in self._steps for spec in step.specs]
@@ -119,7 +119,9 @@ class Stage:
         xp = array_module(params)
         for name, vector in (("params", params), ("grads", grads)):
             if vector is not None and (array_module(vector) is not xp or vector.dtype != self.dtype):
-                raise UsageError(f"bind: {name} is {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}")
+                raise UsageError(
+                    f"bind: {name}: expected {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}"
+                )
         self._params = self._by_step(params)
         self._grads = [] if grads is None else self._by_step(grads)
         gaps = self.layout.padding
@@ -146,7 +148,7 @@ class Stage:
             UsageError: `batch` below 1.
         """
         if batch < 1:
-            raise UsageError(f"context: batch is at least 1, got {batch}")
+            raise UsageError(f"context: expected a batch of 1 or more, got {batch}")
         xp = self._xp or np
         states = sequential.allocate(self._steps, Room(xp, batch, self.dtype, self.input_shape, wants_dx))
         return Context(batch, xp, self, states, wants_dx)
@@ -195,7 +197,9 @@ class Stage:
             raise UsageError("backward: needs a forward pass on this context before it, and bound grads")
         y, ctx.output = ctx.output, None
         if dy.shape != y.shape or dy.dtype != self.dtype or not isinstance(dy, ctx.xp.ndarray):
-            raise UsageError(f"backward: dy is {y.dtype} {y.shape} on {ctx.xp.__name__}, got {dy.dtype} {dy.shape}")
+            raise UsageError(
+                f"backward: dy: expected {y.dtype} {y.shape} on {ctx.xp.__name__}, got {dy.dtype} {dy.shape}"
+            )
         return self._back(ctx, dy, on_ready, accumulate)
 
     def _back(self, ctx: Context, dy: Array, on_ready: OnReady | None, accumulate: bool) -> Array:
@@ -230,9 +234,9 @@ class Stage:
             raise UsageError("model: the context belongs to another model or device, or nothing is bound yet")
         n = len(x)
         if not 1 <= n <= ctx.batch:
-            raise UsageError(f"model: a batch has 1 to {ctx.batch} samples (the context's size), got {n}")
+            raise UsageError(f"model: expected 1 to {ctx.batch} samples (the context's size), got {n}")
         if x.dtype != self.dtype or not isinstance(x, ctx.xp.ndarray):
-            raise UsageError(f"model: x is {self.dtype} on {ctx.xp.__name__}, got {x.dtype} on {type(x)}")
+            raise UsageError(f"model: x: expected {self.dtype} on {ctx.xp.__name__}, got {x.dtype} on {type(x)}")
         if x.shape[1:] != self.input_shape and x.shape[1:] != (math.prod(self.input_shape),):
-            raise UsageError(f"model: samples have shape {self.input_shape} or flat, got {x.shape[1:]}")
+            raise UsageError(f"model: expected samples of shape {self.input_shape}, or flat ones, got {x.shape[1:]}")
         return n

@@ -1,7 +1,7 @@
 """Learning-rate schedules: pure functions of global progress.
 
-A schedule takes the samples that all workers together have had applied, and gives the rate for the next step. It
-never counts a worker's own steps, so that it runs at the same speed whatever the number of workers and the strategy.
+A schedule takes the samples applied so far, of all workers together, and gives the learning rate for the next step.
+It never counts a worker's own steps, so that it runs at the same speed whatever the number of workers and the strategy.
 """
 
 import math
@@ -55,6 +55,6 @@ def warmup(schedule: Schedule, samples: float) -> Schedule:
 
 
 def linear_scaling(lr: float, workers: int) -> float:
-    """The linear scaling rule: `workers` times the rate for `workers` times the batch (Goyal et al. 2017)."""
+    """The linear scaling rule: `workers` times the learning rate for `workers` times the batch (Goyal et al. 2017)."""
     whole(1, None, "").check("linear_scaling: workers", workers)
     return float(_ABOVE_ZERO.check("linear_scaling: lr", lr)) * workers

@@ -45,9 +45,9 @@ def guard(comm: "MPI.Comm", advice: Callable[[], str] | None = None) -> contextl
 def abort_on_exception(comm: "MPI.Comm | None" = None) -> None:
     """Makes an uncaught exception in any thread of this process end the whole MPI job, from now on.
 
-    For programs that use psgd as a library; psgd hooks nothing unless this is called. Sets `sys.excepthook`
-    and `threading.excepthook`, and watches the launcher. `sys.exit` passes no hook and is not seen. Without
-    MPI at the time of the exception the hooks found here are called instead. Does not communicate.
+    For programs that use psgd as a library; psgd installs no hooks unless this is called. Sets `sys.excepthook`
+    and `threading.excepthook`, and watches the launcher. `sys.exit` calls no hook, so it is not noticed. Without
+    MPI at the time of the exception, the hooks that were installed before are called instead. Does not communicate.
 
     Args:
         comm: the communicator to revoke; None is COMM_WORLD, looked up when needed, so that MPI need not

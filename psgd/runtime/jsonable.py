@@ -38,7 +38,7 @@ def unsaid(value: object, where: str, nested: int = 0) -> str | None:
         return f"{where}: lists and dicts are nested more than {MOST_NESTED} deep"
     if isinstance(value, str) and kind is str:
         # Two halves of a surrogate pair become one character; each alone comes back.
-        return None if json.loads(json.dumps(value)) == value else f"{where}: a text that JSON changes"
+        return None if json.loads(json.dumps(value)) == value else f"{where}: JSON would change this string"
     if isinstance(value, int) and kind is int:
         return None if abs(value) < 10**MOST_DIGITS else f"{where}: more than {MOST_DIGITS} digits"
     if isinstance(value, list) and kind is list:
@@ -48,14 +48,14 @@ def unsaid(value: object, where: str, nested: int = 0) -> str | None:
     elif value is None or kind in (bool, float):
         return None
     else:
-        hint = "; make it a list" if isinstance(value, (tuple, set, frozenset)) else ""
-        return f"{where}: {kind.__name__} would not come back as it is{hint}"
+        hint = "; use a list" if isinstance(value, (tuple, set, frozenset)) else ""
+        return f"{where}: {kind.__name__} would not be restored unchanged{hint}"
     return next(filter(None, found), None)
 
 
 def _unsaid_item(key: object, item: object, where: str, nested: int) -> str | None:
     if type(key) is not str:
-        return f"{where}: key {key!r} would come back as a text; make it one"
+        return f"{where}: key {key!r} would be restored as a string; use a string"
     return unsaid(key, f"{where}: key {key!r}") or unsaid(item, f"{where}[{key!r}]", nested + 1)
 
 
@@ -66,7 +66,7 @@ def fact(facts: Mapping[str, JSON], name: str) -> JSON:
         CheckpointError: it is not.
     """
     if name not in facts:
-        raise CheckpointError(f"this checkpoint does not say {name}: it was saved with other options")
+        raise CheckpointError(f"this checkpoint has no {name}: it was saved with other options")
     return facts[name]
 
 
@@ -74,7 +74,7 @@ def whole(facts: Mapping[str, JSON], name: str) -> int:
     """A count. Raises CheckpointError, as all readers here: it is missing, or something else."""
     value = fact(facts, name)
     if not _counts(value):
-        raise _wrong(name, "a whole number from 0 on", value)
+        raise _wrong(name, "a whole number of 0 or more", value)
     return int(value)
 
 
@@ -94,7 +94,7 @@ def wholes(facts: Mapping[str, JSON], name: str, count: int | None = None, most:
     value = fact(facts, name)
     good = isinstance(value, list) and all(_counts(item, most) for item in value)
     if not good or count not in (None, len(value)):
-        raise _wrong(name, f"a list of {'' if count is None else f'{count} '}whole numbers from 0 on", value)
+        raise _wrong(name, f"a list of {'' if count is None else f'{count} '}whole numbers of 0 or more", value)
     return list(value)
 
 

@@ -48,15 +48,16 @@ def check(what: str, path: Path, replaced: bool = False) -> None:
     """
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"{what} {path}: expected a file in an existing folder, {folder} is none")
+        raise UsageError(f"{what} {path}: expected a file in an existing folder, but {folder} is not a folder")
     try:
         foreign = _is_foreign_link(path)
     except OSError as error:  # a name that is too long
         raise UsageError(f"{what} {path}: cannot be written: {error.strerror}") from None
     if foreign:
-        raise UsageError(f"{what} {path}: is a link that another user made; remove it or take another name")
+        raise UsageError(f"{what} {path}: is a symbolic link that another user made; remove it or use another name")
     if path.is_dir() or not os.access(folder if replaced or not path.exists() else path, os.W_OK):
-        raise UsageError(f"{what} {path}: expected a file that can be written, got no permission or a folder")
+        found = "it is a folder" if path.is_dir() else "permission is denied"
+        raise UsageError(f"{what} {path}: expected a file that can be written, but {found}")
 
 
 def _new_part(folder: Path) -> tuple[int, Path]:
@@ -96,7 +97,7 @@ def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
         if error.errno != errno.ELOOP:
             raise
     if _is_foreign_link(path):
-        raise PermissionError(errno.EPERM, "it is a link that another user made", str(path))
+        raise PermissionError(errno.EPERM, "it is a symbolic link that another user made", str(path))
     return os.open(path, flags | os.O_CLOEXEC, mode)
 
 
@@ -151,7 +152,7 @@ def own_folder(path: Path) -> None:
         os.close(number)
         part.unlink()
     if not ours:
-        raise PermissionError(errno.EPERM, "another user made it", str(path))
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
 
 
 def lose(what: str, error: OSError | str, stream: TextIO | None = None) -> None:

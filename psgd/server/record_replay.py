@@ -66,16 +66,16 @@ class Recorder:
         self._strategy.restore(point)
         if self._text.readline() != self._head:
             raise UsageError(
-                f"record: {self._path} is of another run, or of other workers: give this one a file of its own"
+                f"record: {self._path} is from another run, or has other workers: use another file for this one"
             )
         for _ in range(point.entries):
             if not self._text.readline().endswith("\n"):
-                raise UsageError(f"record: {self._path} has not what the run had done at its checkpoint")
+                raise UsageError(f"record: {self._path} ends before the checkpoint that this run resumes from")
         self._text.seek(self._text.tell())
         self._text.truncate()
 
     def close(self) -> None:
-        """Closes the file; it is whole then, unless a full disk has ended it, which was said."""
+        """Closes the file; it is complete, unless writing failed, of which there was a warning."""
         self._file.close()
 
     def _written(self, entries: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
@@ -135,7 +135,7 @@ class Replay:
         for member in self._next[0].group if self._next else ():
             if member.worker not in self._live and member.worker not in self._pending:
                 raise ContractError(
-                    f"replay: the file has push {member.push} of worker {member.worker}, which has ended"
+                    f"replay: the file has push {member.push} of worker {member.worker}, but that worker has ended"
                 )
         return entries
 
@@ -148,7 +148,7 @@ class Replay:
         passed = [self._next.popleft() for _ in range(min(point.entries, len(self._next)))]
         if self._next and (len(passed) < point.entries or not passed[-1].checkpoint):
             raise UsageError(
-                f"replay: action {point.entries} of the file is no checkpoint, but this run resumes from one"
+                f"replay: action {point.entries} in the file is not a checkpoint, but this run resumes from one"
             )
 
     def _due(self) -> tuple[LogEntry, ...]:
@@ -198,11 +198,11 @@ def load(path: Path, run: Mapping[str, Any]) -> list[LogEntry]:
             course.take(entries[-1])
         course.end()
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise UsageError(f"replay: {path}, line {number}: not an order that was recorded: {error}") from None
+        raise UsageError(f"replay: {path}, line {number}: not a valid record: {error}") from None
     for key, value in run.items():
         if recorded.get(key) != value:
             raise UsageError(
-                f"replay: {path} is of another run: {key} was {recorded.get(key)!r} there and is {value!r} here"
+                f"replay: {path} is from another run: {key} was {recorded.get(key)!r} there and is {value!r} here"
             )
     return entries
 
@@ -220,15 +220,17 @@ class _Course:
         for worker, push, weight in entry.group:
             self._applied[worker] += 1
             if not push == self._applied[worker] <= self._released[worker] + 1:
-                raise ValueError(f"push {push} of worker {worker} cannot have come here")
+                raise ValueError(f"push {push} of worker {worker} is out of order")
             if not 0 <= weight < math.inf:
-                raise ValueError(f"weight {weight} of push {push} of worker {worker}")
+                raise ValueError(
+                    f"push {push} of worker {worker} has weight {weight}, expected a finite one of 0 or more"
+                )
         for worker in entry.release:
             self._released[worker] += 1
             if self._released[worker] > self._applied[worker]:
-                raise ValueError(f"worker {worker} is released and has not pushed")
+                raise ValueError(f"worker {worker} is released without a push")
         if max((*self._applied, *entry.release), default=-1) >= self._workers:
-            raise ValueError(f"a worker that is none of the {self._workers}")
+            raise ValueError(f"a worker that is not one of the {self._workers}")
 
     def end(self) -> None:
         """Raises ValueError where somebody would wait for ever."""

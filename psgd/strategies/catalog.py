@@ -83,7 +83,7 @@ STRATEGIES: dict[str, Strategy] = {
         {
             "period": _PERIOD,
             "average_momentum": switch(True, "average the momentum too.", shown="on"),
-            "local_from": from_zero(0.0, "epochs at the start with a period of 1."),
+            "local_from": from_zero(0.0, "initial epochs, which have a period of 1."),
             "outer_lr": above_zero(1.0, "learning rate of the outer step."),
             "outer_momentum": below_one(0.0, "Nesterov momentum of the outer step."),
         },
@@ -104,7 +104,7 @@ STRATEGIES: dict[str, Strategy] = {
         "psgd.strategies.hogwild.hogwild",
         {
             "period": replace(_PERIOD, default=64),
-            "count_lost": switch(False, "count lost updates, a test mode.", hidden=True),
+            "count_lost": switch(False, "count lost updates (for tests).", hidden=True),
         },
     ),
     "decentralized": Strategy(

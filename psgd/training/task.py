@@ -88,7 +88,7 @@ def _compare(name: str, everyone: list[dict[str, Any]]) -> None:
             shown = "; ".join(f"{value} on {', '.join(_brief(ranks))}" for value, ranks in sides.items())
             raise AgreedContractError(
                 f"dataset {name}: all ranks need the same data, but {key}: {shown}. Is one of them an old or "
-                "unfinished copy? Copy it again, or use a folder that all nodes see"
+                "incomplete copy? Copy it again, or use a folder that all nodes share"
             )
 
 

@@ -78,11 +78,13 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
             for shard in self.transport.coded:
                 shard.codec.residual += residual[shard.part]
         if state is None:
-            return ["the workers' momentum and the codecs' thresholds start again, as the workers have changed"]
+            return [
+                "the workers' momentum and the codecs' thresholds are reset, since the number of workers has changed"
+            ]
         if self._before.velocity.size:
             restore.put_back({"velocity": self._before.velocity}, state)
         self._resume_at(state)
-        return ["the codecs' thresholds and momentum start again, as the servers have changed"]
+        return ["the codecs' thresholds and momentum are reset, since the servers have changed"]
 
     def _resume_at(self, state: State) -> None:
         self.transport.whole = same_kind(state.facts, "whole", True)

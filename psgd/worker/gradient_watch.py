@@ -65,7 +65,7 @@ class GradientWatch:
         """
         what = f"{self._who}, step {step}: the gradient is not finite (NaN or infinite)"
         if self._on_nan == "stop":
-            raise DivergedError(f"{what}: lower the learning rate, or use clip_norm; on_nan=skip leaves it out")
+            raise DivergedError(f"{what}: lower the learning rate, or use clip_norm; on_nan=skip omits it")
         skips = self._on_nan == "skip"
         if not self._warned:
             self._warned = True
@@ -77,9 +77,9 @@ class GradientWatch:
     def _line(self, what: str, params: Array, skips: bool) -> str:
         """The warning; empty on a worker whose gradient only follows from another's."""
         if skips or self._leaves_out:
-            return f"{what}; it is left out, and so are others of this rank that follow, without a word"
+            return f"{what}; it is omitted; later ones of this rank are omitted without a message"
         if holds_numbers(params):
-            return f"{what}; training goes on with it: on_nan=skip leaves such gradients out, stop ends the run"
+            return f"{what}; training continues with it; on_nan=skip omits such gradients, on_nan=stop ends the run"
         # One that came before has made the parameters so, and its rank has said it; or steps were too long.
         if self._leads and not array_module(params).isnan(params).any():
             return f"{what}, since the parameters have become infinite: lower the learning rate, or use clip_norm"

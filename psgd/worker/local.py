@@ -93,7 +93,7 @@ class LocalWorker(WorkerBase):
         velocities = [State({"state0": velocity}) for other in others if (velocity := _velocity(other)) is not None]
         if list(arrays) == ["state0"] and restore.mean(arrays, velocities):
             return "momentum before encoding: the workers' mean"
-        return "the optimizer's state: begins anew"
+        return "the optimizer's state: reset"
 
     def _take_residuals(self, tensors: dict[str, NDArray[Any]], others: Sequence[State]) -> list[str]:
         """Adds to the parameters what workers without a server had left to send, which are changes of them."""
@@ -103,7 +103,9 @@ class LocalWorker(WorkerBase):
             tensors["params"] = restore.fitting("params", residual, tensors["params"]) + residual
             return ["residuals: added to the parameters"]
         if any(name.endswith(".residual") for other in others for name in other.tensors):
-            return ["residuals: gradients that the workers had left to send are dropped, as one rank sends none"]
+            return [
+                "residuals: gradients that the workers had left to send are dropped, since a single rank sends none"
+            ]
         return []
 
     def _fetch(self, worker: int, segment: int) -> Vector:

@@ -66,7 +66,7 @@ def test_preempted_it_comes_back_and_cancelled_it_does_not(login, with_mpich):
     login.done(urgent)
 
     login.next_turn(number, 1)
-    assert f"resumes from {newest}" in login.cluster.log(login.cluster.job(number))
+    assert f"resuming from {newest}" in login.cluster.log(login.cluster.job(number))
     assert len(login.ranks(number)) == 2
     login.cluster.run("scancel", number)
     login.wait_for(lambda: not login.ranks(number), number)

@@ -121,7 +121,7 @@ def test_the_missing_rank_is_named_once(job):
     warnings = [line for line in result.stderr.splitlines() if "psgd: warning" in line]
     assert len(warnings) == 5, result.stderr
     for n, line in zip((10, 300_000, 10, 10, 10), warnings, strict=True):
-        assert f"Allreduce(float64, {n} elements, SUM)" in line and "rank 2 has not come" in line
+        assert f"Allreduce(float64, {n} elements, SUM)" in line and "rank 2 has not arrived" in line
 
 
 @pytest.mark.parametrize("shared", ["1", "0"])

@@ -72,12 +72,12 @@ def test_show(directory):
 
 def test_verify(directory):
     assert run("verify", directory) == (
-        "step-000000200: sound, 3 shards\nstep-000000100: sound, 3 shards\n",
+        "step-000000200: intact, 3 shards\nstep-000000100: intact, 3 shards\n",
         0,
     )
     damage(directory / "step-000000200")
     text, code = run("verify", directory)
-    assert code == 1 and "step-000000200: damaged" in text and "step-000000100: sound" in text
+    assert code == 1 and "step-000000200: damaged" in text and "step-000000100: intact" in text
     assert run("verify", directory / "step-000000100")[1] == 0
     assert run("verify", directory / "step-000000200")[1] == 1
 

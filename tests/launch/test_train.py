@@ -335,9 +335,9 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     )
     again, other = run(words), run([*words, "--resume", "--seed", "3"], PATH="")
     for refused, why in (
-        (busy, "another run writes into"),
-        (again, "of a run with the same options: continue that one with --resume"),
-        (other, "is of a run with seed 0, this one has 3"),
+        (busy, "another run is writing to into"),
+        (again, "of a run with the same options: continue that run with --resume"),
+        (other, "is from a run with seed 0, but this run has 3"),
     ):
         (line,) = refused.stderr.splitlines()
         assert refused.returncode == 2 and why in line, line

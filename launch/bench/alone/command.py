@@ -22,16 +22,18 @@ Times = dict[tuple[str, int], float]
 
 
 @click.command()
-@click.option("--sizes", default="4KiB,1MiB,16MiB", show_default=True, help="Bytes, comma-separated.")
-@click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Of the all-reduces.")
-@click.option("--turns", type=Whole(1), default=3, show_default=True, help="Runs of each; medians count.")
-@click.option("--json", "form", flag_value="json", help="One JSON object a line.")
-@click.option("--markdown", "form", flag_value="markdown", help="Rows of a Markdown table.")
+@click.option("--sizes", default="4KiB,1MiB,16MiB", show_default=True, help="Sizes in bytes, comma-separated.")
+@click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Number of ranks of the all-reduces.")
+@click.option(
+    "--turns", type=Whole(1), default=3, show_default=True, help="Number of runs of each; medians are reported."
+)
+@click.option("--json", "form", flag_value="json", help="Print one JSON object per line.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
 def peers(*, sizes: str, ranks: int, turns: int, form: str | None) -> int:
     """Compare each peer alone, as its own users run it, with the same peer in psgd's benchmarks.
 
-    Alone are scripts without psgd: Gloo and PyTorch's RPC in plain processes, MPI under its mpiexec. The exit code is
-    1 where a peer takes more than 10 % longer in a benchmark than alone. Close other programs first.
+    "Alone" means scripts without psgd: Gloo and PyTorch's RPC in plain processes, MPI under its mpiexec. The exit
+    code is 1 if a peer takes more than 10 % longer in a benchmark than alone. Close other programs first.
     """
     if places.place() is not None:
         raise UsageError("bench peers: starts the processes of each run itself; run it without mpirun or srun")

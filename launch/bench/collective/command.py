@@ -47,10 +47,10 @@ _WHAT = {
 }
 _HELP = """{what}
 
-    Verifies psgd, with private and with registered buffers, the MPI, and Gloo where PyTorch is installed; then times
-    them in turns. Ratios above 1 say that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. Alone, the
-    command starts its own ranks, and before them one job for each setting of MPI that chooses an algorithm: "best" is
-    the fastest of these. Under mpirun or srun it is one of the ranks, and MPI has the settings given there.
+    Verifies psgd (with private and with registered buffers), MPI, and Gloo if PyTorch is installed, then times them in
+    turn. A ratio above 1 means that psgd is faster. GB/s is bus bandwidth as NCCL's tests define it. By itself, the
+    command starts its own ranks, and first one job for each setting of MPI that chooses an algorithm: "best" is the
+    fastest of these. Started by mpirun or srun, it is one of the ranks, and MPI uses the settings given there.
     """
 
 
@@ -81,25 +81,37 @@ def _command(collective: str) -> click.Command:
     decorators: list[Callable[[Any], Any]] = [
         click.option("--sizes", help="Sizes in bytes, comma-separated.  [default: 4B to 64MiB]"),
         click.option("--ranks", type=Whole(1), help=f"Number of ranks.  [default: {RANKS}]"),
-        click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Of elements."),
         click.option(
-            "--algorithm", type=click.Choice(ALGORITHMS[collective]), metavar="NAME", help=f"psgd's: {listed}."
+            "--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of the elements."
+        ),
+        click.option(
+            "--algorithm",
+            type=click.Choice(ALGORITHMS[collective]),
+            metavar="NAME",
+            help=f"psgd's algorithm: {listed}.",
         ),
         click.option(
             "--buffers",
             type=click.Choice(("private", "registered", "both")),
             default="both",
             show_default=True,
-            help="Which memory psgd uses.",
+            help="Kind of memory that psgd uses.",
         ),
         click.option("--repeats", type=Whole(1), help="Timed repetitions per size.  [default: about 1 s]"),
         click.option("--peers/--no-peers", default=True, help="Measure MPI and Gloo too.  [default: peers]"),
-        click.option("--mpi-best/--no-mpi-best", "search", default=True, help="Try MPI's settings.  [default: try]"),
-        click.option("--json", "form", flag_value="json", help="One JSON object a line, one for each kind of buffers."),
-        click.option("--markdown", "form", flag_value="markdown", help="Rows of a Markdown table."),
+        click.option(
+            "--mpi-best/--no-mpi-best",
+            "search",
+            default=True,
+            help="Find MPI's best settings.  [default: find]",
+        ),
+        click.option("--json", "form", flag_value="json", help="Print one JSON object per line and kind of buffer."),
+        click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table."),
         click.option("--plot", metavar="FILE", help="Draw bus bandwidth against size: .png, .pdf or .svg."),
         click.option("--tune", is_flag=True, help="Time all algorithms; later runs choose by the table it writes."),
-        click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, as in a shell."),
+        click.option(
+            "--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, quoted as in a shell."
+        ),
     ]
     if collective == ALLREDUCE:
         where = click.option(
@@ -127,7 +139,7 @@ def _check(options: BenchOptions, ranks: int | None, target: Path | None, tune: 
         UsageError: one line.
     """
     if options.op == "mean" and not options.dtype.startswith("float"):
-        raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; take float32")
+        raise UsageError(f"--op mean: expected a dtype of floats, got --dtype {options.dtype}; use float32")
     if tune and (options.algorithm or target):
         raise UsageError("--tune: expected neither --algorithm nor --plot with it: it times all algorithms")
     if options.device == "cuda":
@@ -206,7 +218,7 @@ def _look_for_best(options: BenchOptions, sizes: list[int], count: int, mpiexec_
     from psgd.launch import mpiexec, spawn
 
     if not mpiexec.one_host(os.environ, spawn.split(mpiexec_args)):
-        click.echo("MPI at its best: not looked for, since ranks may run on other hosts", err=True)
+        click.echo("MPI at its best: not searched for, since ranks may run on other hosts", err=True)
         return
     asked = sorted({whole_nbytes(options, nbytes, count) for nbytes in sizes})
     best, failed = mpi_best.search(options, asked, count, mpiexec_args)

@@ -13,7 +13,7 @@ COLUMNS = ("kernel", "bytes/element", "time", "GB/s", "of copy", "verified")
 
 
 @click.command()
-@click.option("--device", default="cuda", show_default=True, metavar="cuda", help="Where to run.")
+@click.option("--device", default="cuda", show_default=True, metavar="cuda", help="Device to run on.")
 @click.option("--elements", type=Whole(1024), default=1 << 26, show_default=True, help="Number of float32 elements.")
 @click.option("--repeats", type=Whole(3), default=20, show_default=True, help="Timed calls of each kernel.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")

@@ -81,7 +81,7 @@ class Gloo:
         """
         answer = self._ask(do="rounds", inner=inner, repeats=repeats)
         if answer is None:
-            raise AgreedError("bench: Gloo failed while it was timed; leave the peers out with --no-peers")
+            raise AgreedError("bench: Gloo failed while it was timed; use --no-peers to omit the peers")
         seconds = np.array(answer["seconds"], np.float64).reshape(1, repeats)
         self._comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
         return seconds

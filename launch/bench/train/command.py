@@ -21,7 +21,7 @@ TRAIN = config.options()
 
 
 @click.command()
-@click.option("--dataset", default="fashion-mnist", show_default=True, help="As for psgd train.")
+@click.option("--dataset", default="fashion-mnist", show_default=True, help="Data to train on, as for psgd train.")
 @click.option(
     "--model", default="mlp", show_default=True, metavar="|".join(TRAIN["model"].names), help=TRAIN["model"].help
 )

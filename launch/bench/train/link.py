@@ -92,7 +92,7 @@ def run(task: LinkTask, rates: Sequence[str], seed: int, tell: Callable[[Row], N
                 result = json.loads(processes.output(command(task, rate, form, seed), TIMEOUT_S).splitlines()[-1])
             except (RuntimeError, ValueError, IndexError) as error:
                 why = " ".join(str(error).split())
-                say(f"error: bench train: {form} at {rate} left out: {why}")
+                say(f"error: bench train: {form} at {rate} omitted: {why}")
                 continue
             seconds = result["seconds_to_target"]
             first = seconds if form == next(iter(FORMS)) else first

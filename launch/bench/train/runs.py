@@ -69,7 +69,7 @@ def run(names: Sequence[str], options: TorchOptions, seeds: int, tell: Teller | 
                 result = _once(fitted(options, name, seed))
             except (RuntimeError, ValueError, IndexError) as error:
                 why = " ".join(str(error).split())
-                say(f"error: bench train: {name} left out: {why}")
+                say(f"error: bench train: {name} omitted: {why}")
                 del runs[name]
                 continue
             runs[name].append(result)

@@ -109,4 +109,9 @@ def test_a_new_algorithm_has_the_errors_of_the_others(comm):
         asked = "star" if comm.rank else "ring"
         words = ("algorithm star", "algorithm ring")
         same_error(comm, lambda: c.Allreduce(MPI.IN_PLACE, values, algorithm=asked), ContractError, *words)
-        same_error(comm, lambda: c.Bcast(values, algorithm="star"), UsageError, "got 'star', which this collective")
+        same_error(
+            comm,
+            lambda: c.Bcast(values, algorithm="star"),
+            UsageError,
+            "got 'star', which does not support this collective",
+        )

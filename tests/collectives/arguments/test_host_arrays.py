@@ -254,7 +254,7 @@ def test_arrays_on_a_gpu_need_cupy(make, monkeypatch):
 def test_in_place_is_no_buffer():
     from mpi4py import MPI
 
-    with pytest.raises(UsageError, match="InPlaceType, which has no meaning here"):
+    with pytest.raises(UsageError, match="InPlaceType, which is not allowed here"):
         view(MPI.IN_PLACE, "recvbuf", True)
 
 

@@ -23,7 +23,7 @@ def mpiexec(monkeypatch, tmp_path):
 
 def test_both_ranks_must_be_right(mpiexec):
     mpiexec('[ "$1 $2" = "-n 2" ] && echo right && echo right')
-    assert probe.run() == (True, "a trial with device pointers went well")
+    assert probe.run() == (True, "a trial with device pointers succeeded")
     mpiexec("echo right")
     assert probe.run() == (False, "a trial with device pointers ended with exit code 0")
     mpiexec("echo right; echo right; exit 11")
@@ -33,7 +33,7 @@ def test_both_ranks_must_be_right(mpiexec):
 def test_one_that_hangs_is_no_success(mpiexec, monkeypatch):
     monkeypatch.setattr(probe, "_TIMEOUT_S", 0.2)
     mpiexec("exec sleep 30")
-    assert probe.run() == (False, "a trial with device pointers did not end well: TimeoutExpired")
+    assert probe.run() == (False, "a trial with device pointers failed: TimeoutExpired")
 
 
 def test_a_rank_of_this_job_is_none_of_the_trial(mpiexec, monkeypatch):

@@ -102,7 +102,7 @@ def test_wrong_arguments_and_ranks_that_left(comm):
     else:
         assert until(other.poll)
         error = other.settle(words(2), "")
-        assert isinstance(error, PeerLostError) and "rank 1 left a call in the middle: KeyError: 'x'" in str(error)
+        assert isinstance(error, PeerLostError) and "rank 1 left a call before its end: KeyError: 'x'" in str(error)
     clear(comm, other)
     own.Free()
 

@@ -35,7 +35,7 @@ def test_what_there_is_not_is_refused_by_name():
     dispatch.check_algorithm("Allreduce", "inline", engine(local=True), call())
     for name, where, what, words in (
         ("rink", engine(), call(), "expected one of .*, got 'rink'$"),
-        ("inline", engine(), call(), "which this collective, operation, size or placement of ranks does not have"),
+        ("inline", engine(), call(), "which does not support this collective, operation, size or placement of ranks"),
         ("inline", engine(local=True), call(100_000), "got 'inline', which"),
         ("ring", engine(), call(code=-1), "expected one of native, got 'ring', which"),
         ("chain", engine(), call(), "got 'chain', which"),

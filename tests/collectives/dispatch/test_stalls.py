@@ -78,7 +78,7 @@ def test_over_messages_the_missing_are_named_once_after_they_could_report(made):
     assert one.after(1.2) == ""
     one.waits.others = {1}
     text = one.after(2.5)
-    assert text.startswith("psgd: warning: Allreduce(float64, 9 elements") and "rank 2 has not come for 4 s" in text
+    assert text.startswith("psgd: warning: Allreduce(float64, 9 elements") and "rank 2 has not arrived for 4 s" in text
     assert one.after(3.0) == ""
 
 
@@ -98,19 +98,19 @@ def test_of_a_request_a_rank_may_have_come_without_a_word(made):
     one = made(lane=1)
     one.waits.others = {1}
     one.after(0.0), one.after(1.2)
-    assert "rank 2 has not come, or not tested its request, for 4 s" in one.after(2.5)
+    assert "rank 2 has not arrived, or not tested its request, for 4 s" in one.after(2.5)
 
 
 def test_in_shared_memory_they_are_seen_at_once(made):
     one = made(node(behind=[1, 2]), published=True)
     one.after(0.0)
-    assert "ranks 1-2 have not come for 1 s" in one.after(1.2)
+    assert "ranks 1-2 have not arrived for 1 s" in one.after(1.2)
 
 
 def test_who_has_come_and_does_nothing_more_is_not_said_to_be_missing(made):
     one = made(node(behind=[2], met=True), published=True)
     one.after(0.0)
-    assert "rank 2 has come, but not carried it on for 1 s" in one.after(1.2)
+    assert "rank 2 has arrived, but made no progress for 1 s" in one.after(1.2)
 
 
 def test_only_the_first_that_is_there_says_so(made):
@@ -120,7 +120,7 @@ def test_only_the_first_that_is_there_says_so(made):
 
 
 @pytest.mark.parametrize(
-    ("shared", "words"), [(node(lost=[2]), "rank 2 ended"), (node(aborted=1), "rank 1 left a call in the middle")]
+    ("shared", "words"), [(node(lost=[2]), "rank 2 ended"), (node(aborted=1), "rank 1 left a call before its end")]
 )
 def test_a_rank_that_is_gone_is_an_error(made, shared, words):
     one = made(shared, published=True)

@@ -266,15 +266,15 @@ def test_life_of_a_request(comm, shared):
         assert request.Test() and request.Wait()  # never started, as MPI has it
         request.Start()
         for again in (request.Start, request.run):
-            with pytest.raises(UsageError, match=r"Start: expected a persistent request that is not under way"):
+            with pytest.raises(UsageError, match=r"Start: expected a persistent request that is not active"):
                 again()
-        with pytest.raises(UsageError, match="Free: expected a persistent request that is not under way"):
+        with pytest.raises(UsageError, match="Free: expected a persistent request that is not active"):
             request.Free()
         assert request.Wait() and request.Wait() and (x == comm.size).all()
         request.Free()
         request.Free()
         for use in (request.Start, request.Wait, request.Test, request.run):
-            with pytest.raises(UsageError, match="this persistent request was freed; make a new one"):
+            with pytest.raises(UsageError, match="this persistent request was freed; create a new one"):
                 use()
         last = c.Barrier_init()
     for use in (last.Start, last.run):

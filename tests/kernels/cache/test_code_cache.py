@@ -96,7 +96,10 @@ def test_damaged_code_is_compiled_again_with_one_warning(script, tmp_path):
     other.write_bytes(pickle.dumps(Evil()))
     out, err = run(script, tmp_path)
     assert out == COMPILED
-    warning = rf"psgd: warning: compiling again, and not using {tmp_path}/psgd/script\.\w+-\w+: it is damaged\n"
+    warning = (
+        rf"psgd: warning: compiling again, since the cached code cannot be used: {tmp_path}/psgd/script\.\w+-\w+: "
+        r"it is damaged\n"
+    )
     assert re.fullmatch(warning, err)
     assert run(script, tmp_path) == (LOADED, "")
 

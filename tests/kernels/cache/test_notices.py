@@ -36,7 +36,7 @@ def said(folder, seconds, *ranks, stay="0"):
 def test_one_rank_says_that_it_compiles_and_warns(tmp_path):
     lines = said(tmp_path, "0.2", (0, 0), (1, 1), (2, 2), stay="2")
     assert lines == [
-        f"psgd: compiling for this processor, once: kept in {tmp_path}",
+        f"psgd: compiling for this processor (once; cached in {tmp_path})",
         "psgd: warning: no space",
     ]
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_imported_is_not_known(tmp_path):
     done = doctor("--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     found = json.loads(done.stdout)["checks"]
     names = ("shared_memory", "reads_peers", "tuning")
-    assert [found[name]["value"] for name in names] == ["not known: no such NumPy"] * 3
+    assert [found[name]["value"] for name in names] == ["unknown: no such NumPy"] * 3
     assert "Traceback" not in done.stderr
 
 

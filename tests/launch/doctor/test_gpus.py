@@ -21,7 +21,7 @@ def test_missing_gpus(monkeypatch, tmp_path):
     (devices / "nvidia0").touch()
     assert missing() == ""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert missing() == "CUDA_VISIBLE_DEVICES hides all"
+    assert missing() == "CUDA_VISIBLE_DEVICES hides them all"
 
 
 @pytest.mark.parametrize(

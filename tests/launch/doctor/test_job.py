@@ -20,7 +20,7 @@ def test_a_slow_host():
     found = job.links("links between nodes", network(slow_hosts="c"), HOSTS)
     assert [check.name for check in found] == ["links between nodes", "slow host"]
     assert found[0].value == "20.1 to 20.7 us, 10 to 110 MB/s over 10 pairs"
-    assert found[1].value.startswith("c: it is in all 4 slow pairs, ")
+    assert found[1].value.startswith("c: part of all 4 slow pairs, ")
     assert found[1].fix == "check c's link, or exclude it: --exclude=c"
 
 

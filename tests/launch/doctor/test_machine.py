@@ -56,7 +56,7 @@ def test_bound_to_one_core(monkeypatch):
 def test_tuning(monkeypatch, tmp_path):
     table = tmp_path / "tuning.json"
     monkeypatch.setenv("PSGD_TUNING", str(table))
-    assert machine.tuning() == Check("tuning", f"{table} (none there: built-in limits)")
+    assert machine.tuning() == Check("tuning", f"no file {table}: built-in limits")
     entry = {"collective": "Allreduce", "ranks": 2, "nodes": 1, "limits": [[None, "native"]]}
     table.write_text(json.dumps({"format": 1, "entries": [entry]}))
     assert machine.tuning() == Check("tuning", f"{table} (1 entry)")

@@ -71,7 +71,7 @@ def test_an_mpiexec_that_cannot_start_ranks(tmp_path, text, code, reason):
     broken = program(tmp_path / "mpiexec", text, code)
     found = mpi.ranks(mpiexec.library(), str(broken), timeout_s=0.3 if "sleep" in text else 20)
     assert (found.name, found.state, found.value) == ("two ranks", "wrong", f"do not start: {reason}")
-    assert f"{broken} " in found.fix and found.fix.endswith(" hostname shows more")
+    assert f"{broken} " in found.fix and found.fix.endswith(" hostname may show why")
 
 
 def test_ranks_are_tried_where_nothing_else_is_wrong(monkeypatch):

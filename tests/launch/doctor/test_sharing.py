@@ -21,7 +21,7 @@ print("yes" if array is not None and array.tolist() == [5, 6, 7] else "no")
     shared, reads = sharing._meet()
     assert shared.split(",")[0] == child.output(code)
     monkeypatch.setenv("PSGD_SHARED", "0")
-    assert sharing._meet() == ("no, switched off by PSGD_SHARED=0", reads)
+    assert sharing._meet() == ("no, disabled by PSGD_SHARED=0", reads)
 
 
 def other(monkeypatch, **changed):
@@ -50,8 +50,8 @@ def test_an_unreadable_address_is_no(monkeypatch):
     [
         (json.dumps([None, 0, errno.EPERM]), "forbids it)"),
         (json.dumps([None, 0, errno.ENOSYS]), os.strerror(errno.ENOSYS)),
-        ("Killed", "not known"),
-        (None, "not known"),
+        ("Killed", "unknown"),
+        (None, "unknown"),
     ],
 )
 def test_reasons(monkeypatch, told, expected):

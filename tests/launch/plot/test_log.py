@@ -97,7 +97,7 @@ def test_broken_lines_are_passed_over_with_one_warning(tmp_path, capsys):
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith(f"psgd: warning: log {file}, line 3: expected a line of psgd train --log, got")
-    assert said[0].endswith(" and 4 more: left out")
+    assert said[0].endswith(" and 4 more: skipped")
 
 
 def test_a_broken_line_leaves_nothing_of_itself(tmp_path):

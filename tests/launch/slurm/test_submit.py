@@ -173,7 +173,7 @@ def test_one_that_another_cluster_runs_has_ended_here(slurm, capfd):
         ("echo 'sbatch: Job 9 to start at noon' >&2", "expected the job's number, got Job 9 to start at noon"),
         (
             "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1",
-            "Socket timed out on send/recv operation; `squeue --me` shows whether the job was queued all the same",
+            "Socket timed out on send/recv operation; `squeue --me` shows whether the job was queued anyway",
         ),
         ("printf '\\377\\n' >&2; exit 3", "exit code 3"),
     ],

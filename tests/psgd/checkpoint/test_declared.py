@@ -105,7 +105,7 @@ def test_facts_that_all_have_alike():
     assert owner.version == 3
     restore_all(items[2:], None, states[1:], 0)
     assert owner.made == 0
-    with pytest.raises(CheckpointError, match="does not say samples"):
+    with pytest.raises(CheckpointError, match="has no samples"):
         restore_all(items, None, states[1:], 0)
     Fact("steps", owner, "made", also="version").restore(None, states, 0)
     assert owner.made == 4
@@ -118,7 +118,7 @@ def test_facts_of_ones_own():
     owner.calls = 0
     assert item.restore(None, [state], 0) == [] and owner.calls == 0
     assert item.restore(state, [state], 0) == [] and owner.calls == 2
-    with pytest.raises(CheckpointError, match="does not say calls"):
+    with pytest.raises(CheckpointError, match="has no calls"):
         item.restore(State(), [state], 0)
 
 
@@ -129,5 +129,5 @@ def test_facts_through_functions():
     assert state.facts == {"place": [1, 2], "line": 3, "more": 1}
     assert item.restore(None, [state], 0) == item.restore(state, [], 0) == []
     assert got == [{"place": [1, 2], "line": 3}]
-    with pytest.raises(CheckpointError, match="does not say line"):
+    with pytest.raises(CheckpointError, match="has no line"):
         item.restore(State(facts={"place": 0}), [], 0)

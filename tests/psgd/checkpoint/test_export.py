@@ -152,8 +152,8 @@ def test_what_cannot_be_written_leaves_nothing_new(tmp_path, monkeypatch):
     ("name", "why"),
     [
         ("w.txt", r"expected a name that ends in .npz or .pt"),
-        ("missing/w.npz", "expected a file in an existing folder, .*missing is none"),
-        ("folder.npz", "expected a file that can be written, got no permission or a folder"),
+        ("missing/w.npz", "expected a file in an existing folder, .*missing is not a folder"),
+        ("folder.npz", "expected a file that can be written, but it is a folder"),
     ],
 )
 def test_names_are_checked_before_anything_is_computed(tmp_path, name, why):

@@ -60,7 +60,7 @@ DAMAGE = {
     "missing": (lambda path: (path / "server-0.safetensors").unlink(), "cannot be read"),
     "no manifest": (lambda path: (path / FILE).unlink(), "cannot be read"),
     "half a manifest": (lambda path: (path / FILE).write_text((path / FILE).read_text()[:99]), "not JSON"),
-    "another's": (moved, "its manifest is of step 5"),
+    "another's": (moved, "its manifest says step 5"),
     "empty": (lambda path: [file.unlink() for file in path.iterdir()], "cannot be read"),
     "a file": (lambda path: (shutil.rmtree(path), path.write_text("x")), "cannot be read"),
 }
@@ -75,7 +75,7 @@ def test_what_is_damaged_is_passed_over_with_a_warning(tmp_path, how):
     found, warnings = steps(tmp_path)
     assert found == [10, 5]
     assert len(warnings) == 1 and "\n" not in warnings[0]
-    assert warnings[0].startswith("checkpoint step-000000015 is passed over") and said in warnings[0]
+    assert warnings[0].startswith("checkpoint step-000000015 is skipped") and said in warnings[0]
 
 
 def test_no_manifest_leads_out_of_its_folder(tmp_path):
@@ -104,7 +104,7 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path):
 def test_the_newest_that_can_be_read(tmp_path):
     """What an interrupted run says, and what is compared before anything starts."""
     assert folder.newest(tmp_path / "missing") is None
-    assert folder.how_to_resume(None).startswith("nothing was saved: --checkpoint-dir")
+    assert folder.how_to_resume(None).startswith("nothing was saved; --checkpoint-dir")
     assert folder.how_to_resume(tmp_path).startswith(f"there is no complete checkpoint in {tmp_path}")
     make(tmp_path, 5)
     (make(tmp_path, 2_000) / FILE).write_text("{")
@@ -114,7 +114,7 @@ def test_the_newest_that_can_be_read(tmp_path):
         said.startswith(f"the newest checkpoint is {tmp_path / 'step-000000005'}, at step 5; ") and "--resume" in said
     )
     folder.refuse_occupied(tmp_path / "missing", {})
-    with pytest.raises(UsageError, match="step-000002000 of another run"):
+    with pytest.raises(UsageError, match="step-000002000 from another run"):
         folder.refuse_occupied(tmp_path, {})
 
 
@@ -126,7 +126,7 @@ def test_whether_a_directory_can_be_taken_is_seen_without_making_it(tmp_path):
         with pytest.raises(UsageError, match=r"cannot be written: .*file is a file"):
             folder.check_writable(path)
     claim = folder.claim(tmp_path / "runs")
-    with pytest.raises(UsageError, match="another run writes"):
+    with pytest.raises(UsageError, match="another run is writing to"):
         folder.check_writable(tmp_path / "runs")
     claim.close()
     folder.check_writable(tmp_path / "runs")
@@ -144,7 +144,7 @@ def test_a_claim_removes_leftovers_and_is_for_one(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     link = folder.part_path(directory, 7, "link")
     link.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="another run writes"):
+    with pytest.raises(UsageError, match="another run is writing to"):
         folder.claim(directory)
     assert part.exists()
     claim.close()

@@ -37,10 +37,10 @@ def test_sums_and_means_are_of_those_that_have_it():
 def test_facts():
     states = [state(1, version=3), state(2, version=5), state(3)]
     assert restore.common(states, "version") == 5
-    with pytest.raises(CheckpointError, match="does not say samples"):
+    with pytest.raises(CheckpointError, match="has no samples"):
         restore.common(states, "samples")
     for wrong in (-1, 1.5, True, "3", None, [3], 2**63):
-        with pytest.raises(CheckpointError, match="version: expected a whole number from 0 on, the checkpoint has"):
+        with pytest.raises(CheckpointError, match="version: expected a whole number of 0 or more, the checkpoint has"):
             restore.common([*states, state(4, version=wrong)], "version")
 
 

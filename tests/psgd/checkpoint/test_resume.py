@@ -65,8 +65,8 @@ def test_without_any_it_starts_anew(comm, tmp_path):
 @pytest.mark.parametrize(
     ("options", "was", "message"),
     [
-        ({}, {}, "has step-000000003 of a run with the same options: continue that one with --resume"),
-        ({"run": {"rule": "adam"}}, {"rule": "sgd"}, "has step-000000003 of another run: resume that one"),
+        ({}, {}, "has step-000000003 from a run with the same options: continue that run with --resume"),
+        ({"run": {"rule": "adam"}}, {"rule": "sgd"}, "has step-000000003 from another run: resume that run"),
         (
             {"resume": True, "run": {"rule": "adam"}},
             {"rule": "sgd"},
@@ -116,9 +116,9 @@ def test_a_program_may_not_take_psgds_names():
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        ({"x": (1, 2)}, r"run\['x'\]: tuple would not come back as it is; make it a list"),
-        ({"x": {1: 2}}, r"run\['x'\]: key 1 would come back as a text"),
-        ({1: 2}, "run: key 1 would come back"),
+        ({"x": (1, 2)}, r"run\['x'\]: tuple would not be restored unchanged; use a list"),
+        ({"x": {1: 2}}, r"run\['x'\]: key 1 would be restored as a string"),
+        ({1: 2}, "run: key 1 would be restored"),
         ({"x": float("nan")}, "equal to themselves, got NaN"),
         ({"x": np.float32(1)}, r"run\['x'\]: float32 would not"),
     ],

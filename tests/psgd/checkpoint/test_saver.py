@@ -135,10 +135,10 @@ def test_refusals(comm, tmp_path):
     options = {"checkpoint_dir": tmp_path / "a", "rule": "adam"}
     run(comm, "sync", 1, run={"seed": 1}, **options)
     for wrong, words in (
-        ({}, "a run with the same options: continue that one with --resume"),
-        ({"run": {"seed": 2}}, "another run: resume that one"),
-        ({"resume": True, "run": {"seed": 2}}, "with seed 1, this one has 2"),
-        ({"resume": True, "run": {"seed": 1}, "rule": "sgd"}, "with rule 'adam', this one has 'sgd'"),
+        ({}, "a run with the same options: continue that run with --resume"),
+        ({"run": {"seed": 2}}, "another run: resume that run"),
+        ({"resume": True, "run": {"seed": 2}}, "with seed 1, but this run has 2"),
+        ({"resume": True, "run": {"seed": 1}, "rule": "sgd"}, "with rule 'adam', but this run has 'sgd'"),
         ({"checkpoint_keep": 0}, "checkpoint_keep: expected a whole number, at least 1"),
         ({"resume": True, "checkpoint_dir": None}, "resume: expected checkpoint_dir"),
         ({"checkpoint_dir": 3}, "checkpoint_dir: expected a folder's path, got 3"),
@@ -148,7 +148,7 @@ def test_refusals(comm, tmp_path):
         with pytest.raises((UsageError, ContractError), match=words):
             run(comm, "sync", 1, **options | wrong)
     prepared = Plan(tmp_path / ("b" if comm.rank < 2 else "elsewhere"))
-    with pytest.raises(UsageError, match=r"rank 2 on .* does not see .* is the directory shared"):
+    with pytest.raises(UsageError, match=r"rank 2 on .* cannot see .* is the directory shared"):
         prepare(comm, prepared)
 
 
@@ -234,7 +234,7 @@ def test_damaged_checkpoints_newer_than_the_one_taken_up_are_put_aside(tmp_path)
     ]
     for path in folder.folders(tmp_path):
         (path / "manifest.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"1 checkpoint.s., and none is sound"):
+    with pytest.raises(UsageError, match=r"1 checkpoint.s., and all are damaged"):
         run(9)
 
 
@@ -270,7 +270,7 @@ def test_evaluations_of_any_kind_of_number_can_be_resumed(tmp_path, accuracy):
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [(KeyError("clock"), "step-000000001: cannot be taken up, is it of another version. KeyError: 'clock'")]
+    [(KeyError("clock"), "step-000000001: cannot be restored, was it saved by another version. KeyError: 'clock'")]
     + [(each("mine"), "step-000000001: mine") for each in (UsageError, CheckpointError, OSError)],
 )
 def test_whatever_restoring_raises_is_an_error_that_names_the_checkpoint(tmp_path, monkeypatch, wrong, message):

@@ -85,7 +85,7 @@ def test_it_is_complete_only_when_all_have_written(tmp_path):
 def test_those_who_are_missing_are_named(tmp_path):
     first, _ = pair(tmp_path, patience_s=0.1)
     first.save(1, State(), Manifest(1, 1))
-    with pytest.raises(CheckpointError, match=r"nothing of worker-0 for 0.1 s; do all ranks see"):
+    with pytest.raises(CheckpointError, match=r"nothing from worker-0 for 0.1 s; can all ranks see"):
         first.wait()
     first.wait()  # told once
     assert first.published is None

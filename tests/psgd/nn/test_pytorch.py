@@ -56,7 +56,7 @@ def test_other_names_of_a_parameter_have_its_form():
     ],
 )
 def test_forms_that_cannot_be(form):
-    with pytest.raises(UsageError, match="the form that PyTorch has of 'w' does not fit it"):
+    with pytest.raises(UsageError, match="the form that PyTorch stores of 'w' does not fit it"):
         Layout([("w", (2, 3))], torch={"w": TorchForm(*form)})
     text = Layout([("w", (2, 3))], torch={"w": pytorch.linear(2, 3)}).to_json()
     fields = json.loads(text) | {"torch": {"w": dict(zip(TorchForm._fields, form, strict=True))}}

@@ -214,7 +214,7 @@ def test_unwanted_input_gradient():
 def test_a_forward_pass_is_used_up_even_by_a_refused_backward():
     run = Run(MIXER, (TOKENS, FEATURES))
     run.stage.forward(run.ctx, run.x)
-    with pytest.raises(UsageError, match=r"backward: dy is float64 \(7, 2\) on numpy, got float64 \(7, 1\)"):
+    with pytest.raises(UsageError, match=r"backward: dy: expected float64 \(7, 2\) on numpy, got float64 \(7, 1\)"):
         run.stage.backward(run.ctx, run.dy[:, :1])
     with pytest.raises(UsageError, match="forward pass"):
         run.stage.backward(run.ctx, run.dy)

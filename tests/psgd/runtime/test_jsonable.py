@@ -56,18 +56,18 @@ def test_what_comes_back(value):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ((1, 2), "x: tuple would not come back as it is; make it a list"),
-        ({1}, "x: set would not come back as it is; make it a list"),
+        ((1, 2), "x: tuple would not be restored unchanged; use a list"),
+        ({1}, "x: set would not be restored unchanged; use a list"),
         ({"a": [0, (1,)]}, r"x\['a'\]\[1\]: tuple"),
-        ({1: "a", "1": "b"}, "x: key 1 would come back as a text"),
+        ({1: "a", "1": "b"}, "x: key 1 would be restored as a string"),
         ({None: 1}, "x: key None would"),
         (1j, "x: complex"),
         (b"x", "x: bytes"),
         (Path("a"), "x: PosixPath"),
         (Text("a"), "x: Text"),
         (10**5000, "x: more than 4000 digits"),
-        ("\ud83d\ude00", "x: a text that JSON changes"),
-        ({"\ud83d\ude00": 1}, "x: key .*: a text that JSON changes"),
+        ("\ud83d\ude00", "x: JSON would change this string"),
+        ({"\ud83d\ude00": 1}, "x: key .*: JSON would change this string"),
         (nested(102), "x.*: lists and dicts are nested more than 100 deep"),
     ],
     ids=range(13),
@@ -99,7 +99,7 @@ def test_readers_take_their_type_alone(reader):
         else:
             taken.append(value)
     assert repr(taken) == repr(READERS[reader])
-    with pytest.raises(CheckpointError, match="this checkpoint does not say x"):
+    with pytest.raises(CheckpointError, match="this checkpoint has no x"):
         reader({}, "x")
 
 

@@ -25,7 +25,7 @@ def test_it_warns_once_and_goes_on(lines):
     assert not watch.acts
     assert watch.found(np.zeros(3), 5, 8) == 8 and watch.found(np.zeros(3), 6, 8) == 8 and watch.skipped == 0
     assert len(lines) == 1 and lines[0].startswith(
-        "warning: rank 2 (worker 1), step 5: the gradient is not finite (NaN or infinite); training goes on with it"
+        "warning: rank 2 (worker 1), step 5: the gradient is not finite (NaN or infinite); training continues with it"
     )
 
 
@@ -33,7 +33,7 @@ def test_it_leaves_out(lines):
     watch = GradientWatch("skip", 2, 1, leaves_out=False)
     assert watch.acts
     assert [watch.found(np.zeros(3), step, 8) for step in (5, 6)] == [0, 0] and watch.skipped == 2
-    assert len(lines) == 1 and "rank 2 (worker 1), step 5" in lines[0] and "it is left out" in lines[0]
+    assert len(lines) == 1 and "rank 2 (worker 1), step 5" in lines[0] and "it is omitted" in lines[0]
 
 
 def test_it_stops(lines):
@@ -53,7 +53,7 @@ def test_what_follows_from_others_is_not_said_again(lines, worker, params, said)
 
 def test_a_codec_leaves_out_by_itself(lines):
     assert GradientWatch("warn", 0, 0, leaves_out=True).found(np.zeros(3), 2, 4) == 4
-    assert "it is left out" in lines[0]
+    assert "it is omitted" in lines[0]
 
 
 @pytest.mark.parametrize(

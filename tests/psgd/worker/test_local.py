@@ -91,7 +91,7 @@ def test_momentum_of_workers_before_encoding_becomes_its_own():
         lines = worker.restore(None, [saved_by_a_server(), *workers])
         assert lines == [
             "momentum before encoding: the workers' mean",
-            "residuals: gradients that the workers had left to send are dropped, as one rank sends none",
+            "residuals: gradients that the workers had left to send are dropped, since a single rank sends none",
         ]
         assert worker.state().tensors["state0"].tolist() == [0.0, 3.0, 6.0] and worker.version == 5
 
@@ -101,7 +101,7 @@ def test_what_workers_without_a_server_had_left_to_send_is_added():
     states[0].tensors["params"] = np.arange(3.0)
     worker = made()
     assert worker.restore(None, states) == [
-        "the optimizer's state: begins anew",
+        "the optimizer's state: reset",
         "residuals: added to the parameters",
     ]
     assert worker.params.tolist() == [6, 7, 8]

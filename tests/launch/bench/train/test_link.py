@@ -31,7 +31,7 @@ def test_rows_compare_with_the_first_form_and_failures_are_left_out(monkeypatch,
     rows = link.run(TASK, ["1gbit"], 0, shown.append)
     assert shown == rows
     assert [(row["updates"], row["sooner"]) for row in rows] == [("allreduce", 1.0), ("decentralized", 4.0)]
-    assert "allreduce, threshold at 1gbit left out: no such link" in capfd.readouterr().err
+    assert "allreduce, threshold at 1gbit omitted: no such link" in capfd.readouterr().err
     assert link.cells(rows[1]) == ("1gbit", "decentralized", "400.0", "2.0", "0.5000", "1.5", "4.0")
     assert len(link.line(link.cells(rows[1]))) == len(link.line(link.COLUMNS))
 

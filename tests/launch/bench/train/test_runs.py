@@ -71,4 +71,4 @@ def test_a_run_that_fails_is_left_out_in_one_line(monkeypatch, capfd):
     monkeypatch.setattr(train_runs.processes, "output", output)
     runs = train_runs.run(["torch", "ddp", "torch-hogwild"], OPTIONS, 2)
     assert {name: len(results) for name, results in runs.items()} == {"torch": 2, "torch-hogwild": 2}
-    assert capfd.readouterr().err == "psgd: error: bench train: ddp left out: exit code 1: boom at last\n"
+    assert capfd.readouterr().err == "psgd: error: bench train: ddp omitted: exit code 1: boom at last\n"
