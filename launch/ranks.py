@@ -7,8 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-from psgd.launch import cores, exit_status
-from psgd.launch.output import terminal
+from psgd.launch import cores
+from psgd.launch.output import exit_status, terminal
 from psgd.runtime.launcher_env import FROM_A_LAUNCHER, LAUNCHERS, ancestors, name_of, place, sees_all_processes
 
 __all__ = ["leave", "place", "speaks"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
-from psgd.launch import cores, exit_status, mpiexec, node_memory, supervise, threads
-from psgd.launch.output import terminal
+from psgd.launch import cores, mpiexec, node_memory, supervise, threads
+from psgd.launch.output import exit_status, terminal
 from psgd.launch.signal_forwarding import Forwarding
 
 _OURS = (*threads.VARIABLES, exit_status.VARIABLE, terminal.VARIABLE)

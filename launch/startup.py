@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psgd.launch import cores, exit_status, node_memory, threads
+from psgd.launch import cores, node_memory, threads
+from psgd.launch.output import exit_status
 from psgd.launch.output.summary import counted
 from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name
 

@@ -17,8 +17,8 @@ from psgd.checkpoint import requests
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, OutputError, UsageError
 from psgd.kernels.notice import say
-from psgd.launch import exit_status, options, ranks, startup
-from psgd.launch.output import standard_streams, summary
+from psgd.launch import options, ranks, startup
+from psgd.launch.output import exit_status, standard_streams, summary
 from psgd.runtime import faults, new_files
 from psgd.runtime.job_end import DIVERGED
 from psgd.strategies import catalog as strategies

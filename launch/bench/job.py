@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import exit_status, ranks, spawn
+from psgd.launch import ranks, spawn
+from psgd.launch.output import exit_status
 
 
 def run(

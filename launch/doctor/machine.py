@@ -59,7 +59,7 @@ def quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> li
     allowed = len(os.sched_getaffinity(0))
     if limit is None or limit >= allowed:
         return []
-    fix = f"start at most {max(1, int(limit))} rank(s) here, or docker run --cpus={allowed}"
+    fix = f"start at most {max(1, int(limit))} ranks here, or docker run --cpus={allowed}"
     return [Check("cpu quota", f"{limit:g} CPUs' time for {allowed} CPUs: ranks are paused in turn", "warning", fix)]
 
 

@@ -76,7 +76,7 @@ def joined(tensors: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     Raises:
         CheckpointError: there is none, or the parts do not fit each other.
     """
-    parts = []
+    parts: list[NDArray[Any]] = []
     while (part := tensors.get(f"{len(parts)}.{name}")) is not None:
         parts.append(part)
     if not parts or any(part.ndim != 1 or part.dtype != parts[0].dtype for part in parts):

@@ -77,7 +77,7 @@ def test_what_mpich_needs_where_memory_may_not_be_read():
 
 RANK = """
 from mpi4py import MPI
-from psgd.launch import exit_status
+from psgd.launch.output import exit_status
 comm, got = MPI.COMM_WORLD, bytearray(1 << 22)
 comm.Sendrecv([bytes([comm.rank]) * len(got), MPI.BYTE], 1 - comm.rank, 0, [got, MPI.BYTE], 1 - comm.rank, 0)
 assert got == bytes([1 - comm.rank]) * len(got)

@@ -335,7 +335,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     )
     again, other = run(words), run([*words, "--resume", "--seed", "3"], PATH="")
     for refused, why in (
-        (busy, "another run is writing to into"),
+        (busy, "another run is writing to"),
         (again, "of a run with the same options: continue that run with --resume"),
         (other, "is from a run with seed 0, but this run has 3"),
     ):

@@ -3,8 +3,9 @@
 import pytest
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import exit_status, ranks, spawn
+from psgd.launch import ranks, spawn
 from psgd.launch.bench import job
+from psgd.launch.output import exit_status
 
 
 def test_where_there_is_no_job_ranks_are_started(monkeypatch):

@@ -63,7 +63,7 @@ def test_an_mpi_that_does_not_start(monkeypatch):
         ("printf -- '-----\\nThere is no ssh here\\nmore'", 1, "There is no ssh here (exit code 1)"),
         ("", 213, "no message (exit code 213)"),
         ("echo 'psgd: met '", 0, "psgd: met  (exit code 0)"),
-        ("sleep 60", 0, "nothing after 0 s"),
+        ("sleep 60", 0, "no result after 0 s"),
     ],
 )
 def test_an_mpiexec_that_cannot_start_ranks(tmp_path, text, code, reason):

@@ -161,7 +161,7 @@ def test_unknown_names_list_what_is_accepted(name, tmp_path, monkeypatch):
 
 
 def test_folder_without_data_and_single_files(tmp_path):
-    with pytest.raises(DataError, match="is empty; expected|contains no dataset"):
+    with pytest.raises(DataError, match=r"is empty; expected|contains no dataset"):
         load(tmp_path)
     np.save(tmp_path / "x.npy", X)
     with pytest.raises(DataError, match="one file is not a dataset"):

@@ -11,9 +11,9 @@ from psgd.launch.bench.problem import BenchOptions, Problem, bus_factor, whole_n
 
 KEYS = {
     *("collective", "algorithm", "transport", "ranks", "nbytes", "dtype", "seconds", "busbw_gbs", "buffers", "against"),
-    *("verified", "mpi", "in_place", "device", "persistent", "mpi_best_setting"),
+    *("verified", "mpi", "in_place", "device", "persistent", "graph", "mpi_best_setting"),
 }
-PEERS = {"mpi", "mpi_best", "mpi_in_place", "mpi_persistent", "gloo", "nccl", "torch", "copies"}
+PEERS = {"mpi", "mpi_best", "mpi_in_place", "mpi_persistent", "gloo", "nccl", "nccl_graph", "torch", "copies"}
 NAMES = ("allreduce", "reducescatter", "allgather", "bcast")
 
 
@@ -158,6 +158,7 @@ def test_line_and_objects():
         "mpi_persistent": None,
         "gloo": 1e-3,
         "nccl": None,
+        "nccl_graph": None,
         "torch": None,
         "copies": None,
     }
@@ -210,6 +211,8 @@ def test_the_command_knows_all_algorithms(comm):
 
     for collective, names in ALGORITHMS.items():
         own = [name for name in names if name != "hierarchical"]
-        assert own == [*SHARED, *MESSAGES[VERBS[collective]]] and ("hierarchical" in names) == (
+        inline, *others = SHARED
+        shared = [inline, "chunked", *others] if collective == "allreduce" else SHARED
+        assert own == [*shared, *MESSAGES[VERBS[collective]]] and ("hierarchical" in names) == (
             collective == "allreduce"
         )

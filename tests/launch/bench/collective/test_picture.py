@@ -41,7 +41,7 @@ def test_what_is_drawn(tmp_path):
             picture.draw(rows(names, 5), BenchOptions(collective, op="max"), target)
         text = target.read_text()
         assert [name for name in ALL if f">{name}<" in text] == list(names)
-        assert "5 rank(s), An MPI 1.2, 20" in text
+        assert "5 ranks, An MPI 1.2, 20" in text
         assert ("float32, max" in text) == (collective == "allreduce")
 
 

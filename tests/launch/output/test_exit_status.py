@@ -1,6 +1,6 @@
 import pytest
 
-from psgd.launch import exit_status
+from psgd.launch.output import exit_status
 
 
 def test_report_is_read_back_and_leaves_nothing_else(tmp_path, monkeypatch):
@@ -24,7 +24,8 @@ def test_without_a_launcher_nothing_is_written(tmp_path, monkeypatch):
 def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(exit_status.VARIABLE, str(tmp_path / "missing" / "outcome"))
     assert not exit_status.report(0)
-    assert capsys.readouterr().err.startswith("psgd: warning: the launcher will not learn that the run ended: ")
+    said = capsys.readouterr().err
+    assert said.startswith("psgd: error: ") and said.endswith(": the launcher will not know how this run ended\n")
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"exit": true}', '{"exit": "0"}', '{"exit": null}'])
