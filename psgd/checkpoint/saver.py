@@ -11,10 +11,10 @@ from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States
 from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
-from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.runtime.agreement import agree, gather
+from psgd.runtime.agreement import agree
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.jsonable import JSON, section, whole, wholes
 from psgd.runtime.mesh import Mesh
@@ -113,12 +113,8 @@ class Saver:
         )
         self._writer.save(step, state, manifest, self._names(facts.get("savers")))
 
-    def restored(self, take: Callable[[], Taken], alike: Callable[[], Mapping[str, JSON]] = dict) -> Taken:
+    def restored(self, take: Callable[[], Taken]) -> Taken:
         """Calls what restores this rank's part. Collective, blocks: what one rank cannot restore ends all alike.
-
-        Args:
-            take: restores it.
-            alike: gives facts that all ranks must have restored alike; asked after `take`.
 
         Raises:
             AgreedUsageError: on all ranks.
@@ -136,19 +132,7 @@ class Saver:
                 text = f"cannot be restored, was it saved by another version? {type(error).__name__}: {error}"
             complaint = text if str(self.found.path) in text else f"{self.found.path}: {text}"
         agree(self._mesh.world, "", {}, complaint)
-        self._compare(alike())
         return taken
-
-    def _compare(self, facts: Mapping[str, JSON]) -> None:
-        """Refuses shards of different checkpoints, whose ranks would never save together again."""
-        assert self.found is not None
-        first, *others = gather(self._mesh.world, facts)
-        for rank, each in enumerate(others, 1):
-            if each != first:
-                raise AgreedUsageError(
-                    f"{self.found.path}: shards that do not fit: rank 0 restored {str(first)[:200]}, "
-                    f"rank {rank} {str(each)[:200]}"
-                )
 
     def _was(self, role: str) -> int:
         """How many servers or workers there were."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
-from psgd.runtime.jsonable import JSON
 
 
 class CheckpointStatus:
@@ -22,14 +21,12 @@ class CheckpointStatus:
         request: what this worker wants and has not passed on yet: 0, `SAVE` or `SAVE_AND_STOP`.
         every: steps of the whole run from one checkpoint to the next, of each worker where they do not keep pace; 0 is
             never. The connection sets it before `start`; where servers count steps, workers ignore it.
-        alike: facts that this worker has restored and that all workers must have alike.
     """
 
     def __init__(self) -> None:
         self.reached = self.stopping = False
         self.step = self.request = self.every = 0
         self.on_reached: Callable[[], object] = nobody_saves
-        self.alike: dict[str, JSON] = {}
 
     def ask(self, stop: bool) -> None:
         """This worker wants a checkpoint soon, and with `stop` that all stop after it. Asking twice is asking once."""

@@ -48,7 +48,7 @@ def start(worker: Worker, saver: Saver, warns: bool) -> None:
     """
     worker.checkpoint.every = saver.every
     if saver.found is not None:
-        lost = saver.restored(lambda: worker.restore(*saver.states()), lambda: worker.checkpoint.alike)
+        lost = saver.restored(lambda: worker.restore(*saver.states()))
         for line in lost if warns else ():
             say(f"warning: resume: {line}")
     worker.start()

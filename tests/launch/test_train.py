@@ -330,13 +330,13 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert launcher.returncode == 130
     newest = max(tmp_path.glob("c/step-*[0-9]"))
     assert said_by_us(said)[-1] == (
-        f"psgd: the newest checkpoint is {newest}, at step {int(newest.name[5:])}; the same command with --resume "
+        f"psgd: the newest checkpoint is {newest}, at step {int(newest.name[5:]):,}; the same command with --resume "
         "continues from it"
     )
     again, other = run(words), run([*words, "--resume", "--seed", "3"], PATH="")
     for refused, why in (
         (busy, "another run is writing to"),
-        (again, "of a run with the same options: continue that run with --resume"),
+        (again, "from a run with the same options: continue that run with --resume"),
         (other, "is from a run with seed 0, but this run has 3"),
     ):
         (line,) = refused.stderr.splitlines()

@@ -67,9 +67,6 @@ class CheckpointVotes(CheckpointStatus):
             version = whole({"version": 0} | state.facts, "version")
             step, decided_at = wholes({"cuts": [version, version]} | state.facts, "cuts", 2)
             self.step, self.decided_at = max(self.step, step), max(self.decided_at, decided_at)
-        self.alike = {"cuts": [self.step, self.decided_at]}
-        if own is not None:
-            self.alike |= {name: own.facts.get(name) for name in ("version", "samples")}
         was = section({"algorithms": {}} | saved[0].facts, "algorithms") if saved else {}
         if not was or was == self.algorithms:
             return []

@@ -70,7 +70,7 @@ def test_without_any_it_starts_anew(comm, tmp_path):
         (
             {"resume": True, "run": {"rule": "adam"}},
             {"rule": "sgd"},
-            "is of a run with rule 'sgd', this one has 'adam'",
+            "is from a run with rule 'sgd', but this run has 'adam'",
         ),
     ],
 )

@@ -110,7 +110,7 @@ def test_damaged_gzip_is_named(tmp_path, data, message):
 def test_gzip_under_a_plain_name(tmp_path):
     path = tmp_path / "images"
     path.write_bytes(PACKED)
-    with pytest.raises(DataError, match=r"add \.gz"):
+    with pytest.raises(DataError, match=r"does not end in \.gz; rename it"):
         idx.read(path)
 
 

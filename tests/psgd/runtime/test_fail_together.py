@@ -189,7 +189,7 @@ def test_an_argument_that_all_ranks_refuse_is_told_once(job):
         "psgd.connect(MPI.COMM_WORLD, np.zeros(3), OPTIONS).__enter__()"
     )
     for wrong in ("strategy='synk'", "servers=0", "optimizer='adam'"):
-        result = job(None, [sys.executable, "-c", code.replace("OPTIONS", wrong)])
+        result = job(3, [sys.executable, "-c", code.replace("OPTIONS", wrong)])
         assert result.returncode == 2, result.stderr
         assert result.stderr.count("Traceback") == result.stderr.count("UsageError: ") == 1, result.stderr
         assert "[0/3] Traceback" in result.stderr  # with the line of the program
