@@ -197,7 +197,7 @@ class Server:
                 )
             if push.samples:
                 staleness = version - push.version
-                applied.append((member.worker, push.samples, push.loss, staleness))
+                applied.append((member.worker, 1, push.samples, push.loss * push.samples, staleness))
                 weight = member.weight if scale is None else member.weight * scale(staleness)
                 group.append((member.worker, push.samples, weight))
         steps = False
@@ -221,7 +221,7 @@ class Server:
             for segment in range(len(shard.ranges)):
                 emit(segment)
         for each in applied:  # after the answers, which workers wait for
-            self.metrics.applied(*each)
+            self.metrics.count(*each)
         if steps:
             self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
         self._ended = entry.ends_log

@@ -133,9 +133,9 @@ def test_layouts_of_older_checkpoints_are_read_and_written_alike():
         ({"a": ((4.0,), (0,))}, {}, "does not lie"),
         ({"b": ((4,), (0,))}, {}, "of b, which is not a parameter"),
         ({}, {"b": "c"}, "of c, which is not a parameter"),
-        ({}, {"a": "a"}, "each used once; got 'a'"),
-        ({}, {"": "a"}, "each used once; got ''"),
-        ({}, {3: "a"}, "each used once; got 3"),
+        ({}, {"a": "a"}, "each used once, got 'a'"),
+        ({}, {"": "a"}, "each used once, got ''"),
+        ({}, {3: "a"}, "each used once, got 3"),
     ],
 )
 def test_wrong_parts_and_ties_are_refused(parts, tied, message):

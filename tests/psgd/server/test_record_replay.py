@@ -187,7 +187,7 @@ def test_what_is_no_order_is_refused(tmp_path, text):
         ([([[0, 1, 1]], []), ([[0, 2, 1]], [0])], "push 2 of worker 0 is out of order"),
         ([([[0, 1, 1]], [0, 0])], "worker 0 is released without a push"),
         ([([], [1])], "worker 1 is released without a push"),
-        ([([[2, 1, 1]], [2])], "none of the 2"),
+        ([([[2, 1, 1]], [2])], "a worker that is not one of the 2"),
         ([([[0, 1, float("nan")]], [0])], "weight nan"),
         ([([[0, 1, -1]], [0])], "weight -1"),
         ([([[0, 1, 1]], [0]), ([[1, 1, 1]], [])], "ends before worker 1 is released"),
