@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import accumulate
 from psgd.optim.rules import Rule
-from psgd.optim.schedules import Schedule
+from psgd.optim.schedules import Constant, Schedule
 
 Vector = NDArray[np.floating]
 
@@ -71,6 +71,7 @@ class Optimizer:
         self.clips = options.clip_norm > 0
         self.update = options.rule.update
         self._schedule, self._sum_over_shards = options.schedule, sum_over_shards
+        self._varies = not isinstance(options.schedule, Constant)
         none = self.params[:0]  # compiles now, so that no step waits for it
         self.update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
         if self.clips:
@@ -82,7 +83,8 @@ class Optimizer:
         Args:
             position: samples applied before, for the rate.
         """
-        self.lr = self._schedule(position)
+        if self._varies:
+            self.lr = self._schedule(position)
         self.version += 1
 
     def clipped(self, grad: Vector, scale: float) -> float:

@@ -17,10 +17,19 @@ NAMES = ("constant", "step", "cosine")
 _ABOVE_ZERO, _FROM_ZERO = above_zero(None, ""), from_zero(None, "")
 
 
+class Constant:
+    """A schedule of one learning rate, which need not be asked at each step."""
+
+    def __init__(self, lr: float) -> None:
+        self._lr = lr
+
+    def __call__(self, samples: float) -> float:
+        return self._lr
+
+
 def constant(lr: float) -> Schedule:
     """Always `lr`."""
-    rate: float = _ABOVE_ZERO.check("constant: lr", lr)
-    return lambda samples: rate
+    return Constant(_ABOVE_ZERO.check("constant: lr", lr))
 
 
 def step(lr: float, every: float, factor: float = 0.1) -> Schedule:
