@@ -175,18 +175,23 @@ class Control:
         mine = descriptor.copy()
         if not self.crossed and 0 < failed < mine[layout.CALL] and (before := self.past(failed)) is not None:
             mine = before.copy()  # this rank was done with the call that the others failed in
-        if self.crossed:
-            self._tell_twin(mine, text)
         self._send(CROSSED if self.crossed else FAILED, mine, text)
         self._failures[self._comm.rank] = (mine, text)
         began = time.monotonic()
         limit = began + _PATIENCE_S
-        while self.poll() and len(self._failures) < self._comm.size and not self._left and time.monotonic() < limit:
+        told_twin = False
+        while True:
+            complete = self.poll() and len(self._failures) == self._comm.size
             # Who does not report may wait in the other lane, where it does not hear of this.
-            if not self.crossed and time.monotonic() > began + _ACROSS_S and self.look_across():
-                self.crossed = True
+            if not (self.crossed or complete) and time.monotonic() > began + _ACROSS_S:
+                self.crossed = self.look_across()
+            # Others may have found out first. Whoever waits in the other lane needs to hear of this from each rank.
+            if self.crossed and not told_twin:
+                told_twin = True
                 self._tell_twin(mine, text)
                 limit = time.monotonic() + _PATIENCE_S
+            if complete or self._left or time.monotonic() > limit:
+                break
             time.sleep(1e-4)
         if self._left:
             return self._departed(descriptor)

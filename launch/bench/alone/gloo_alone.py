@@ -19,14 +19,13 @@ def main(rank: int, ranks: int, sizes: list[int], folder: str) -> None:
     found = {}
     for nbytes in sizes:
         source, seconds = torch.ones(nbytes // 4), []
-        vector, calls = torch.empty_like(source), 1 if nbytes >= 65536 else min(100, 65536 // nbytes)
-        for _ in range(40 if nbytes <= 1 << 20 else 12):
+        vector = torch.empty_like(source)
+        for _ in range(200 if nbytes <= 1 << 20 else 20):
             vector.copy_(source)
             distributed.barrier()
             start = time.perf_counter()
-            for _ in range(calls):
-                distributed.all_reduce(vector)
-            took = torch.tensor([(time.perf_counter() - start) / calls])
+            distributed.all_reduce(vector)
+            took = torch.tensor([time.perf_counter() - start])
             distributed.all_reduce(took, distributed.ReduceOp.MAX)
             seconds.append(took.item())
         found[nbytes] = statistics.median(seconds)

@@ -15,9 +15,11 @@ from psgd.launch.bench.peers.gloo import Gloo
 from psgd.launch.bench.problem import BenchOptions, Problem
 
 FRESH_BYTES = 64 * 1024  # from here on one call is timed at a time, on values just written
-BUDGET_S = 1.2
+BUDGET_S, GLOO_S = 1.2, 0.3
+WARM_S = 0.3  # before Gloo's calls count: at first the system's scheduler makes many of them ten times slower
 LOOP_S = 0.02
-FEWEST, MOST = 5, 200
+LONG_S = 1e-4  # the clock sees one such call well, and Gloo is slower in a row of them where its threads share cores
+FEWEST, MOST, MOST_LONG = 5, 200, 1000
 Rounds = Callable[[int, int], NDArray[np.float64]]  # from calls in a round and rounds to (contenders, rounds)
 
 
@@ -56,14 +58,14 @@ def measure(
         problem = Problem(options, nbytes, comm.rank, comm.size)
         source = problem.source()
         outside = None if gloo is None else _prepared(gloo, problem, options)
-        before = outside and timed(outside, problem.nbytes, options.repeats, BUDGET_S / 16)
+        before = outside and timed(outside, problem.nbytes, options.repeats, GLOO_S)
         contenders = build(problem, options, comm, ours)
         able, used = verify(comm, problem, contenders, source, ours)
         seconds = timed(rounds_of(comm, able, source), problem.nbytes, options.repeats)
         medians = np.median(seconds, axis=1)
         times = {contender.name: float(value) for contender, value in zip(able, medians, strict=True)}
         if outside is not None:
-            after = timed(outside, problem.nbytes, options.repeats, BUDGET_S / 16)
+            after = timed(outside, problem.nbytes, options.repeats, GLOO_S)
             times[GLOO] = float(np.median(np.concatenate([before, after], axis=1)))
         setting = ""
         if best and problem.nbytes in best:
@@ -134,7 +136,7 @@ def timed(rounds: Rounds, nbytes: int, repeats: int | None, budget_s: float = BU
     """Seconds of one call of each contender in each round, of the slowest rank. Collective.
 
     In each round all have their turn, in an order that changes. Each rewrites its values before, untimed. Under
-    FRESH_BYTES several calls are timed together, and divided.
+    FRESH_BYTES several calls are timed together, and divided, unless one takes LONG_S.
 
     Args:
         rounds: times so many calls together, so many times: float64 (contenders, rounds).
@@ -147,10 +149,13 @@ def timed(rounds: Rounds, nbytes: int, repeats: int | None, budget_s: float = BU
     """
     rounds(1, 1)
     once = rounds(1, 1)
-    inner = min(loop(nbytes), max(1, int(LOOP_S / once.max())))
+    inner, most = min(loop(nbytes), max(1, int(LOOP_S / once.max()))), MOST
+    if once.min() > LONG_S:
+        inner, most = 1, MOST_LONG
+        rounds(1, max(1, int(WARM_S / once.sum())))
     if repeats is None:
         trial = rounds(inner, 1)
-        repeats = min(MOST, max(FEWEST, int(budget_s / (inner * trial.sum()))))
+        repeats = min(most, max(FEWEST, int(budget_s / (inner * trial.sum()))))
     return rounds(inner, repeats)
 
 

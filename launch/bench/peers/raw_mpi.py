@@ -77,7 +77,8 @@ def server(
             i = MPI.Request.Waitany(requests)
         if lr is not None:
             sgd(params, pushes[i], lr, 1.0, 0.0)
+        reply = comm.Isend(params, workers[i], TAG)  # at once: the worker waits for it
         left[i] -= 1
         if left[i]:
             requests[i] = comm.Irecv(pushes[i], workers[i], TAG)
-        comm.Isend(params, workers[i], TAG).Wait()
+        reply.Wait()

@@ -21,7 +21,7 @@ from psgd.launch.bench.stats import median
 
 LR = 0.25
 ROUNDS = 5
-WARM = 3
+WARM = 8  # large messages take so many until pages and caches have settled
 PUSHES = 5
 OURS, RAW, RAW_UPDATE = range(3)
 Vector = NDArray[np.float32]
@@ -29,7 +29,7 @@ Vector = NDArray[np.float32]
 
 def default_repeats(nbytes: int) -> int:
     """How often a size is timed unless given: fewer times where each takes long, 20 to 2000."""
-    return min(2000, max(20, 2**29 // nbytes))
+    return min(2000, max(20, 2**30 // nbytes))
 
 
 def measure(

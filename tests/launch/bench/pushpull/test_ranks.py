@@ -26,7 +26,7 @@ def test_verification_can_fail(comm):
 def test_default_repeats():
     from psgd.launch.bench.pushpull.ranks import default_repeats
 
-    assert [default_repeats(n) for n in (4, 2**20, 2**26, 2**40)] == [2000, 512, 20, 20]
+    assert [default_repeats(n) for n in (4, 2**20, 2**26, 2**40)] == [2000, 1024, 20, 20]
 
 
 def test_gradients_are_dyadic_and_disjoint():
