@@ -30,6 +30,7 @@ def run() -> tuple[bool, str]:
         for name, value in os.environ.items()
         if not name.startswith(_LAUNCHERS) or name.startswith(_SETTINGS)
     }
+    environment["PYTHONSAFEPATH"] = "1"  # a cupy.py in the user's folder is not imported
     if os.geteuid() == 0:  # the user who started this rank as root has allowed it
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [mpiexec, "-n", "2", sys.executable, "-m", "psgd.collectives.device.probe"]

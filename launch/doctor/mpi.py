@@ -73,7 +73,7 @@ def ranks(library: mpiexec.Library, program: str, timeout_s: float = 60.0) -> Ch
     local = mpiexec.one_host(os.environ)
     root, slurm = os.geteuid() == 0, "SLURM_JOB_ID" in os.environ
     words = mpiexec.command(library.vendor, program, 2, len(usable()), root, local=local, slurm=slurm)
-    env = node_memory.settings(library.vendor) | os.environ
+    env = node_memory.settings(library.vendor) | os.environ | {"PYTHONSAFEPATH": "1"}  # not the user's mpi4py.py
     with subprocess.Popen(
         [*words, sys.executable, "-c", _MEET],
         env=env,

@@ -58,14 +58,14 @@ def measure(
         problem = Problem(options, nbytes, comm.rank, comm.size)
         source = problem.source()
         outside = None if gloo is None else _prepared(gloo, problem, options)
-        before = outside and timed(outside, problem.nbytes, options.repeats, GLOO_S)
+        before = outside and timed(outside, problem.nbytes, options.repeats, GLOO_S, WARM_S)
         contenders = build(problem, options, comm, ours)
         able, used = verify(comm, problem, contenders, source, ours)
         seconds = timed(rounds_of(comm, able, source), problem.nbytes, options.repeats)
         medians = np.median(seconds, axis=1)
         times = {contender.name: float(value) for contender, value in zip(able, medians, strict=True)}
         if outside is not None:
-            after = timed(outside, problem.nbytes, options.repeats, GLOO_S)
+            after = timed(outside, problem.nbytes, options.repeats, GLOO_S, WARM_S)
             times[GLOO] = float(np.median(np.concatenate([before, after], axis=1)))
         setting = ""
         if best and problem.nbytes in best:
@@ -132,17 +132,20 @@ def _complain(
     )
 
 
-def timed(rounds: Rounds, nbytes: int, repeats: int | None, budget_s: float = BUDGET_S) -> NDArray[np.float64]:
+def timed(
+    rounds: Rounds, nbytes: int, repeats: int | None, budget_s: float = BUDGET_S, warm_s: float = 0.0
+) -> NDArray[np.float64]:
     """Seconds of one call of each contender in each round, of the slowest rank. Collective.
 
     In each round all have their turn, in an order that changes. Each rewrites its values before, untimed. Under
-    FRESH_BYTES several calls are timed together, and divided, unless one takes LONG_S.
+    FRESH_BYTES several calls are timed together, and divided.
 
     Args:
         rounds: times so many calls together, so many times: float64 (contenders, rounds).
         nbytes: of a call.
         repeats: rounds; None fills the budget.
         budget_s: seconds for all contenders.
+        warm_s: seconds of calls that do not count, where one takes LONG_S; such calls are then timed one by one.
 
     Returns:
         float64 (contenders, rounds).
@@ -150,9 +153,9 @@ def timed(rounds: Rounds, nbytes: int, repeats: int | None, budget_s: float = BU
     rounds(1, 1)
     once = rounds(1, 1)
     inner, most = min(loop(nbytes), max(1, int(LOOP_S / once.max()))), MOST
-    if once.min() > LONG_S:
+    if warm_s and once.min() > LONG_S:
         inner, most = 1, MOST_LONG
-        rounds(1, max(1, int(WARM_S / once.sum())))
+        rounds(1, max(1, int(warm_s / once.sum())))
     if repeats is None:
         trial = rounds(inner, 1)
         repeats = min(most, max(FEWEST, int(budget_s / (inner * trial.sum()))))

@@ -22,8 +22,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def environment() -> dict[str, str]:
-    """This process's environment for a child: one thread, psgd importable, PyTorch's sockets on loopback."""
+    """This process's environment for a child: one thread, this psgd importable, PyTorch's sockets on loopback."""
     env = dict(os.environ)
+    env["PYTHONSAFEPATH"] = "1"  # else `python -m` looks for psgd in the current folder first
     env.update(dict.fromkeys(threads.VARIABLES, "1"))
     root = str(Path(psgd.__file__).resolve().parent.parent)
     env["PYTHONPATH"] = os.pathsep.join(part for part in (root, env.get("PYTHONPATH", "")) if part)

@@ -31,6 +31,15 @@ def test_output_and_environment():
     assert processes.output([sys.executable, "-c", code], 30) == "1 psgd\n"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 always looks in the current folder first")
+def test_modules_of_the_current_folder_are_not_taken_for_psgds_own(tmp_path, monkeypatch):
+    (tmp_path / "psgd").mkdir()
+    (tmp_path / "psgd" / "__init__.py").write_text("raise SystemExit(7)")
+    (tmp_path / "click.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert "psgd" in processes.output(processes.python("psgd.launch", "--version"), 30)
+
+
 def test_failure_tells_the_last_lines():
     with pytest.raises(RuntimeError, match=r"(?s)exit code 3.*broken"):
         processes.output([sys.executable, "-c", "import sys; print('broken', file=sys.stderr); sys.exit(3)"], 30)
