@@ -3,7 +3,7 @@
     python examples/consistency.py softsync               # staleness against S (Zhang, Gupta, Lian, Liu 2015)
     python examples/consistency.py ssp --plot ssp.png     # waiting against the bound (Li et al. 2014)
     python examples/consistency.py straggler              # time to a target with one worker 4 times slower
-    python examples/consistency.py scaled                 # a rate too high for stale gradients, fixed and scaled
+    python examples/consistency.py scaled                 # a learning rate too high for stale ones, fixed and scaled
 
 Each row is a run of `psgd train` on the digits. A gradient takes its time by sleeping, not by computing. So the figures
 show the strategy, and not the scheduler of a machine with fewer cores than workers.
@@ -67,7 +67,7 @@ def straggler() -> tuple[Row, list[Row]]:
 
 
 def scaled() -> tuple[Row, list[Row]]:
-    """At this rate fixed steps diverge once gradients are stale; steps divided by the staleness train for every S."""
+    """Here fixed steps diverge once gradients are stale; steps divided by the staleness train for every S."""
     workers, rows = 16, []
     for size in (1, 2, 4, 8, 16):
         options = {"strategy": "softsync", "softsync": size, "workers": workers, "lr": 0.5, "epochs": 10}

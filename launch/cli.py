@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     cores.bind()
     quiet = _quiet(words)
     threads.limit()
-    surroundings.mend()
+    surroundings.prepare()
     # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     _refuse_empty(words)

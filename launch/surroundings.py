@@ -6,7 +6,7 @@ import os
 from psgd.kernels.errors import UsageError
 
 
-def mend() -> None:
+def prepare() -> None:
     """Gives Open MPI the variables without which it does not start, or crashes at its end.
 
     A home, which some services and containers do not set; and a folder for temporary files that can be written, where

@@ -26,6 +26,7 @@ from psgd.optim import rules, staleness
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule, constant
+from psgd.runtime import mesh
 from psgd.runtime.device_vectors import on_device
 from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
@@ -104,6 +105,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     requirements.check(given.strategy, vars(given), given.options)
     if size == 1:
         requirements.check_alone(vars(given))
+    mesh.check_servers(servers, size, peers=given.serverless)
     workers = size - servers
     schedule = given.lr if callable(given.lr) else constant(optim.LR.check("lr", given.lr))
     for samples in (0, 1e3, 1e6) if callable(given.lr) else ():

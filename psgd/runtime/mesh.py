@@ -6,9 +6,28 @@ from typing import Literal, cast
 
 from mpi4py import MPI
 
-from psgd.kernels.errors import AgreedUsageError
+from psgd.kernels.errors import AgreedUsageError, UsageError
 
 Role = Literal["server", "worker"]
+
+
+def check_servers(servers: int, size: int, peers: bool = False) -> None:
+    """Refuses a number of servers that so many ranks cannot have. Does not communicate.
+
+    Args:
+        servers: how many of the ranks are to be servers.
+        size: number of ranks.
+        peers: the strategy has no servers.
+
+    Raises:
+        UsageError: what was expected, and how to fix it.
+    """
+    if peers or 0 < servers < size or (servers == 0 and size == 1):
+        return
+    if size == 1:
+        raise UsageError(f"servers: expected 0 on a single rank, got {servers}: start at least {servers + 1} ranks")
+    fix = "start more ranks, or ask for fewer servers" if servers > 0 else "or take a strategy without servers"
+    raise UsageError(f"servers: expected 1 to {size - 1} of {size} ranks to be servers, got {servers}: {fix}")
 
 
 class Mesh:
@@ -40,13 +59,10 @@ class Mesh:
         self, comm: MPI.Intracomm, servers: int = 1, peers: bool = False, serving: Sequence[int] | None = None
     ) -> None:
         size, rank = comm.Get_size(), comm.Get_rank()
-        if not peers and (servers < 0 or servers >= size or (servers == 0 and size > 1)):
-            fix = "start more ranks, or ask for fewer servers" if servers > 0 else "or take a strategy without servers"
-            raise AgreedUsageError(
-                f"servers: expected 1 to {size - 1} of {size} ranks to be servers, got {servers}: {fix}"
-                if size > 1
-                else f"servers: expected 0 on a single rank, got {servers}: start at least {servers + 1} ranks"
-            )
+        try:
+            check_servers(servers, size, peers)
+        except UsageError as error:
+            raise AgreedUsageError(str(error)) from None  # all ranks have the same numbers
         self.servers = servers
         self.workers = size - servers
         first = list(range(servers)) if serving is None else list(serving)

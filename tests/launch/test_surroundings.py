@@ -13,12 +13,12 @@ from psgd.launch import surroundings
 def test_a_home_is_given_where_there_is_none(monkeypatch):
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("TMPDIR", raising=False)
-    surroundings.mend()
+    surroundings.prepare()
     assert os.path.isabs(os.environ["HOME"])
 
 
 def test_a_folder_for_temporary_files_that_is_not_there_is_replaced(tmp_path):
-    code = "from psgd.launch import surroundings; surroundings.mend(); import os; print(os.environ['TMPDIR'])"
+    code = "from psgd.launch import surroundings; surroundings.prepare(); import os; print(os.environ['TMPDIR'])"
     environment = {**os.environ, "TMPDIR": str(tmp_path / "none")}
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=30, check=False)

@@ -46,6 +46,12 @@ def test_compression(given, codec):
     assert (found and found.name) == codec
 
 
+@pytest.mark.parametrize("strategy", ["sync", "ssp", "softsync"])
+def test_a_server_on_a_single_rank(strategy):
+    with pytest.raises(UsageError, match="servers: expected 0 on a single rank, got 1: start at least 2 ranks"):
+        check(options(strategy=strategy, servers=1), VECTOR, 1)
+
+
 def test_accumulate_is_everyones():
     for strategy in ("sync", "averaging"):
         assert check(options(strategy=strategy, accumulate=3), VECTOR, 2).run.accumulate == 3
@@ -56,6 +62,8 @@ def test_accumulate_is_everyones():
     [
         ({"strategy": "hogwild", "servers": 1}, "servers: strategy hogwild has none; omit it"),
         ({"strategy": "allreduce", "replay": "x"}, "staleness_lr, record, replay: strategy allreduce has no servers"),
+        ({"strategy": "ssp", "servers": 3}, "servers: expected 1 to 2 of 3 ranks to be servers, got 3: start"),
+        ({"strategy": "softsync", "servers": 5}, "servers: expected 1 to 2 of 3 ranks to be servers, got 5: start"),
         ({"density": 0.1}, "density: expected compress=threshold, onebit or topk with it"),
         ({"checkpoint_request": 3}, "checkpoint_request: expected a CheckpointRequest, got int"),
         ({"metrics": 3}, "metrics: expected RunMetrics, got int"),
