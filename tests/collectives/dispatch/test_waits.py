@@ -171,3 +171,21 @@ def test_who_is_still_in_the_call_before_ends_that_call_first(comm, odd, second)
     if odd == second:
         call = usual if comm.rank == 0 else started
     same_error(comm, lambda: call(c), Error, within=8)
+
+
+@pytest.mark.ranks(2, 3, timeout=20)
+@pytest.mark.parametrize("shared", ["0", "1"])
+@pytest.mark.parametrize("wrong", ["ring", "length"])
+@soon()
+def test_who_is_done_with_a_call_that_others_fail_in_hears_of_it_in_a_request(comm, wrong, shared):
+    """A broadcast's root goes on at once, and then waits for a request that nobody else comes to."""
+    c = communicator(comm, PSGD_SHARED=shared).__enter__()
+
+    def calls():
+        if comm.rank == 0:
+            c.Bcast(np.ones(1), 0)
+            started(c)
+        else:
+            OTHERS[wrong](c)
+
+    same_error(comm, calls, ContractError, "rank 0", within=8)
