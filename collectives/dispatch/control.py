@@ -1,5 +1,6 @@
 """Messages between ranks beside a call's own: that one failed, left its call, or has been waiting in it for long."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from psgd.kernels.errors import AgreedContractError, Error, PeerLostError
 FAILED, WAITING, LEFT, CROSSED = 1, 2, 3, 4
 _PATIENCE_S = 5.0
 _ACROSS_S = 0.5  # before it looks
+_LAG_S = 1.0  # for a rank to finish a call that those who failed in a later one are done with
 _REPORT = np.dtype(
     [
         ("token", "i8"),
@@ -86,8 +88,10 @@ class Control:
         self._status = MPI.Status()
         self._polling = threading.Lock()  # both engines look at that of blocking calls, each perhaps in its own thread
         self._sending: list[tuple[MPI.Request, NDArray[np.uint8]]] = []
-        self._failures: dict[int, tuple[Words, str]] = {}
+        self._failures: dict[int, tuple[int, Words, str]] = {}  # lane, descriptor and text of each rank's
         self._left: dict[int, str] = {}
+        self._earliest: float = math.inf  # call of this lane that a rank failed in or left
+        self._lag_ends = 0.0
 
     def poll(self) -> bool:
         """Receives reports, which also makes MPI progress. True once some rank has failed or left."""
@@ -103,17 +107,31 @@ class Control:
                 self._polling.release()
         return bool(self._failures or self._left)
 
+    def concerns(self, call: int) -> bool:
+        """Whether a failure that was reported ends this rank's call of that number.
+
+        Whoever failed in a later call is done with this one, so it can still end as it should: it goes on for a second.
+        Not longer, as others that it waits for may have failed too.
+        """
+        if self._earliest <= call:
+            return True
+        now = time.monotonic()
+        self._lag_ends = self._lag_ends or now + _LAG_S
+        return now > self._lag_ends
+
     def _take(self, source: int, report: Any) -> None:
         kind, words = int(report["kind"]), report["descriptor"].copy()
+        lane = int(report["lane"])
+        if kind != WAITING and lane == self._lane:
+            self._earliest = min(self._earliest, int(words[layout.CALL]))
         if kind == WAITING:
             self._heard += 1
-            lane = int(report["lane"])
             self.waits[lane][source] = Waiting(lane, words, bool(report["blocked"]), int(report["other_calls"]))
         elif kind == LEFT:
             self._left[source] = unpacked(report["text"])
         else:
             self.crossed |= kind == CROSSED
-            self._failures[source] = (words, unpacked(report["text"]))
+            self._failures[source] = (lane, words, unpacked(report["text"]))
 
     def tell(self, waiting: Waiting) -> None:
         """Starts to tell the other ranks, where they are very many the first ones, what this rank waits in."""
@@ -142,13 +160,20 @@ class Control:
         self._send(LEFT, descriptor, why)
 
     def _send(
-        self, kind: int, descriptor: Words, text: str, peers: int | None = None, waiting: Waiting | None = None
+        self,
+        kind: int,
+        descriptor: Words,
+        text: str,
+        peers: int | None = None,
+        waiting: Waiting | None = None,
+        lane: int | None = None,
     ) -> None:
         data = np.zeros(_REPORT.itemsize, np.uint8)
         report = data.view(_REPORT)
         report["token"], report["kind"] = self._token, kind
         report["descriptor"] = descriptor
         report["text"] = packed(text)
+        report["lane"] = self._lane if lane is None else lane
         if waiting is not None:
             report["lane"], report["blocked"] = waiting.lane, waiting.blocked
             report["other_calls"] = waiting.other_calls
@@ -170,13 +195,13 @@ class Control:
         """
         if self._left:
             return self._departed(descriptor)
-        calls = [call, *(int(theirs[layout.CALL]) for theirs, _ in self._failures.values())]
+        calls = [call, *(int(theirs[layout.CALL]) for _, theirs, _ in self._failures.values())]
         failed = min(filter(None, calls), default=0)
         mine = descriptor.copy()
         if not self.crossed and 0 < failed < mine[layout.CALL] and (before := self.past(failed)) is not None:
             mine = before.copy()  # this rank was done with the call that the others failed in
         self._send(CROSSED if self.crossed else FAILED, mine, text)
-        self._failures[self._comm.rank] = (mine, text)
+        self._failures[self._comm.rank] = (self._lane, mine, text)
         began = time.monotonic()
         limit = began + _PATIENCE_S
         told_twin = False
@@ -196,8 +221,11 @@ class Control:
         if self._left:
             return self._departed(descriptor)
         ranks = sorted(self._failures)
-        descriptors = [self._failures[rank][0] for rank in ranks]
-        texts = [self._failures[rank][1] for rank in ranks]
+        descriptors = [self._failures[rank][1] for rank in ranks]
+        texts = [self._failures[rank][2] for rank in ranks]
+        if self.crossed:
+            for rank, words in zip(ranks, descriptors, strict=True):
+                words[layout.SIGNATURE] |= STARTED if self._failures[rank][0] else 0
         if not any(texts) and all(agree(descriptors[0], each) for each in descriptors):
             return AgreedContractError(
                 f"collective call {describe(descriptor)}: {name_ranks(ranks)} received a message of another call"
@@ -206,9 +234,7 @@ class Control:
 
     def _tell_twin(self, mine: Words, text: str) -> None:
         if self.twin is not None:
-            if self._lane:
-                mine[layout.SIGNATURE] |= STARTED
-            self.twin._send(CROSSED, mine, text)
+            self.twin._send(CROSSED, mine, text, lane=self._lane)
 
     def _departed(self, descriptor: Words) -> Error:
         reasons = "; ".join(

@@ -75,7 +75,7 @@ class StallWatchdog:
             Mismatch: a rank has failed in its call or left it, or waits in another one.
             PeerLostError: a rank of this node ended or left a call in the middle.
         """
-        if self._control.poll():
+        if self._control.poll() and self._control.concerns(self._call):
             raise Mismatch
         for channel in self._channels:
             channel.poll()

@@ -80,13 +80,14 @@ class Waits:
     def crosses(self) -> bool:
         """Whether a rank waits in a call of the other lane, where it never hears that this rank's call has failed.
 
+        It may be done with this call, as the root of a broadcast is, and wait for one that this rank has not started.
         Tells the others of this rank's call, as they may have failed in theirs, or come to it later.
         """
         if self._shared is not None:
             return False
         self._tell(blocked=True)
         return any(
-            theirs.blocked and self._is_crossing(theirs.call, theirs.other_calls)
+            theirs.blocked and theirs.call > self.other_calls()
             for theirs in list(self._hub.waits[1 - self.lane].values())
         )
 

@@ -139,3 +139,21 @@ def test_reports_of_an_earlier_communicator_mean_nothing(comm):
     assert [theirs.call for theirs in control.waits[0].values()] == [6]
     clear(comm, control)
     own.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("how", ["failed", "left"])
+def test_a_failure_in_a_later_call_ends_the_current_one_only_after_a_while(comm, how):
+    own = comm.Dup()
+    control = Control(own)
+    if comm.rank and how == "left":
+        control.leave(words(5), "wrong")
+    elif comm.rank == 0:
+        assert until(control.poll)
+        assert not control.concerns(4)
+        assert control.concerns(5) and control.concerns(6)
+        assert until(lambda: control.concerns(4))
+    if how == "failed":
+        control.settle(words(5), "wrong" if comm.rank else "")
+    clear(comm, control)
+    own.Free()

@@ -16,9 +16,13 @@ from psgd.kernels.errors import PeerLostError
 class Control:
     def __init__(self):
         self.failed = False
+        self.later = False  # the failure is in a call after the current one
 
     def poll(self):
         return self.failed
+
+    def concerns(self, call):
+        return not self.later
 
 
 class Waits:
@@ -131,7 +135,9 @@ def test_a_rank_that_is_gone_is_an_error(made, shared, words):
 
 def test_a_report_of_a_failure_ends_the_wait(made):
     one = made()
-    one.control.failed = True
+    one.control.failed = one.control.later = True
+    one.after(0.0)
+    one.control.later = False
     with pytest.raises(Mismatch):
         one.after(0.0)
     here = made(node(), published=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from harness.oracle import check, communicator, same_error, two_nodes
 from mpi4py import MPI
 
 from psgd.collectives.dispatch import stalls
-from psgd.kernels.errors import ContractError, UsageError
+from psgd.kernels.errors import ContractError, Error, UsageError
 
 
 @contextlib.contextmanager
@@ -95,8 +96,6 @@ def test_a_blocking_call_against_a_request_is_one_error_and_the_end(comm, variab
 @pytest.mark.parametrize("shared", ["1", "0"])
 @soon()
 def test_a_long_wait_for_a_rank_that_comes_late_is_no_error(comm, shared):
-    import time
-
     with communicator(comm, PSGD_SHARED=shared) as c:
         request = c.Iallreduce(np.ones(100), np.zeros(100))
         if comm.rank:
@@ -154,3 +153,39 @@ def test_a_wrong_argument_of_a_blocking_call_ends_requests_of_others_and_the_rev
     same_error(comm, lambda: ALSO[odd if comm.rank == 1 else others](c), UsageError, *names, within=8)
     same_error(comm, lambda: usual(c), ContractError, "cannot be used any more")
     same_error(comm, lambda: started(c), ContractError, "cannot be used any more")
+
+
+@pytest.mark.ranks(4, timeout=20)
+@pytest.mark.parametrize("second", ["usual", "a request"])
+@pytest.mark.parametrize("odd", ["a wrong name", "a request", "a request too short", "ring", "length"])
+@soon()
+def test_who_is_still_in_the_call_before_ends_that_call_first(comm, odd, second):
+    """Rank 3 waits for rank 2 in the first call, while ranks 0 and 1 fail in the second."""
+    c = communicator(comm, PSGD_SHARED="0").__enter__()
+    data = np.full(10, float(comm.rank))
+    if comm.rank == 2:
+        time.sleep(0.5)
+    c.Bcast(data, 0, algorithm="chain")
+    assert not data.any()
+    call = {**OTHERS, **ALSO}[odd if comm.rank == 0 else second]
+    if odd == second:
+        call = usual if comm.rank == 0 else started
+    same_error(comm, lambda: call(c), Error, within=8)
+
+
+@pytest.mark.ranks(2, 3, timeout=20)
+@pytest.mark.parametrize("shared", ["0", "1"])
+@pytest.mark.parametrize("wrong", ["ring", "length"])
+@soon()
+def test_who_is_done_with_a_call_that_others_fail_in_hears_of_it_in_a_request(comm, wrong, shared):
+    """A broadcast's root goes on at once, and then waits for a request that nobody else comes to."""
+    c = communicator(comm, PSGD_SHARED=shared).__enter__()
+
+    def calls():
+        if comm.rank == 0:
+            c.Bcast(np.ones(1), 0)
+            started(c)
+        else:
+            OTHERS[wrong](c)
+
+    same_error(comm, calls, ContractError, "rank 0", within=8)
