@@ -133,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     surroundings.prepare()
     # Else Numba lets colorama, where that is installed, write to stdout as the process ends: after our JSON.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # else UCX takes SIGHUP for its debugger, and no hangup ends a rank
     _refuse_empty(words)
     if quiet and _only_asks(words):
         sys.exit(0)

@@ -62,7 +62,7 @@ def run(
             stdout=relays.ends[0],
             stderr=relays.ends[1],
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 -- no threads here
+            preexec_fn=die_with(os.getpid()),  # noqa: PLW1509 -- no threads here
         )
         relays.start()
         try:
@@ -86,8 +86,8 @@ def run(
             signal.signal(number, handler)
 
 
-def _die_with(parent: int) -> Callable[[], None] | None:
-    """Makes what Popen calls in the child: SIGTERM for mpiexec should its launcher be killed outright."""
+def die_with(parent: int) -> Callable[[], None] | None:
+    """Makes what Popen calls in the child: SIGTERM for it should its parent, this process, be killed outright."""
     if sys.platform != "linux":
         return None
     import ctypes

@@ -81,6 +81,7 @@ def ranks(library: mpiexec.Library, program: str, timeout_s: float = 60.0) -> Ch
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        preexec_fn=supervise.die_with(os.getpid()),  # noqa: PLW1509 -- no threads here
     ) as process:
         try:
             said = process.communicate(timeout=timeout_s)[0].decode(errors="replace")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def guard(comm: "MPI.Comm", advice: Callable[[], str] | None = None) -> contextlib.AbstractContextManager[None]:
     """Context in which a failure of this rank ends the whole job within 10 s. For the `psgd` command.
 
-    An uncaught exception (in any thread), `sys.exit` with anything but 0 or None, SIGINT or SIGTERM: writes
+    An uncaught exception (in any thread), `sys.exit` with anything but 0 or None, SIGINT, SIGTERM or SIGHUP: writes
     one message to stderr, flushes, revokes `comm` where the MPI can, aborts, and never returns. The exit code
-    is that of `sys.exit`, 2 after a `UsageError` (one line, no traceback), 130 and 143 after the signals,
+    is that of `sys.exit`, 2 after a `UsageError` (one line, no traceback), 130, 143 and 129 after the signals,
     else 1. A failure that only follows from another rank's gives one line at most.
 
     SIGTERM raises SystemExit(143) in the main thread; where that is stuck in a blocking MPI call, the job is

@@ -38,10 +38,13 @@ class FailureWatch(threading.Thread):
                 self.poll.register(self.launcher, select.POLLIN)
 
     def hook_signals(self) -> None:
-        """Turns SIGINT and SIGTERM into exceptions, in a main thread, unless they have handlers already."""
+        """Turns SIGINT, SIGTERM and SIGHUP into exceptions, in a main thread, unless they have handlers already.
+
+        Python knows of its own handlers only: the one of SIGHUP is taken from UCX, which would swallow it.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 self.old[number] = signal.signal(number, self.handle)
         self.old_wake = signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
@@ -99,8 +102,8 @@ class FailureWatch(threading.Thread):
             return
         time.sleep(INSIST_S)
         if number not in self.seen and signal.getsignal(number) == self.handle:
-            if number == signal.SIGTERM:
-                self.rank.terminated("in a blocking call")
+            if number != signal.SIGINT:
+                self.rank.signalled(number, "in a blocking call")
             self.rank.end(f"psgd: {self.rank.name}: interrupted in a blocking call", 128 + number)
 
     def peer_died(self, rank: JobRank) -> bool:

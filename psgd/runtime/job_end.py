@@ -18,7 +18,7 @@ from psgd.kernels.errors import AgreedError, DivergedError, OutputError, PeerLos
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+INTERRUPTED, TERMINATED, HUNG_UP = (128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 DIVERGED = 3
 """Exit code of a run whose gradients or parameters are no longer finite."""
 ADVICE_S = 1.0  # for the advice to be found
@@ -66,8 +66,8 @@ class JobRank:
         if isinstance(error, SystemExit):
             if not isinstance(error.code, int):
                 self.end(f"psgd: {self.name}: {error.code}", 1)
-            if error.code == TERMINATED:
-                self.terminated(_place(error))
+            if error.code in (TERMINATED, HUNG_UP):
+                self.signalled(error.code - 128, _place(error))
             self.end(f"psgd: {self.name}: sys.exit({error.code}) {_place(error)}", error.code)
         # The frame of the guard itself says nothing to a user.
         trace = error.__traceback__
@@ -78,9 +78,10 @@ class JobRank:
         wait_s = self.turn_s if isinstance(error, AgreedError) else 0.0  # the same on all ranks: told once
         self.end(f"psgd: {self.name}: this rank failed and ends the job\n{text.rstrip()}", code, wait_s)
 
-    def terminated(self, place: str) -> NoReturn:
-        """Ends the job for SIGTERM, silently where it comes from a launcher that is ending the job itself."""
-        self.end(f"psgd: {self.name}: SIGTERM {place}", TERMINATED, wait_s=ALIKE_S + self.turn_s)
+    def signalled(self, number: int, place: str) -> NoReturn:
+        """Ends the job for SIGTERM or SIGHUP, silently where a launcher that sends it is ending the job itself."""
+        name = signal.Signals(number).name
+        self.end(f"psgd: {self.name}: {name} {place}", 128 + number, wait_s=ALIKE_S + self.turn_s)
 
     def lost(self, cause: str) -> NoReturn:
         """Ends this rank because another failed: that one reports and aborts first if it still can."""
@@ -107,7 +108,7 @@ class JobRank:
         """
         from mpi4py import MPI
 
-        if self.advice is not None and code in (INTERRUPTED, TERMINATED):
+        if self.advice is not None and code in (INTERRUPTED, TERMINATED, HUNG_UP):
             self._advise(self.advice)
         time.sleep(wait_s)
         code = code & 0xFF or 1

@@ -127,9 +127,16 @@ def run(
 
 
 def _save(path: Path, params: Array, layout: Layout) -> None:
-    """Rank 0 writes the final weights under their names. A full disk costs the file, not the run."""
+    """Rank 0 writes the final weights under their names. A full disk costs the file, not the run.
+
+    Weights that are not numbers are not written: the file may have sound ones of an earlier run.
+    """
+    weights = on_host(params)
+    if not np.isfinite(weights).all():
+        lose(f"--save {path}", "NaN or infinity in the final weights: not written, any earlier file stays as it was")
+        return
     try:
-        export.write(path, on_host(params), layout, "--save")
+        export.write(path, weights, layout, "--save")
     except UsageError as error:
         lose(f"--save {path}", str(error).removeprefix(f"--save {path}: "))
 

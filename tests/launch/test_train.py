@@ -430,3 +430,12 @@ def test_a_lost_rank_leaves_word_of_how_to_go_on(tmp_path):
     assert said_by_us(saving.stderr)[-1].endswith("the same command with --resume continues from it")
     alone = run(words)
     assert alone.returncode == saving.returncode and "nothing was saved" not in alone.stderr
+
+
+def test_weights_of_a_diverged_run_replace_no_earlier_file(tmp_path):
+    file = tmp_path / "weights.npz"
+    file.write_bytes(b"sound")
+    words = [sys.executable, "-m", "psgd.launch", "train", "--workers", "1", "--servers", "0", "--epochs", "2"]
+    result = run([*words, "--lr", "1e30", "--save", str(file)])
+    assert result.returncode == 3 and f"--save {file}: NaN or infinity in the final weights" in result.stderr
+    assert file.read_bytes() == b"sound" and list(tmp_path.iterdir()) == [file]

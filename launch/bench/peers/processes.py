@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 import psgd
-from psgd.launch import threads
+from psgd.launch import supervise, threads
 
 TIMEOUT_S = 120.0
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +63,7 @@ def has_torch() -> bool:
 def start(
     command: Sequence[str], *, stdin: int, stderr: int, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Starts `command` as the head of a process group of its own, stdout a text pipe.
+    """Starts `command` as the head of a process group of its own, stdout a text pipe. SIGTERM ends it with its parent.
 
     Args:
         command: the program and its arguments.
@@ -79,6 +79,7 @@ def start(
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=stderr,
+        preexec_fn=supervise.die_with(os.getpid()),  # noqa: PLW1509 -- threads here start later, or hold no locks
     )
 
 

@@ -117,12 +117,14 @@ def test_exception_in_a_thread_ends_the_job(job):
     assert result.stderr.count("ZeroDivisionError") == 1
 
 
-def test_sigterm_reaches_a_rank_in_a_blocking_call(job):
-    fail = "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start(); comm.Barrier()"
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_reaches_a_rank_in_a_blocking_call(job, name, code):
+    """SIGHUP too, which UCX has a handler for."""
+    fail = f"threading.Timer(0.3, os.kill, (os.getpid(), signal.{name})).start(); comm.Barrier()"
     result = run(job, fail, "python")
-    assert result.returncode == 143
+    assert result.returncode == code
     assert len(told(result)) == 1
-    assert "SIGTERM in a blocking call" in told(result)[0]
+    assert f"{name} in a blocking call" in told(result)[0]
 
 
 def test_the_advice_comes_once_and_only_after_a_signal(job):

@@ -17,13 +17,13 @@ before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 watch = FailureWatch(None)
 watch.hook_signals()
 watch.start()
-for number, wanted in ((signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)):
+for number, wanted in ((signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit), (signal.SIGINT, KeyboardInterrupt)):
     try:
         os.kill(os.getpid(), number)
         for _ in range(1000):
             pass
     except wanted as error:
-        assert wanted is KeyboardInterrupt or error.code == 143
+        assert wanted is KeyboardInterrupt or error.code == 128 + number
     else:
         raise AssertionError(number)
 watch.stop()
@@ -44,10 +44,11 @@ time.sleep(60)
 
 def test_signals_that_are_ignored_stay_so():
     code = (
-        "import signal; from psgd.runtime.failure_watch import FailureWatch; numbers = signal.SIGINT, signal.SIGTERM\n"
+        "import signal; from psgd.runtime.failure_watch import FailureWatch\n"
+        "numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP\n"
         "for number in numbers: signal.signal(number, signal.SIG_IGN)\n"
         "FailureWatch(None).hook_signals()\n"
-        "assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2"
+        "assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 3"
     )
     subprocess.run([sys.executable, "-c", code], env=mpi.environment("none"), check=True, timeout=30)
 

@@ -1,6 +1,7 @@
 """Peers' processes end: by themselves, on time-out with all their children, and with a message."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -105,3 +106,19 @@ def test_a_child_may_use_the_cores_of_who_started_its_parent():
 def test_variables_are_added():
     code = "import os; print(os.environ['A_SETTING'])"
     assert processes.output([sys.executable, "-c", code], 30, {"A_SETTING": "4"}) == "4\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_child_ends_with_its_parent(number):
+    code = (
+        "import subprocess, sys; from psgd.launch.bench.peers import processes\n"
+        "words = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "print(processes.start(words, stdin=subprocess.DEVNULL, stderr=None).pid, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        parent.send_signal(number)
+        assert parent.wait(10) == -number
+        assert ends(child)
