@@ -1,7 +1,7 @@
 """All-reduce of compressed updates: every rank's payload goes to all, and all decode in the same order.
 
-P ranks, payloads of s bytes: (P - 1) s bytes a rank, against 2 (P - 1)/P S of the dense array's S. So it pays where P s
-is much less than 2 S; it grows with P, where the dense one does not.
+P ranks, payloads of s bytes: (P - 1) s bytes a rank, against 2 (P - 1)/P S of the dense array's S. So it is worth it
+where P s is much less than 2 S; it grows with P, where the dense one does not.
 """
 
 import zlib

@@ -55,6 +55,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
             f"{os.cpu_count()} cores; start more with mpirun or srun on several"
         )
     faults.check(chosen.inject, workers, servers)
+    strategies.create(chosen.strategy, workers, **chosen.own)
     options.check_here(chosen)
     if chosen.checkpoint_dir is not None and (line := requests.ignored(chosen.save_signal)):
         say(f"warning: {line}")

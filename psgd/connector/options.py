@@ -117,6 +117,8 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
         rule = rules.create(rule, given.momentum, given.weight_decay, "rule")
     others = ["comm", "params", *(field.name for field in fields(ConnectOptions))]
     strategy = strategies.create(given.strategy, workers, others, **given.options)
+    if isinstance(strategy, Alone) and strategy.check is not None:
+        strategy.check(schedule)
     accumulate = strategies.COMMON["accumulate"].check("accumulate", given.options.get("accumulate", 1))
     factor = float(workers) if optim.REDUCTION.check("reduction", given.reduction) == "sum" else 1.0
     optimizer = OptimizerOptions(rule, schedule, optim.CLIP_NORM.check("clip_norm", given.clip_norm), factor)

@@ -55,7 +55,7 @@ class Optimizer:
         state: the rule's arrays.
         arrays: the same by name, to be saved.
         version: steps taken.
-        lr: rate of the newest step.
+        lr: learning rate of the newest step.
         clips: whether long gradients are shortened.
         update: the rule's.
     """
@@ -81,7 +81,7 @@ class Optimizer:
         """A step begins.
 
         Args:
-            position: samples applied before, for the rate.
+            position: samples applied before, for the learning rate.
         """
         if self._varies:
             self.lr = self._schedule(position)
@@ -97,7 +97,7 @@ class Optimizer:
         Args:
             grad: not changed.
             scale: more than 0.
-            position: samples applied before, for the rate.
+            position: samples applied before, for the learning rate.
         """
         if self.clips:
             scale = self.clipped(grad, scale)

@@ -76,7 +76,7 @@ def sgd(weight_decay: float = 0.0) -> Rule:
 def momentum(factor: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Rule:
     """Heavy-ball momentum: v <- factor v + g, w <- w - lr v; or Nesterov's w <- w - lr (g + factor v).
 
-    The form of PyTorch's SGD: the rate multiplies the velocity, so changing it acts at once.
+    The form of PyTorch's SGD: the learning rate multiplies the velocity, so changing it acts at once.
     """
 
     def update(params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:

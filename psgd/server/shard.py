@@ -30,7 +30,7 @@ class Shard:
 
     Args:
         params: 1-D float array, updated in place; it stays the caller's.
-        options: what the optimizer does; the rate is by samples applied so far.
+        options: what the optimizer does; the learning rate is by samples applied so far.
         segment: elements in a segment.
         sum_over_shards: see `psgd.optim.optimizer.Optimizer`.
 

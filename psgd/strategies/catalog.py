@@ -202,10 +202,14 @@ def create(name: str, workers: int, others: Sequence[str] = (), /, **chosen: Any
         if able := with_option(unknown[0]):
             hint = f"; {unknown[0]} is an option of {' and '.join(able)}"
         own = [key for key in known if key != "accumulate"]
-        raise UsageError(f"strategy {name}: expected {own or 'no options of its own'}, got {unknown}{hint}")
+        raise UsageError(f"strategy {name}: expected {_listed(own)}, got {_listed(unknown)}{hint}")
     values = {key: option.default for key, option in strategy.options.items()}
     for key, value in chosen.items():
         if value is not None or values[key] is not None:
             values[key] = strategy.options[key].check(key, value)
     values = {key: values[key] for key in strategy.own}
     return importlib.import_module(strategy.module).create(workers, **values)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "no options of its own"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from psgd.compression.options import Compression
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.optimizer import OptimizerOptions
+from psgd.optim.schedules import Schedule
 from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
 from psgd.worker.interface import Worker
@@ -26,9 +27,14 @@ class Alone:
     """Makes the workers of a strategy of which one alone does something else than a single rank by itself would.
 
     Others are replaced by `psgd.worker.local.LocalWorker` there.
+
+    Attributes:
+        make: the worker.
+        check: refuses, with a UsageError, schedules of the learning rate with which the strategy is not stable.
     """
 
     make: Making
+    check: Callable[[Schedule], None] | None = None
 
     def __call__(self, context: "RunContext") -> Worker:
         return self.make(context)

@@ -199,6 +199,17 @@ def test_an_error_of_all_ranks_is_said_once_and_exit_2(program):
     assert "dataset x: broken" in said_by_us(done.stderr)[0]
 
 
+def test_options_of_a_strategy_that_do_not_fit_are_one_line():
+    for words, why in (
+        (["softsync", "--softsync", "4"], "softsync: expected 1 to 2, the number of workers, got 4"),
+        (["easgd", "--rho", "100"], "pass a rho of at most 5, or none"),
+    ):
+        done = run([sys.executable, "-m", "psgd.launch", "train", "--strategy", *words])
+        assert done.returncode == 2
+        lines = said_by_us(done.stderr)
+        assert len(lines) == 1 and why in lines[0], lines
+
+
 def test_a_crash_of_one_rank_ends_the_job(program):
     done = run(program, MODE="crash")
     assert done.returncode not in (0, 2)

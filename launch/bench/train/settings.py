@@ -17,8 +17,8 @@ ALONE = ("single", "torch", "torch-graph")
 def setting(name: str, workers: int) -> dict[str, object]:
     """The options of `psgd train` that make a strategy's documented setting; what they leave out is its default.
 
-    Where a step is made of all workers' samples, or each push is divided by the workers, the rate is multiplied by
-    their number (linear scaling): an epoch has that many fewer steps.
+    Where a step is made of all workers' samples, or each push is divided by the workers, the learning rate is
+    multiplied by their number (linear scaling): an epoch has that many fewer steps.
 
     Args:
         name: one of STRATEGIES.

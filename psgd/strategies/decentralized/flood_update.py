@@ -18,8 +18,8 @@ Bytes = NDArray[np.uint8]
 class Updates:
     """One worker's: u = -lr v, with v its gradient through clipping, weight decay and momentum, all before encoding.
 
-    lr is the whole rate, as with async: each update is a step of its own. Where updates are sent whole, so is all that
-    the codec had left.
+    lr is the whole learning rate, as with async: each update is a step of its own. Where updates are sent whole,
+    so is all that the codec had left.
 
     Args:
         context: what to work with; a rule other than sgd or momentum is a UsageError.

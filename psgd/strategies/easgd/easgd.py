@@ -57,21 +57,21 @@ def create(workers: int, period: int, easgd_order: str, rho: float | None) -> Al
         workers: how many there are. One alone is tied to the centre too; all orders are the same then.
         easgd_order: "sync": all together, the same bits each run; "round-robin": one after the other, the original;
             "async": each when it comes, under a lock; "hogwild": without. The last two need all workers on one node.
-        rho: a = eta * rho, with eta the rate of that step; None: a = 0.9 / workers, whatever the rate.
+        rho: a = eta * rho, with eta the learning rate of that step; None: a = 0.9 / workers.
         period: steps of a worker from one exchange to the next.
 
     A force that is not stable is refused once the schedule is known.
     """
     force = Force(workers, rho, easgd_order, together=easgd_order == "sync")
     order = ORDERS[easgd_order] if workers > 1 else SynchronousOrder
-    return Alone(partial(EasgdWorker, order=order, force=force, period=period))
+    return Alone(partial(EasgdWorker, order=order, force=force, period=period), force.check_all)
 
 
 class EasgdWorker(WorkerBase):
     """A worker. It ends with the centre as everyone's parameters.
 
     The schedule goes by the samples of all workers that this one knows of: with sync and round-robin at its last
-    exchange, so the rate changes at exchanges only; with async and hogwild at its last step.
+    exchange, so the learning rate changes at exchanges only; with async and hogwild at its last step.
 
     Attributes:
         evaluated_params: the centre, which is what to evaluate: not to be written to. With async and hogwild others may
@@ -83,8 +83,6 @@ class EasgdWorker(WorkerBase):
     """
 
     def __init__(self, context: RunContext, order: Making, force: Force, period: int) -> None:
-        # Before any rank waits for another, so that all raise the same error by themselves.
-        force.check_all(context.optimizer.schedule)
         self._votes = CheckpointVotes()
         super().__init__(context.params, np.zeros_like(context.params), context.mesh.index, self._votes)
         self._force, self._period = force, period
@@ -105,7 +103,7 @@ class EasgdWorker(WorkerBase):
         """Waits for others at every `period`-th step only, as the order says.
 
         Raises:
-            UsageError: the schedule gives a rate that is not stable.
+            UsageError: the schedule gives a learning rate that is not stable.
         """
         self.checkpoint.reached = False
         order, position = self.order, self.order.samples

@@ -9,7 +9,7 @@ _OCTAVES, _LOOKS = 50, 16
 
 
 class Force:
-    """The rate of the elastic pull: a = lr * rho, or a = 0.9 / workers where rho is None, whatever the rate.
+    """The rate of the elastic pull: a = lr * rho, or a = 0.9 / workers where rho is None.
 
     Bounds: the synchronous order needs workers * a <= 1 (beta of Zhang, Choromanska and LeCun 2015). Where workers
     exchange one by one, 0 <= lr <= 2 and 0 <= a <= (4 - 2 lr) / (4 - lr) is what keeps each exchange from stretching
