@@ -43,6 +43,7 @@ class Wrapped(BoundModel):
         self._slots, self.layout, dtype = parameters.find(module)
         self.signature = f"buffers={mode}: {buffers.described(module)}"
         self._frozen = parameters.frozen(module)
+        self._fixed = [p for _, p in self._frozen]
         self._reduced = [slot for slot in self._slots if slot.reduced]
         self._own = torch.zeros(self.layout.size, dtype=dtype)
         for slot in self._slots:
@@ -93,10 +94,21 @@ class Wrapped(BoundModel):
 
     def gather(self) -> None:
         self._check()
-        for index in range(len(self._slots)):
-            if not self._frontier.is_final(index):
+        into, gradients = [], []
+        for index, (slot, view) in enumerate(zip(self._slots, self._views, strict=True)):
+            grad = slot.parameter.grad
+            if grad is view and not slot.reduced:
+                continue
+            if self._frontier.is_final(index):
+                pass
+            elif grad is None or slot.reduced or grad.layout != torch.strided or grad.requires_grad:
                 self._take(index)
-        self._restore()
+            else:  # as a module's zero_grad leaves it: together they are copied faster
+                into.append(view)
+                gradients.append(grad)
+            slot.parameter.grad = view
+        if into:
+            torch._foreach_copy_(into, gradients)
         self._frontier.end()
 
     def scatter(self) -> None:
@@ -112,18 +124,20 @@ class Wrapped(BoundModel):
         self._point(self._own, torch.zeros_like(self._own))
 
     def begin(self, comm: MPI.Intracomm, wait: Wait, kept: Mapping[str, Any]) -> None:
-        buffers.broadcast(self.module, comm, wait, 0)
+        buffers.broadcast([*self.module.buffers(), *self._fixed], comm, wait, 0)
         if (own := kept.get(_BUFFERS)) is not None:
-            buffers.unpack(self.module, own)
+            buffers.unpack(list(self.module.buffers()), own)
 
     def kept(self) -> dict[str, NDArray[np.uint8]]:
-        data = buffers.packed(self.module)
+        data = buffers.packed(list(self.module.buffers()))
         return {_BUFFERS: data} if data.size else {}
 
     def end(self, comm: MPI.Intracomm, wait: Wait, first: int, steps: int | None) -> None:
         if self._mode == "average":
-            buffers.average(self.module, comm, wait, first, bool(steps))
-        buffers.broadcast(self.module, comm, wait, first, takes=self._mode != "local" or steps is None)
+            buffers.average(list(self.module.buffers()), comm, wait, first, bool(steps))
+        buffers.broadcast(
+            [*self.module.buffers(), *self._fixed], comm, wait, first, takes=self._mode != "local" or steps is None
+        )
 
     def _point(self, params: torch.Tensor, grads: torch.Tensor) -> None:
         """Makes every parameter and gradient a view of these vectors."""

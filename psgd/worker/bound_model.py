@@ -55,7 +55,7 @@ class BoundModel(Protocol):
         """From now on, the model computes with the vector of `prepare` again, and memory of its own."""
 
     def begin(self, comm: MPI.Intracomm, wait: Wait, kept: Mapping[str, Any]) -> None:
-        """Starts from the first worker's buffers, or from this worker's own of a checkpoint. Collective.
+        """Starts from the first worker's buffers and frozen parameters, or its own buffers of a checkpoint. Collective.
 
         Args:
             comm: the workers.

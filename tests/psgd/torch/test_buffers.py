@@ -25,9 +25,9 @@ def test_the_mean_is_of_those_that_count_and_whole_numbers_are_the_first_ones(co
     from psgd.torch import buffers
 
     module = Buffers(comm.rank)
-    buffers.average(module, comm, wait, 1, counts=comm.rank != 0)
+    buffers.average(list(module.buffers()), comm, wait, 1, counts=comm.rank != 0)
     assert module.mean.tolist() == ([2.5, 0.5] if comm.rank == 1 else [1.0 + comm.rank, 2.0 - comm.rank])
-    buffers.broadcast(module, comm, wait, 1, takes=comm.rank != 2)
+    buffers.broadcast(list(module.buffers()), comm, wait, 1, takes=comm.rank != 2)
     if comm.rank == 2:
         assert module.mean.tolist() == [3.0, 0.0]
     else:
@@ -39,8 +39,8 @@ def test_packed_bytes_fill_another_module_also_from_read_only_memory():
     from psgd.torch import buffers
 
     one, other = Buffers(1), Buffers(0)
-    data = buffers.packed(one)
+    data = buffers.packed(list(one.buffers()))
     assert data.dtype == np.uint8 and data.size == 16 + 6 + 8 + 2
     data.flags.writeable = False
-    buffers.unpack(other, data)
+    buffers.unpack(list(other.buffers()), data)
     assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
