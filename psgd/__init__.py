@@ -52,6 +52,7 @@ _EXPORTS = {
     "metrics": "psgd.metrics",
     "rules": "psgd.optim.rules",
     "schedules": "psgd.optim.schedules",
+    "torch": "psgd.torch",
 }
 
 

@@ -25,6 +25,7 @@ from psgd.server.transports.gradient_memory import allocate, apart
 from psgd.teardown import Teardown
 from psgd.worker import starter
 from psgd.worker.accumulation import AccumulatingWorker
+from psgd.worker.bound_model import BoundModel
 from psgd.worker.checkpoint_status import nobody_saves
 from psgd.worker.context import Alone, RunContext
 from psgd.worker.gradient_watch import GradientWatch
@@ -79,6 +80,7 @@ class Connection:
         options: of the run.
         metrics: counters.
         saver: of this rank.
+        model: whose vector it is, where it is a model's.
 
     Attributes:
         mesh: the ranks by role.
@@ -87,7 +89,15 @@ class Connection:
         leaving: whether the run was asked to save and stop, and has done so.
     """
 
-    def __init__(self, mesh: Mesh, params: Vector, options: RunOptions, metrics: RunMetrics, saver: Saver) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        params: Vector,
+        options: RunOptions,
+        metrics: RunMetrics,
+        saver: Saver,
+        model: BoundModel | None = None,
+    ) -> None:
         self.mesh, self.metrics = mesh, metrics
         self.workers, self.servers = mesh.workers, mesh.servers
         self.leaving = False
@@ -97,6 +107,7 @@ class Connection:
 
             self._params = host_copy(params)
         self._options, self._saver, self._saves = options, saver, saver.active
+        self._model = model
         self._teardown = Teardown(mesh, saver)
         self._watch = GradientWatch(
             options.on_nan, mesh.world.Get_rank(), mesh.index, leaves_out=options.compression is not None
@@ -222,12 +233,16 @@ class Connection:
             if wanted := saver.request.unsent():
                 client.checkpoint.ask(wanted == SAVE_AND_STOP)
         if samples:
+            if self._model is not None:
+                self._model.gather()
             looks = saver.clock % watch.every == 0 and not self._overlapped
             wrong = loss != loss and loss is not NO_LOSS  # noqa: PLR0124 -- does not wait for one on a GPU
             if wrong or (looks and not watch.holds_numbers(client.grads)):
                 samples = watch.found(client.params, saver.clock + 1, samples)
         self._overlapped = False
         client.step(samples, loss)
+        if self._model is not None:
+            self._model.scatter()
         saver.clock += 1
         if client.checkpoint.reached:
             self._save(client)
@@ -246,6 +261,7 @@ class Connection:
 
         Call it before each gradient, hand what it returns to the backward pass (`model.gradient(..., on_ready=...)`),
         then call `step` with the same samples. The ranges are those of `grads` and come from its end to its start.
+        A wrapped module's backward pass calls it by itself: only call `overlap` before it.
 
         Returns:
             The function; None if the strategy has no use for it, or if gradients are checked first (`on_nan`).
@@ -255,6 +271,8 @@ class Connection:
             return None
         ready = client.overlap(samples)
         self._overlapped = ready is not None
+        if ready is not None and self._model is not None:
+            self._model.announce(ready)
         return ready
 
     def report(self, accuracy: float, loss: float) -> None:
@@ -272,6 +290,8 @@ class Connection:
         """This worker stands at a checkpoint, in a step or while it waits for the others at its end."""
         checkpoint = client.checkpoint
         self.leaving = self.leaving or checkpoint.stopping
+        if self._model is not None:
+            self._saver.extra |= self._model.kept()
         self._saver.save(checkpoint.step, checkpoint.stopping, client.state)
 
     def __enter__(self) -> "Connection":
@@ -297,6 +317,7 @@ class Connection:
                 self._begin(options.strategy(context))
         except BaseException as error:
             self._client = None
+            self._leave_vectors()
             self._teardown.end(error)
             raise
         return self
@@ -320,6 +341,9 @@ class Connection:
             serving = Serving(context, options.strategy, options.scale, gradients.workers, self._saver)
             self._teardown.transport = serving.transport
             self.leaving = serving.run()
+            if self._model is not None:
+                self._model.unbind()
+                self._model.end(mesh.world, self._teardown.wait, mesh.servers, None)
             self._skipping = True
         else:
             self._watch.begin(self._given)  # compiles, so before the clock starts
@@ -338,6 +362,9 @@ class Connection:
         starter.start(client, self._saver, warns=self.mesh.index == 0)
         if self.mesh.servers == 0:
             self._saver.recount()
+        if self._model is not None:
+            self._model.bind(client.params, client.grads)
+            self._model.begin(self.mesh.data, self._teardown.wait, self._saver.extra)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -350,11 +377,22 @@ class Connection:
         try:
             if kind is None:
                 client.finish()
+                if self._model is not None:
+                    self._model.unbind()
+                    self._model.end(self.mesh.world, self._teardown.wait, self.mesh.servers, self._saver.clock)
                 self._teardown.bytes_sent, self._teardown.bytes_received = client.bytes_sent, client.bytes_received
         except BaseException as failure:
+            self._leave_vectors()
             self._teardown.end(failure)
             raise
         finally:  # it refers to the worker, whose memory is to go with the last reference to it
             client.checkpoint.on_reached = nobody_saves
+        if error is not None:
+            self._leave_vectors()
         self._teardown.end(error)
         return False
+
+    def _leave_vectors(self) -> None:
+        """After an error: the model must not keep views of memory that goes with the connection."""
+        if self._model is not None:
+            self._model.unbind()

@@ -3,6 +3,7 @@
 from mpi4py import MPI
 
 from psgd.checkpoint.saver import Saver
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.runtime.alarm import Alarm
@@ -48,6 +49,14 @@ class Teardown:
     def waiter(self) -> Waiter:
         """Waits that look for the alarm. Collective over the mesh."""
         return Waiter.for_node(self._mesh.world, None if self.alarm is None else self.alarm.check)
+
+    def wait(self, request: MPI.Request) -> None:
+        """Waits for a collective's request, or until another rank has failed. Blocks."""
+        try:
+            Waiter(False, None if self.alarm is None else self.alarm.check, far=True).soon(request.Test)
+        except BaseException:
+            keep_for_ever(request)
+            raise
 
     def end(self, error: BaseException | None) -> None:
         """Ends this rank's part: rings the alarm if it left with an error, and takes back every request.

@@ -62,3 +62,12 @@ def test_rounds_of_easgd(job):
     predicted = [[float(row[column].strip("()")) for column in (2, 4, 6)] for row in rows]
     for times, counts in zip(predicted, ([2, 1, 1], [4, 2, 1.5]), strict=True):
         assert times == pytest.approx([count * link for count in counts], abs=0.11 + 0.2 * link)
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("n", "strategy"), [(2, "allreduce"), (3, "async")])
+def test_torch_mlp(job, n, strategy):
+    pytest.importorskip("torch")
+    result = job(n, [sys.executable, str(EXAMPLES / "torch_mlp.py"), strategy], check=True)
+    said = re.search(rf"{strategy} on {n} ranks: ([\d.]+) of the points", result.stdout)
+    assert float(said.group(1)) > 0.93, result.stdout

@@ -16,7 +16,7 @@ from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
-from psgd.connector.options import ConnectOptions, check, checked_vector
+from psgd.connector.options import ConnectOptions, check, checked_vector, prepared
 from psgd.connector.signature import common, signature
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
@@ -30,11 +30,12 @@ from psgd.runtime.mesh import Mesh
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder, Replay, load
+from psgd.worker.bound_model import BoundModel
 
 
 def connect(
     comm: MPI.Intracomm,
-    params: ArrayLike,
+    params: "ArrayLike | BoundModel",
     *,
     strategy: str = "sync",
     servers: int | None = None,
@@ -82,7 +83,8 @@ def connect(
         comm: any intracommunicator; a private duplicate is used and freed at the end. Collective.
         params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
             place by `step` and owned by the caller; do not write to it inside the block. Of NumPy, or on workers of
-            CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md).
+            CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md). Or a
+            PyTorch module that `psgd.torch.wrap` has wrapped (docs/pytorch.md).
         strategy: a name in `psgd.strategies.STRATEGIES`.
         servers: number of servers; None means 1, or 0 on a single rank and for strategies without servers.
         placement: which ranks serve: `dedicated`, the first ones; `spread`, one per node in turn; `colocated`, evenly
@@ -117,7 +119,7 @@ def connect(
         resume: continue from the newest complete checkpoint, or start from the beginning if there is none.
         run: what else all ranks that pass it, and a run that resumes, must have in common, as JSON values: the size of
             the data, for example.
-        layout: names and shapes in `params`, for readers of the checkpoints.
+        layout: names and shapes in `params`, for readers of the checkpoints; a wrapped module has its own.
         checkpoint_request: requests checkpoints from outside the loop (`psgd.checkpoint.requests`).
         **options: the strategy's own, and `accumulate`, which every strategy has: the number of a worker's steps whose
             gradients make one update.
@@ -133,11 +135,14 @@ def connect(
     given = ConnectOptions(**arguments)
     if not isinstance(comm, MPI.Intracomm):
         raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
-    vector, complaint = checked_vector(params)
+    model = params if isinstance(params, BoundModel) else None
+    vector, complaint = checked_vector(params) if model is None else prepared(model)
+    if model is not None and layout is None:
+        given = replace(given, layout=model.layout)
     checked, signed = None, {}
     try:
         checked = check(given, vector, comm.Get_size())
-        signed = signature(given, checked, vector)
+        signed = signature(given, checked, vector, model)
         checked.plan.must_agree(common(signed, "servers", "reduction"), run or {})
     except Exception as error:  # whatever it is, all ranks must raise it
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
@@ -157,7 +162,7 @@ def connect(
     serving = placements.agree(comm, checked.servers, placement)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
     saver = Saver(plan, mesh, metrics, checkpoint_request, chosen.accumulate)
-    return Connection(mesh, vector, chosen, metrics, saver)
+    return Connection(mesh, vector, chosen, metrics, saver, model)
 
 
 def _ordered(policy: Policy, given: ConnectOptions, signed: dict[str, Any], comm: MPI.Intracomm, plan: Plan) -> Policy:

@@ -32,6 +32,7 @@ from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.worker.bound_model import BoundModel
 from psgd.worker.context import Alone
 
 Vector = NDArray[np.floating]
@@ -207,7 +208,8 @@ def checked_vector(params: ArrayLike) -> tuple[Vector, str | None]:
     try:
         array_module(params)
     except UsageError as error:
-        return np.empty(0, np.float32), f"params: {error}"
+        fix = ": wrap it with psgd.torch.wrap(module)" if hasattr(params, "named_parameters") else ""
+        return np.empty(0, np.float32), f"params: {error}{fix}"
     vector = cast(Vector, params)
     if vector.dtype not in (np.float32, np.float64):
         return vector, f"params: expected float32 or float64, got {vector.dtype}: convert it with astype"
@@ -219,3 +221,11 @@ def checked_vector(params: ArrayLike) -> tuple[Vector, str | None]:
     if not on_device(vector) and not vector.flags.writeable:
         return vector, "params: expected a writable array, got a read-only one: pass a copy"
     return vector, None
+
+
+def prepared(model: BoundModel) -> tuple[Vector, str | None]:
+    """The model's vector, and what is wrong with the model (or None)."""
+    try:
+        return model.prepare(), None
+    except UsageError as error:
+        return np.empty(0, np.float32), str(error)

@@ -4,9 +4,12 @@ from typing import Any
 
 from psgd.connector.options import CheckedOptions, ConnectOptions, Vector
 from psgd.runtime import placement
+from psgd.worker.bound_model import BoundModel
 
 
-def signature(given: ConnectOptions, checked: CheckedOptions, vector: Vector) -> dict[str, Any]:
+def signature(
+    given: ConnectOptions, checked: CheckedOptions, vector: Vector, model: BoundModel | None = None
+) -> dict[str, Any]:
     """What is compared between ranks, under the arguments' names, as JSON values.
 
     Raises:
@@ -38,6 +41,7 @@ def signature(given: ConnectOptions, checked: CheckedOptions, vector: Vector) ->
         "checkpoint_keep": plan.keep,
         "resume": plan.resume,
         "layout": repr(plan.layout),
+        "model": None if model is None else model.signature,
     }
 
 

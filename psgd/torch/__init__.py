@@ -1,0 +1,50 @@
+"""Training of PyTorch's modules: `psgd.torch.wrap` lays a module's parameters out in one vector for `psgd.connect`.
+
+Owns the slots of parameters and gradients in the vectors, what autograd's hooks announce, and the buffers (BatchNorm's
+statistics) of all ranks. PyTorch is imported on the first use. May import every room but `training`. Begin with
+`wrapped.py`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from psgd.kernels.errors import UsageError
+
+if TYPE_CHECKING:
+    from psgd.torch.wrapped import Wrapped
+
+
+def wrap(module: Any, buffers: str = "average") -> "Wrapped":
+    """Lays all trainable parameters of a module out as views of one flat vector, and their gradients of another.
+
+    Hand the result to `psgd.connect` in place of `params`; the module itself is used as before. Frozen parameters stay
+    where they are (with the first worker's values on all ranks), and a parameter with several names has one place. The
+    vectors are float32, or float64 where all trainable parameters are. Of float16 and bfloat16 parameters the vector has float32 copies, which psgd trains; the
+    parameters are rounded from them after each step. Gradients from before are dropped.
+
+        model = psgd.torch.wrap(module)
+        with psgd.connect(comm, model, strategy="allreduce", lr=0.1) as ps:
+            for x, y in my_shard(ps.worker, ps.workers):
+                module.zero_grad()
+                loss = criterion(module(x), y)
+                loss.backward()
+                ps.step(samples=len(x), loss=loss.item())
+
+    Args:
+        module: a `torch.nn.Module` on the CPU, with at least one trainable parameter.
+        buffers: what every rank has in the module's buffers after the block: "average", the workers' mean (of whole
+            numbers, and of workers without a step, nothing: the first worker's); "broadcast", the first worker's;
+            "local", each worker's own. All workers start from the first worker's, and do not exchange them between.
+
+    Raises:
+        UsageError: PyTorch is missing, or there is something in the module that cannot be trained this way.
+    """
+    try:
+        from psgd.torch.wrapped import Wrapped
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError("psgd.torch: PyTorch is not installed: pip install 'psgd[torch]'") from None
+    return Wrapped(module, buffers)
+
+
+__all__ = ["wrap"]

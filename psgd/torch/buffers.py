@@ -1,0 +1,71 @@
+"""The buffers of a module, such as BatchNorm's statistics: packed for messages and checkpoints, and their mean."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.kernels.errors import UsageError
+from psgd.worker.bound_model import Wait
+
+Tensors = Sequence[torch.Tensor]
+
+MODES = ("average", "broadcast", "local")
+
+
+def checked(mode: str) -> str:
+    """The mode, if there is such a one."""
+    if mode not in MODES:
+        raise UsageError(f"psgd.torch.wrap: buffers: expected one of {', '.join(MODES)}, got {mode!r}")
+    return mode
+
+
+def described(module: torch.nn.Module) -> list[tuple[str, str, list[int]]]:
+    """Names, dtypes and shapes of buffers and frozen parameters, which are the same on all ranks."""
+    frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    return [(name, str(b.dtype), list(b.shape)) for name, b in [*module.named_buffers(), *frozen]]
+
+
+def packed(tensors: Tensors) -> NDArray[np.uint8]:
+    """A copy of all, byte by byte, one after the other."""
+    parts = [b.detach().reshape(-1).contiguous().view(torch.uint8) for b in tensors]
+    return torch.cat(parts).numpy() if parts else np.empty(0, np.uint8)
+
+
+@torch.no_grad()
+def unpack(tensors: Tensors, data: NDArray[np.uint8]) -> None:
+    """Fills them with what `packed` gave."""
+    at, source = 0, torch.from_numpy(np.require(data, requirements="W"))
+    for buffer in tensors:
+        stop = at + buffer.numel() * buffer.element_size()
+        buffer.copy_(source[at:stop].clone().view(buffer.dtype).reshape(buffer.shape))
+        at = stop
+
+
+def broadcast(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, takes: bool = True) -> None:
+    """Gives all ranks that take them the buffers of rank `first`. Collective, blocks."""
+    data = packed(tensors)
+    if data.size:
+        wait(comm.Ibcast(data, first))
+        if takes:
+            unpack(tensors, data)
+
+
+@torch.no_grad()
+def average(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, counts: bool) -> None:
+    """On rank `first` alone, the mean over the ranks that count, of what are real numbers. Collective, blocks."""
+    reals = [b for b in tensors if b.is_floating_point() and b.numel()]
+    if not reals:
+        return
+    flat = torch.cat([*(b.reshape(-1).double() for b in reals), torch.ones(1, dtype=torch.float64)])
+    mine = flat.numpy() if counts else np.zeros(flat.numel())
+    total = np.empty_like(mine)
+    wait(comm.Ireduce(mine, total, MPI.SUM, first))
+    if comm.Get_rank() != first or not total[-1]:
+        return
+    means, at = torch.from_numpy(total[:-1] / total[-1]), 0
+    for buffer in reals:
+        buffer.copy_(means[at : at + buffer.numel()].reshape(buffer.shape))
+        at += buffer.numel()

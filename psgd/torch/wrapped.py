@@ -1,0 +1,201 @@
+"""A PyTorch module whose trainable parameters and gradients are views of two flat vectors."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from psgd.kernels.errors import UsageError
+from psgd.torch import buffers, parameters
+from psgd.torch.frontier import Frontier
+from psgd.worker.bound_model import BoundModel, Wait
+from psgd.worker.interface import Vector
+
+_BUFFERS = "psgd.torch.buffers"
+_OWNERS = WeakTensorKeyDictionary()
+"""By trainable parameter, a weak reference to what it is part of."""
+
+
+class Wrapped(BoundModel):
+    """What `psgd.torch.wrap` gives; see there.
+
+    Attributes:
+        module: PyTorch's, to be used as before.
+        layout: names and shapes of the parameters in the vector.
+        signature: of the buffers.
+    """
+
+    def __init__(self, module: torch.nn.Module, mode: str) -> None:
+        if not isinstance(module, torch.nn.Module):
+            raise UsageError(f"psgd.torch.wrap: expected a torch.nn.Module, got {type(module).__name__}")
+        self._mode = buffers.checked(mode)
+        for name, parameter in module.named_parameters():
+            if parameter in _OWNERS and _OWNERS[parameter]() is not None:
+                raise UsageError(f"psgd.torch.wrap: {name} is part of a wrapped module already: wrap a module once")
+        self.module = module
+        self._slots, self.layout, dtype = parameters.find(module)
+        self.signature = f"buffers={mode}: {buffers.described(module)}"
+        self._frozen = parameters.frozen(module)
+        self._fixed = [p for _, p in self._frozen]
+        self._reduced = [slot for slot in self._slots if slot.reduced]
+        self._own = torch.zeros(self.layout.size, dtype=dtype)
+        for slot in self._slots:
+            slot.of(self._own).copy_(slot.parameter.detach())
+            _OWNERS[slot.parameter] = weakref.ref(self)
+        self._bound, self._hooks = False, list[RemovableHandle]()
+        self._frontier = Frontier([slot.offset for slot in self._slots], self.layout.size)
+        self._point(self._own, torch.zeros_like(self._own))
+
+    @property
+    def params(self) -> Vector:
+        """The parameters that the module computes with, as a NumPy view; in `layout`'s order, with padding of 0."""
+        return self._params.numpy()  # type: ignore[no-any-return]
+
+    @property
+    def grads(self) -> Vector:
+        """The gradients, as a NumPy view. What it holds after a step is not defined."""
+        return self._grads.numpy()  # type: ignore[no-any-return]
+
+    def zero_grad(self) -> None:
+        """Sets the gradients to zero in place; with the module's own `zero_grad` each step copies them once more."""
+        self._grads.zero_()
+        self._restore()
+
+    def prepare(self) -> Vector:
+        if self._bound:
+            raise UsageError("psgd.connect: params: the module is being trained in another block: leave that first")
+        self._check()
+        known = {id(slot.parameter) for slot in self._slots}
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in known:
+                raise _changed(name, "added")
+        for slot in self._reduced:  # it may have been loaded since
+            ours, theirs = slot.of(self._own), slot.parameter.detach()
+            ours.copy_(torch.where(ours.to(theirs.dtype) == theirs, ours, theirs.to(ours.dtype)))
+        return self._own.numpy()  # type: ignore[no-any-return]
+
+    def bind(self, params: Vector, grads: Vector) -> None:
+        self._bound = True
+        self._point(torch.from_numpy(np.asarray(params)), torch.from_numpy(np.asarray(grads)))
+
+    def announce(self, ready: Callable[[range], None]) -> None:
+        if not self._hooks:
+            for index, slot in enumerate(self._slots):
+                hook = partial(self._final, index)
+                self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(hook))
+        self._frontier.begin(ready)
+
+    def gather(self) -> None:
+        self._check()
+        into, gradients = [], []
+        for index, (slot, view) in enumerate(zip(self._slots, self._views, strict=True)):
+            grad = slot.parameter.grad
+            if grad is view and not slot.reduced:
+                continue
+            if self._frontier.is_final(index):
+                pass
+            elif grad is None or slot.reduced or grad.layout != torch.strided or grad.requires_grad:
+                self._take(index)
+            else:  # as a module's zero_grad leaves it: together they are copied faster
+                into.append(view)
+                gradients.append(grad)
+            slot.parameter.grad = view
+        if into:
+            torch._foreach_copy_(into, gradients)
+        self._frontier.end()
+
+    def scatter(self) -> None:
+        with torch.no_grad():
+            for slot in self._reduced:
+                slot.parameter.copy_(slot.of(self._params))
+
+    def unbind(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._frontier.end()
+        self._bound = False
+        self._point(self._own, torch.zeros_like(self._own))
+
+    def begin(self, comm: MPI.Intracomm, wait: Wait, kept: Mapping[str, Any]) -> None:
+        buffers.broadcast([*self.module.buffers(), *self._fixed], comm, wait, 0)
+        if (own := kept.get(_BUFFERS)) is not None:
+            buffers.unpack(list(self.module.buffers()), own)
+
+    def kept(self) -> dict[str, NDArray[np.uint8]]:
+        data = buffers.packed(list(self.module.buffers()))
+        return {_BUFFERS: data} if data.size else {}
+
+    def end(self, comm: MPI.Intracomm, wait: Wait, first: int, steps: int | None) -> None:
+        if self._mode == "average":
+            buffers.average(list(self.module.buffers()), comm, wait, first, bool(steps))
+        buffers.broadcast(
+            [*self.module.buffers(), *self._fixed], comm, wait, first, takes=self._mode != "local" or steps is None
+        )
+
+    def _point(self, params: torch.Tensor, grads: torch.Tensor) -> None:
+        """Makes every parameter and gradient a view of these vectors."""
+        self._params, self._grads = params, grads
+        self._views, self._addresses = [], []
+        for slot in self._slots:
+            if not slot.reduced:
+                slot.parameter.data = slot.of(params)
+            self._addresses.append(slot.parameter.data_ptr())
+            self._views.append(torch.zeros_like(slot.parameter) if slot.reduced else slot.of(grads))
+        self._restore()
+        self.scatter()
+
+    def _restore(self) -> None:
+        """Makes each gradient the view again that it was."""
+        for slot, view in zip(self._slots, self._views, strict=True):
+            if slot.parameter.grad is not view:
+                slot.parameter.grad = view
+
+    def _take(self, index: int) -> None:
+        """Brings one gradient into the vector, from wherever autograd has put it."""
+        slot, view = self._slots[index], self._views[index]
+        grad = slot.parameter.grad
+        if grad is None:
+            view.zero_()
+            if slot.reduced:
+                slot.of(self._grads).zero_()
+        elif grad is not view or slot.reduced:
+            if grad.layout != torch.strided:
+                raise UsageError(f"psgd.torch: {slot.name}: expected a dense gradient, got {grad.layout}: sparse=False")
+            slot.of(self._grads).copy_(grad.detach())
+            if grad is not view:
+                view.copy_(grad.detach())
+
+    def _final(self, index: int, parameter: torch.Tensor) -> None:
+        """Autograd's hook: one parameter's gradient is complete."""
+        if self._frontier.open:
+            if not self._frontier.is_final(index):
+                self._take(index)
+                parameter.grad = self._views[index]
+            self._frontier.done(index)
+
+    def _check(self) -> None:
+        """Refuses to go on with a module that does not compute with the vector any more."""
+        for slot, address in zip(self._slots, self._addresses, strict=True):
+            parameter = slot.parameter
+            for owner, key in slot.places:
+                if owner.get(key) is not parameter:
+                    raise _changed(slot.name, "replaced")
+            if parameter.data_ptr() != address:
+                raise _changed(slot.name, "moved or converted")
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise _changed(name, "made trainable")
+
+
+def _changed(name: str, what: str) -> UsageError:
+    return UsageError(
+        f"psgd.torch: {name} was {what} after psgd.torch.wrap: change the module before, and load weights in place "
+        "(load_state_dict without assign=True)"
+    )
