@@ -18,8 +18,9 @@ def wrap(module: Any, buffers: str = "average") -> "Wrapped":
 
     Hand the result to `psgd.connect` in place of `params`; the module itself is used as before. Frozen parameters stay
     where they are (with the first worker's values on all ranks), and a parameter with several names has one place. The
-    vectors are float32, or float64 where all trainable parameters are. Of float16 and bfloat16 parameters the vector has float32 copies, which psgd trains; the
-    parameters are rounded from them after each step. Gradients from before are dropped.
+    vectors are float32, or float64 where all trainable parameters are. Of float16 and bfloat16 parameters the vector
+    has float32 copies, which psgd trains; the parameters are rounded from them after each step. Gradients from before
+    are dropped.
 
         model = psgd.torch.wrap(module)
         with psgd.connect(comm, model, strategy="allreduce", lr=0.1) as ps:
