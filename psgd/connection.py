@@ -364,6 +364,7 @@ class Connection:
             self._saver.recount()
         if self._model is not None:
             self._model.bind(client.params, client.grads)
+            assert self.mesh.data is not None  # this is a worker
             self._model.begin(self.mesh.data, self._teardown.wait, self._saver.extra)
 
     def __exit__(

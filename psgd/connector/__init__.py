@@ -135,10 +135,12 @@ def connect(
     given = ConnectOptions(**arguments)
     if not isinstance(comm, MPI.Intracomm):
         raise UsageError(f"psgd.connect: comm: expected an intracommunicator of mpi4py, got {type(comm).__name__}")
-    model = params if isinstance(params, BoundModel) else None
-    vector, complaint = checked_vector(params) if model is None else prepared(model)
-    if model is not None and layout is None:
-        given = replace(given, layout=model.layout)
+    model = None
+    if isinstance(params, BoundModel):
+        model, (vector, complaint) = params, prepared(params)
+        given = given if layout is not None else replace(given, layout=model.layout)
+    else:
+        vector, complaint = checked_vector(params)
     checked, signed = None, {}
     try:
         checked = check(given, vector, comm.Get_size())

@@ -34,13 +34,13 @@ def packed(tensors: Tensors) -> NDArray[np.uint8]:
     return torch.cat(parts).numpy() if parts else np.empty(0, np.uint8)
 
 
-@torch.no_grad()
 def unpack(tensors: Tensors, data: NDArray[np.uint8]) -> None:
     """Fills them with what `packed` gave."""
     at, source = 0, torch.from_numpy(np.require(data, requirements="W"))
     for buffer in tensors:
         stop = at + buffer.numel() * buffer.element_size()
-        buffer.copy_(source[at:stop].clone().view(buffer.dtype).reshape(buffer.shape))
+        with torch.no_grad():
+            buffer.copy_(source[at:stop].clone().view(buffer.dtype).reshape(buffer.shape))
         at = stop
 
 
@@ -53,13 +53,12 @@ def broadcast(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, tak
             unpack(tensors, data)
 
 
-@torch.no_grad()
 def average(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, counts: bool) -> None:
     """On rank `first` alone, the mean over the ranks that count, of what are real numbers. Collective, blocks."""
     reals = [b for b in tensors if b.is_floating_point() and b.numel()]
     if not reals:
         return
-    flat = torch.cat([*(b.reshape(-1).double() for b in reals), torch.ones(1, dtype=torch.float64)])
+    flat = torch.cat([*(b.detach().reshape(-1).double() for b in reals), torch.ones(1, dtype=torch.float64)])
     mine = flat.numpy() if counts else np.zeros(flat.numel())
     total = np.empty_like(mine)
     wait(comm.Ireduce(mine, total, MPI.SUM, first))
@@ -67,5 +66,6 @@ def average(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, count
         return
     means, at = torch.from_numpy(total[:-1] / total[-1]), 0
     for buffer in reals:
-        buffer.copy_(means[at : at + buffer.numel()].reshape(buffer.shape))
+        with torch.no_grad():
+            buffer.copy_(means[at : at + buffer.numel()].reshape(buffer.shape))
         at += buffer.numel()
