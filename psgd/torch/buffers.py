@@ -44,7 +44,7 @@ def unpack(tensors: Tensors, data: NDArray[np.uint8]) -> None:
         at = stop
 
 
-def broadcast(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, takes: bool = True) -> None:
+def broadcast(tensors: Tensors, comm: MPI.Comm, wait: Wait, first: int, takes: bool = True) -> None:
     """Gives all ranks that take them the buffers of rank `first`. Collective, blocks."""
     data = packed(tensors)
     if data.size:
@@ -53,7 +53,7 @@ def broadcast(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, tak
             unpack(tensors, data)
 
 
-def average(tensors: Tensors, comm: MPI.Intracomm, wait: Wait, first: int, counts: bool) -> None:
+def average(tensors: Tensors, comm: MPI.Comm, wait: Wait, first: int, counts: bool) -> None:
     """On rank `first` alone, the mean over the ranks that count, of what are real numbers. Collective, blocks."""
     reals = [b for b in tensors if b.is_floating_point() and b.numel()]
     if not reals:

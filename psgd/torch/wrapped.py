@@ -123,7 +123,7 @@ class Wrapped(BoundModel):
         self._bound = False
         self._point(self._own, torch.zeros_like(self._own))
 
-    def begin(self, comm: MPI.Intracomm, wait: Wait, kept: Mapping[str, Any]) -> None:
+    def begin(self, comm: MPI.Comm, wait: Wait, kept: Mapping[str, Any]) -> None:
         buffers.broadcast([*self.module.buffers(), *self._fixed], comm, wait, 0)
         if (own := kept.get(_BUFFERS)) is not None:
             buffers.unpack(list(self.module.buffers()), own)
@@ -132,7 +132,7 @@ class Wrapped(BoundModel):
         data = buffers.packed(list(self.module.buffers()))
         return {_BUFFERS: data} if data.size else {}
 
-    def end(self, comm: MPI.Intracomm, wait: Wait, first: int, steps: int | None) -> None:
+    def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
         if self._mode == "average":
             buffers.average(list(self.module.buffers()), comm, wait, first, bool(steps))
         buffers.broadcast(

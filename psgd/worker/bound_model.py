@@ -54,7 +54,7 @@ class BoundModel(Protocol):
     def unbind(self) -> None:
         """From now on, the model computes with the vector of `prepare` again, and memory of its own."""
 
-    def begin(self, comm: MPI.Intracomm, wait: Wait, kept: Mapping[str, Any]) -> None:
+    def begin(self, comm: MPI.Comm, wait: Wait, kept: Mapping[str, Any]) -> None:
         """Starts from the first worker's buffers and frozen parameters, or its own buffers of a checkpoint. Collective.
 
         Args:
@@ -66,7 +66,7 @@ class BoundModel(Protocol):
     def kept(self) -> dict[str, NDArray[np.uint8]]:
         """What a worker saves beside its parameters."""
 
-    def end(self, comm: MPI.Intracomm, wait: Wait, first: int, steps: int | None) -> None:
+    def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
         """Settles the buffers of all ranks. Collective.
 
         Args:
