@@ -15,7 +15,7 @@ def output(code: str, *arguments: str, timeout_s: float = 30.0) -> str | None:
     """What Python code prints in a process of its own, or None where it fails or hangs. Blocks."""
     # Not from the user's folder: a struct.py there would be imported in place of Python's. psgd may be from there.
     root = str(Path(psgd.__file__).resolve().parent.parent)
-    program = f"import sys; sys.path[:1] = []; sys.path.append({root!r})\n{code}"
+    program = f"import sys; sys.path[:] = [*filter(None, sys.path), {root!r}]\n{code}"
     env = {"OMPI_MCA_btl": "^ofi", **apart(os.environ)}
     return printed([sys.executable, "-c", program, *arguments], timeout_s=timeout_s, env=env)
 

@@ -35,7 +35,7 @@ print(json.dumps([names.get(MPI.Query_thread(), "multiple"), ulfm, cuda]))
 _MET = "psgd: met "
 _MEET = f"""
 import sys
-sys.path[:1] = []  # not from the user's folder
+sys.path[:] = [each for each in sys.path if each]  # not from the user's folder
 from mpi4py import MPI
 comm, got = MPI.COMM_WORLD, bytearray(1 << 22)
 other = 1 - comm.Get_rank()
@@ -73,7 +73,7 @@ def ranks(library: mpiexec.Library, program: str, timeout_s: float = 60.0) -> Ch
     local = mpiexec.one_host(os.environ)
     root, slurm = os.geteuid() == 0, "SLURM_JOB_ID" in os.environ
     words = mpiexec.command(library.vendor, program, 2, len(usable()), root, local=local, slurm=slurm)
-    env = node_memory.settings(library.vendor) | os.environ | {"PYTHONSAFEPATH": "1"}  # not the user's mpi4py.py
+    env = node_memory.settings(library.vendor) | os.environ
     with subprocess.Popen(
         [*words, sys.executable, "-c", _MEET],
         env=env,

@@ -15,3 +15,11 @@ def test_a_child_is_no_rank(monkeypatch):
     assert child.output("raise SystemExit(3)") is None
     assert child.output("import sys; print(sys.argv[1:])", "a", "b") == "['a', 'b']"
     assert Path.cwd().exists()
+
+
+def test_modules_are_found_where_python_leaves_out_the_current_folder_by_itself(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("found = 'yes'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for safe in ("", "1"):
+        monkeypatch.setenv("PYTHONSAFEPATH", safe)
+        assert child.output("import only_here; print(only_here.found)") == "yes"
