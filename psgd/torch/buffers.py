@@ -8,6 +8,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.kernels.errors import UsageError
+from psgd.torch import parameters
 from psgd.worker.bound_model import Wait
 
 Tensors = Sequence[torch.Tensor]
@@ -24,8 +25,8 @@ def checked(mode: str) -> str:
 
 def described(module: torch.nn.Module) -> list[tuple[str, str, list[int]]]:
     """Names, dtypes and shapes of buffers and frozen parameters, which are the same on all ranks."""
-    frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
-    return [(name, str(b.dtype), list(b.shape)) for name, b in [*module.named_buffers(), *frozen]]
+    named = [*module.named_buffers(), *parameters.frozen(module)]
+    return [(name, str(b.dtype), list(b.shape)) for name, b in named]
 
 
 def packed(tensors: Tensors) -> NDArray[np.uint8]:
