@@ -18,7 +18,7 @@ from psgd.collectives.dispatch.control import Control
 from psgd.collectives.dispatch.errors import Failures
 from psgd.collectives.dispatch.stalls import StallWatchdog
 from psgd.collectives.dispatch.waits import Waits
-from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
+from psgd.collectives.mpi.agreement import TEXT_BYTES, Mismatch, packed, unpacked
 from psgd.collectives.mpi.env import Variables
 from psgd.collectives.mpi.wait import Steps, Waiter
 from psgd.collectives.shm import layout
@@ -113,6 +113,7 @@ class Engine:
         for mine, theirs in ((self, other), (other, self)):
             mine.failures.twin = theirs.failures
             mine.failures.control.twin = theirs.failures.control
+            mine.waits.twin = theirs.waits
             mine.waits.other_calls = lambda theirs=theirs: theirs.started()  # type: ignore[misc]
 
     def run(self, steps: Steps) -> None:
@@ -131,6 +132,7 @@ class Engine:
             # The wait looks after everything else meanwhile: MPI's progress, other requests, lost ranks.
             for test in steps:
                 wait(test)
+            self.waits.done = True
         except BaseException as error:
             agreed = self.failures.ended(steps, error)
             if agreed is error:
@@ -173,10 +175,16 @@ class Engine:
 
         Raises:
             AgreedError: descriptors differ or some rank's arguments are wrong.
+            Mismatch: a rank is ahead of others by a call, on all ranks.
         """
         self.descriptor[layout.ERROR] = len(text.encode())
         descriptors = np.empty((self.size, layout.DESCRIPTOR_WORDS), np.int64)
+        self.waits.exchanging = True
         yield self.comm.Iallgather(self.descriptor, descriptors).Test
+        self.waits.exchanging = False
+        numbers = descriptors[:, layout.CALL]
+        if numbers.min() != numbers.max():  # messages of the call in which they differ may be on their way still
+            raise Mismatch(text, call=int(numbers.min()))
         if all(agree(descriptors[0], each) for each in descriptors):
             return
         texts = np.empty((self.size, TEXT_BYTES), np.uint8)

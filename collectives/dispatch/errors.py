@@ -79,7 +79,7 @@ class Failures:
 
     def _failed(self, error: BaseException) -> BaseException:
         if isinstance(error, Mismatch):
-            agreed = self.control.settle(self._descriptor, str(error), error.call)
+            agreed = self.control.settle(self._descriptor, str(error), error)
             self._break(str(agreed))
             if self.control.crossed and self.twin is not None:
                 self.twin._break(str(agreed))
