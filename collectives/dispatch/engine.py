@@ -181,11 +181,11 @@ class Engine:
         descriptors = np.empty((self.size, layout.DESCRIPTOR_WORDS), np.int64)
         self.waits.exchanging = True
         yield self.comm.Iallgather(self.descriptor, descriptors).Test
-        self.waits.exchanging = False
         numbers = descriptors[:, layout.CALL]
         if numbers.min() != numbers.max():  # messages of the call in which they differ may be on their way still
             raise Mismatch(text, call=int(numbers.min()))
         if all(agree(descriptors[0], each) for each in descriptors):
+            self.waits.exchanging = False
             return
         texts = np.empty((self.size, TEXT_BYTES), np.uint8)
         yield self.comm.Iallgather(packed(text), texts).Test
