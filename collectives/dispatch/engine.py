@@ -4,6 +4,7 @@ A Communicator has two engines, one for blocking and one for non-blocking calls,
 the other: each has a communicator and a region of shared memory of its own.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,14 @@ from mpi4py import MPI
 from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.algorithms.intranode import PATHS
 from psgd.collectives.arguments.descriptor import agree
-from psgd.collectives.dispatch import contract
+from psgd.collectives.dispatch import closing, contract
 from psgd.collectives.dispatch.control import Control
 from psgd.collectives.dispatch.errors import Failures
 from psgd.collectives.dispatch.stalls import StallWatchdog
 from psgd.collectives.dispatch.waits import Waits
 from psgd.collectives.mpi.agreement import TEXT_BYTES, Mismatch, packed, unpacked
 from psgd.collectives.mpi.env import Variables
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Steps, Waiter
 from psgd.collectives.shm import layout
 from psgd.collectives.shm.registered import Node
@@ -105,6 +107,9 @@ class Engine:
         self.ways: Any = None
         self.started: Callable[[], int] = lambda: self.calls
         self._yields = False
+        self._ends_alone = not self.published and self.size > 1  # a rank may be done with a call that others fail in
+        if self._ends_alone:
+            closing.watch(self)
         if blocking_calls is not None:
             self._twin(blocking_calls)
 
@@ -195,12 +200,21 @@ class Engine:
         return self.failures.disagreement()
 
     def free(self) -> None:
-        """Frees the communicator. Collective."""
+        """Frees the communicator. Collective.
+
+        Raises:
+            AgreedError: ranks have disagreed on the last calls.
+        """
         if self.failures.broken:
             return
+        met = not self._ends_alone or not (self.blocking or self.calls)
+        met = met or closing.meet(self, time.monotonic() + closing.PATIENCE_S)
         self.failures.broken = "it was freed"
         if self.ways is not None:
             self.ways.close()
-        if self.blocking and not self.published and self.size > 1:
+        if not met:  # what ranks that come later send must not reach a communicator that is made meanwhile
+            keep_for_ever(self.channel)
+            return
+        if self.blocking and self._ends_alone:
             self.failures.control.drain()
         self.comm.Free()
