@@ -9,28 +9,43 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mpi4py import MPI
 
 from psgd.collectives.algorithms import barrier
+from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.arguments import descriptor
+from psgd.collectives.arguments.descriptor import Words
+from psgd.collectives.dispatch.errors import Failures
+from psgd.collectives.dispatch.waits import Waits
 from psgd.collectives.mpi.wait import Steps, Test
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import AgreedError, PeerLostError
 from psgd.kernels.notice import say
 
-if TYPE_CHECKING:
-    from psgd.collectives.dispatch.engine import Engine
-
 PATIENCE_S = 5.0  # a rank that raised an error of its own may never come
 _FORWARD_S = 0.3  # for mpiexec to forward the text
 
-_open: list["Engine"] = []
+
+class Calls(Protocol):
+    """The engine of one lane, as far as its end needs it."""
+
+    channel: Channel
+    descriptor: Words
+    failures: Failures
+    waits: Waits
+    calls: int
+
+    def run(self, steps: Steps) -> None:
+        """Runs a call to its end."""
+
+
+_open: list[Calls] = []
 _owner = 0  # the process whose exit counts: a forked child has no part in this
 
 
-def watch(engine: "Engine") -> None:
+def watch(engine: Calls) -> None:
     """Has the calls of an engine end at the program's exit, unless it is freed before."""
     global _owner
     if _owner != os.getpid():
@@ -40,7 +55,7 @@ def watch(engine: "Engine") -> None:
     _open.append(engine)
 
 
-def meet(engine: "Engine", limit: float) -> bool:
+def meet(engine: Calls, limit: float) -> bool:
     """Ends once all ranks have come here. Blocks.
 
     Args:
@@ -63,7 +78,7 @@ def meet(engine: "Engine", limit: float) -> bool:
     return bool(came)
 
 
-def _steps(engine: "Engine", limit: float, came: list[bool]) -> Steps:
+def _steps(engine: Calls, limit: float, came: list[bool]) -> Steps:
     engine.failures.text = ""
     descriptor.fill(engine.descriptor, descriptor.signature("free"), 0, (), 0)
     engine.descriptor[layout.CALL] = engine.calls
