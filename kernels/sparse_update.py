@@ -8,7 +8,7 @@ On the host alone: processes do not share parameters in GPU memory.
 import numpy as np
 
 from psgd.kernels.jit import kernel
-from psgd.kernels.update import adam_rates
+from psgd.kernels.update import adam_rates, multiply_add
 
 
 @kernel
@@ -17,7 +17,7 @@ def sgd(params: np.ndarray, grad: np.ndarray, lr: float, scale: float) -> None:
     lr_, scale_ = params.dtype.type(lr), params.dtype.type(scale)
     for i in range(params.size):
         if grad[i] != 0:
-            params[i] -= lr_ * (scale_ * grad[i])
+            params[i] = multiply_add(-lr_, scale_ * grad[i], params[i])
 
 
 @kernel
@@ -30,9 +30,9 @@ def momentum(
         g = scale_ * grad[i]
         v = factor_ * velocity[i] + g
         velocity[i] = v
-        along = g + factor_ * v if nesterov else v
+        along = multiply_add(factor_, v, g) if nesterov else v
         if along != 0:
-            params[i] -= lr_ * along
+            params[i] = multiply_add(-lr_, along, params[i])
 
 
 @kernel

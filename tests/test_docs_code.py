@@ -62,6 +62,12 @@ import torch
 module, criterion = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss()
 my_shard = lambda worker, workers: [(torch.ones(2, 4), torch.tensor([0, 2]))] * 3
 """
+DDP = """
+import tempfile, torch, psgd
+from mpi4py import MPI
+module, dataset, comm = torch.nn.Linear(4, 3), torch.arange(100.0), MPI.COMM_WORLD
+meeting = "file://" + comm.bcast(tempfile.mktemp(), 0)
+"""
 VECTOR = """
 import numpy as np
 n = 1000
@@ -79,6 +85,8 @@ BEFORE = {
     "from psgd.kernels import codecs": VECTOR,
     "import numpy as np\nfrom mpi4py import MPI\n\nimport psgd\n\npsgd.abort": "",
     "import psgd\nimport torch\nfrom mpi4py import MPI\n\nmodel = psgd.torch.wrap(module)": MODULE,
+    "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
+    "sampler = psgd.torch.Sampler(": DDP,
 }
 """How a block begins, and what it takes for granted."""
 

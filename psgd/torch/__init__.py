@@ -1,16 +1,28 @@
 """Training of PyTorch's modules: `psgd.torch.wrap` lays a module's parameters out in one vector for `psgd.connect`.
 
 Owns the slots of parameters and gradients in the vectors, what autograd's hooks announce, and the buffers (BatchNorm's
-statistics) of all ranks. PyTorch is imported on the first use. May import every room but `training`. Begin with
-`wrapped.py`.
+statistics) of all ranks; communication hooks for PyTorch's DistributedDataParallel; a sampler for its DataLoader.
+PyTorch is imported on the first use. May import every room but `training`. Begin with `wrapped.py`, for hooks with
+`hooks.py`.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from psgd.kernels.errors import UsageError
 
 if TYPE_CHECKING:
+    from psgd.torch.codec_hooks import onebit_hook, threshold_hook, topk_hook
+    from psgd.torch.hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
+    from psgd.torch.worker_sampler import WorkerSampler as Sampler
     from psgd.torch.wrapped import Wrapped
+
+_PLACES = {
+    **{name: ("hooks", name) for name in ("allreduce_hook", "bf16_compress_hook", "fp16_compress_hook")},
+    **{name: ("codec_hooks", name) for name in ("onebit_hook", "threshold_hook", "topk_hook")},
+    "Sampler": ("worker_sampler", "WorkerSampler"),
+}
+"""Where names are that need PyTorch as soon as they are defined."""
 
 
 def wrap(module: Any, buffers: str = "average") -> "Wrapped":
@@ -39,13 +51,34 @@ def wrap(module: Any, buffers: str = "average") -> "Wrapped":
     Raises:
         UsageError: PyTorch is missing, or there is something in the module that cannot be trained this way.
     """
+    made: Wrapped = _part("wrapped").Wrapped(module, buffers)
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    return getattr(_part(module), attribute)
+
+
+def _part(name: str) -> Any:
+    """A module of this room, which imports PyTorch."""
     try:
-        from psgd.torch.wrapped import Wrapped
+        return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise UsageError("psgd.torch: PyTorch is not installed: pip install 'psgd[torch]'") from None
-    return Wrapped(module, buffers)
 
 
-__all__ = ["wrap"]
+__all__ = [
+    "Sampler",
+    "allreduce_hook",
+    "bf16_compress_hook",
+    "fp16_compress_hook",
+    "onebit_hook",
+    "threshold_hook",
+    "topk_hook",
+    "wrap",
+]
