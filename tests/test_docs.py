@@ -21,6 +21,7 @@ ELSEWHERE = {
     *("--build-arg", "--nv"),  # apptainer
     *("--pid", "--timeout", "--pty", "--me"),  # py-spy, pytest, srun, squeue
     *("--fmad", "--list"),
+    "--xla",  # in XLA_FLAGS
 }
 """Options of other programs."""
 MADE = {"out.png", "a.png", "run.png", "weights.npz", "weights.pt"}
