@@ -50,8 +50,8 @@ class Aliases:
 
 def _over(views: Sequence[Vector], device: Any) -> list[jax.Array] | None:
     """Arrays in the same memory, or None where JAX cannot have them."""
-    if device.platform != "cpu":
-        return None
+    if device.platform != "cpu" or any(view.ctypes.data % ALIGNMENT for view in views):
+        return None  # older JAX takes such memory, for code that is compiled for aligned one
     try:
         arrays = [jnp.from_dlpack(view) for view in views]
     except BufferError:  # memory that cannot be written

@@ -35,11 +35,16 @@ def compiled(leaves: Leaves, loss_fn: Callable[..., Any], state: "StateForm | No
         return _scalar(value, has_aux), (state.checked(new), aux)
 
     def both(values: Sequence[Any], *others: Any) -> tuple[Any, Any, Any, Any]:
-        trained = [value.astype(leaf.dtype) for value, leaf in zip(values, leaves.trained, strict=True)]
+        trained = [_rounded(value, leaf.dtype) for value, leaf in zip(values, leaves.trained, strict=True)]
         (value, (arrays, aux)), grads = jax.value_and_grad(objective, has_aux=True)(trained, *others)
         return value, grads, arrays, aux
 
     return jax.jit(both)  # type: ignore[no-any-return]
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    """A leaf of the vector in its own dtype; XLA would leave out a rounding that the loss function reverses."""
+    return value if value.dtype == dtype else jax.lax.optimization_barrier(value.astype(dtype))
 
 
 class StateForm:

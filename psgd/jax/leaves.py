@@ -153,6 +153,8 @@ def array(where: str, value: Any) -> jax.Array:
         raise UsageError(
             f"{where}: expected an array, got {type(value).__name__}: keep functions and texts out of the pytree"
         ) from None
+    if made.is_deleted():
+        raise UsageError(f"{where}: expected an array, got one that was deleted, as a donated one is: pass a copy")
     if jnp.issubdtype(made.dtype, jax.dtypes.extended):
         raise UsageError(
             f"{where}: expected numbers, got {made.dtype}: keep jax.random.key_data of a key, or pass it with the batch"

@@ -47,6 +47,12 @@ def test_it_is_compiled_once_for_each_shape():
     assert seen == [(4,), (2,)] and model.state["n"] == 5
 
 
+def test_a_random_key_may_come_with_the_batch():
+    model = psgd.jax.wrap({"w": jnp.ones(8)}, lambda p, key: (p["w"] * jax.random.bernoulli(key, 0.5, (8,))).sum())
+    masks = [model.value_and_grad(jax.random.key(seed))[1]["w"].tolist() for seed in (1, 2, 1)]
+    assert masks[0] == masks[2] != masks[1] and set(masks[0]) == {0.0, 1.0}
+
+
 @pytest.mark.parametrize(
     ("loss_fn", "state", "has_aux", "message"),
     [

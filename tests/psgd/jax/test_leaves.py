@@ -80,6 +80,12 @@ def test_gradients_of_another_kind_are_refused(grads, message):
         leaves.trained_of(grads, "grads")
 
 
+def donated():
+    array = jnp.ones(2)
+    array.delete()
+    return find({"w": array})
+
+
 def in_jit():
     def inner(x):
         find({"w": x})
@@ -102,6 +108,7 @@ def in_jit():
         (lambda: find({"w": jnp.ones(2)}, {"w": 1}), "trainable: expected bools, got int"),
         (lambda: find({"w": jnp.ones(2)}, {"v": True}), "trainable: expected bools in the structure of params"),
         (lambda: find({"a.b": jnp.ones(2), "a": {"b": jnp.ones(2)}}), "a path of its own for each leaf, got two of"),
+        (donated, "w: expected an array, got one that was deleted"),
         (in_jit, "w: expected an array, got a tracer"),
     ],
 )
