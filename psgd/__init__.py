@@ -53,6 +53,7 @@ _EXPORTS = {
     "rules": "psgd.optim.rules",
     "schedules": "psgd.optim.schedules",
     "torch": "psgd.torch",
+    "jax": "psgd.jax",
 }
 
 

@@ -22,6 +22,7 @@ ELSEWHERE = {
     *("--build-arg", "--nv"),  # apptainer
     *("--pid", "--timeout", "--pty", "--me"),  # py-spy, pytest, srun, squeue
     *("--fmad", "--list", "--check"),
+    "--xla",  # in XLA_FLAGS
 }
 """Options of other programs."""
 SUFFIXES = (".py", ".md", ".sbatch", ".def", ".svg", ".toml")

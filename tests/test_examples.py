@@ -64,6 +64,16 @@ def test_rounds_of_easgd(job):
         assert times == pytest.approx([count * link for count in counts], abs=0.11 + 0.2 * link)
 
 
+@pytest.mark.one_mpi
+@pytest.mark.job
+@pytest.mark.parametrize(("n", "strategy"), [(2, "allreduce"), (3, "async")])
+def test_jax_logistic(job, n, strategy):
+    pytest.importorskip("jax")
+    result = job(n, [sys.executable, str(EXAMPLES / "jax_logistic.py"), strategy], check=True, timeout=60)
+    said = re.search(rf"{strategy} on {n} ranks: ([\d.]+) of 300 digits are read correctly", result.stdout)
+    assert float(said.group(1)) > 0.9, result.stdout
+
+
 @pytest.mark.job
 @pytest.mark.parametrize(("n", "strategy"), [(2, "allreduce"), (3, "async")])
 def test_torch_mlp(job, n, strategy):

@@ -47,7 +47,7 @@ ORDER = {
         "teardown",
         "connection",
         "connector",
-        "training torch",
+        "training torch jax",
         "__init__",
     ),
     "psgd.launch": ("output", "*", "plot", "slurm", "doctor", "bench", "__main__ __init__"),

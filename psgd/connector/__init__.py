@@ -84,7 +84,8 @@ def connect(
         params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
             place by `step` and owned by the caller; do not write to it inside the block. Of NumPy, or on workers of
             CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md). Or a
-            PyTorch module that `psgd.torch.wrap` has wrapped (docs/pytorch.md).
+            PyTorch module that `psgd.torch.wrap` has wrapped (docs/pytorch.md), or what
+            `psgd.jax.wrap` gives (docs/jax.md).
         strategy: a name in `psgd.strategies.STRATEGIES`.
         servers: number of servers; None means 1, or 0 on a single rank and for strategies without servers.
         placement: which ranks serve: `dedicated`, the first ones; `spread`, one per node in turn; `colocated`, evenly

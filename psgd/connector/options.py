@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -209,6 +210,8 @@ def checked_vector(params: ArrayLike) -> tuple[Vector, str | None]:
         array_module(params)
     except UsageError as error:
         fix = ": wrap it with psgd.torch.wrap(module)" if hasattr(params, "named_parameters") else ""
+        if "jax" in sys.modules and isinstance(params, (dict, list, tuple, sys.modules["jax"].Array)):
+            fix = ": wrap it with psgd.jax.wrap(params, loss_fn)"
         return np.empty(0, np.float32), f"params: {error}{fix}"
     vector = cast(Vector, params)
     if vector.dtype not in (np.float32, np.float64):
