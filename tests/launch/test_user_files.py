@@ -42,7 +42,9 @@ def net(tmp_path):
 def test_it_trains(psgd_command, net, tmp_path, n, words):
     (tmp_path / "run.toml").write_text(f'model = "{net}:make"\ndataset = "{net}:make_dataset"\nepochs = 3\n')
     weights = tmp_path / "w.npz"
-    done = psgd_command("train", "--config", str(tmp_path / "run.toml"), "--json", "--save", str(weights), *words, n=n)
+    done = psgd_command(
+        "train", "--config", str(tmp_path / "run.toml"), "--json", "--save", str(weights), *words, n=n, timeout=180
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["test_accuracy"] > 0.85 and result["model"] == f"{net}:make"
@@ -75,7 +77,7 @@ def test_its_checkpoints_are_verified_exported_and_resumed_from_another_folder(p
     [("raises", r"raised ValueError: not yet (net.py, line 17)"), ("nope", "net.py has no function nope")],
 )
 def test_an_error_is_one_message_and_exit_code_2(psgd_command, net, n, function, message):
-    done = psgd_command("train", "--model", f"{net}:{function}", n=n)
+    done = psgd_command("train", "--model", f"{net}:{function}", n=n, timeout=180)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if "error" in line]
     assert len(lines) == 1 and message in lines[0], done.stderr

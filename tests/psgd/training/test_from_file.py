@@ -160,12 +160,14 @@ def test_a_resumed_run_ends_with_the_same_bits_with_batchnorm_and_dropout(comm, 
     options |= {"checkpoint_dir": tmp_path / "runs", "checkpoint_every": every}
     weights(comm, tmp_path, configure(epochs=2, **options))
     resumed = weights(comm, tmp_path, configure(epochs=3, resume=True, **options))
+    again = weights(comm, tmp_path, configure(epochs=3, resume=True, **options))  # of little or no training
     if comm.rank:
         return
     running = ["2.running_mean", "2.running_var", "2.num_batches_tracked"]
     assert [name for name in whole if name in running] == running
     for name in whole:
         np.testing.assert_array_equal(resumed[name], whole[name])
+        np.testing.assert_array_equal(again[name], whole[name])
 
 
 @pytest.mark.ranks(2)
@@ -329,3 +331,26 @@ def test_another_file_on_one_rank_is_one_error_on_all(comm, tmp_path, what):
     ) as caught:
         make_model(configure(), comm, reference, DataDescription((1, 8, 8), 10, 1497))
     assert len(set(comm.allgather(str(caught.value)))) == 1
+
+
+@pytest.mark.ranks(3)
+def test_a_recorded_run_is_repeated_bit_for_bit(comm, tmp_path):
+    pytest.importorskip("torch")
+    write(comm, tmp_path, net=TORCH)
+    options = {"model": f"{tmp_path}/net.py:normalized", "strategy": "async", "epochs": 2, "lr": 0.05}
+    first = weights(comm, tmp_path, configure(record=tmp_path / "order", **options))
+    again = weights(comm, tmp_path, configure(replay=tmp_path / "order", **options))
+    for name in first or ():
+        np.testing.assert_array_equal(again[name], first[name])
+
+
+@pytest.mark.ranks(3)
+def test_targets_and_gradients_that_are_no_numbers(comm, tmp_path):
+    pytest.importorskip("torch")
+    write(comm, tmp_path, net=TORCH)
+    options = {"model": f"{tmp_path}/net.py:make", "epochs": 20, "eval_every": 0.25, "target_accuracy": 0.8}
+    result = training.run(configure(inject="nan:1@3", on_nan="skip", **options), comm)
+    if comm.rank == 0:
+        assert result["seconds_to_target"] is not None and result["test_accuracy"] >= 0.8
+        assert result["samples"] < 10 * 1497
+        assert result["workers_dropped"] == [0, 1] and not result["diverged"]
