@@ -56,7 +56,7 @@ def test_it_trains(psgd_command, net, tmp_path, n, words):
 def test_its_checkpoints_are_verified_exported_and_resumed_from_another_folder(psgd_command, net, tmp_path):
     runs, weights = tmp_path / "runs", tmp_path / "w.npz"
     words = ["train", "--model", f"{net}:make", "--checkpoint-dir", str(runs), "--checkpoint-every", "20"]
-    assert psgd_command(*words, "--epochs", "1").returncode == 0
+    assert psgd_command(*words, "--epochs", "1", timeout=180).returncode == 0
     assert psgd_command("checkpoint", "verify", str(runs)).returncode == 0
     assert psgd_command("checkpoint", "export", str(runs), "-o", str(weights)).returncode == 0
     with np.load(weights) as found:
@@ -64,10 +64,10 @@ def test_its_checkpoints_are_verified_exported_and_resumed_from_another_folder(p
     (tmp_path / "moved").mkdir()
     words[2] = f"{tmp_path}/moved/net.py:make"
     (tmp_path / "moved" / "net.py").write_text(NET + "# another\n")
-    done = psgd_command(*words, "--resume", "--epochs", "2")
+    done = psgd_command(*words, "--resume", "--epochs", "2", timeout=180)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("the file has changed since the checkpoint") == 1
-    done = psgd_command(*words, "--resume", "--seed", "3")
+    done = psgd_command(*words, "--resume", "--seed", "3", timeout=180)
     assert done.returncode == 2 and "from a run with seed 0" in done.stderr
 
 
