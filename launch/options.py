@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from psgd.checkpoint import export
 from psgd.checkpoint import options as checkpoint
-from psgd.config import OF_THE_RUN, TrainConfig, configure
+from psgd.config import TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.nn.catalog import MODELS
@@ -20,6 +20,7 @@ from psgd.runtime import new_files
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.user import reference
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -144,6 +145,8 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
             values[name] = known[name].check(flag(name), _parsed(known[name], text))
     result = configure(**values)
     _check_checkpoints(values)
+    if "hidden" in values and reference.is_reference(result.model):
+        raise UsageError(f"--hidden: expected a model by name with it, got --model {result.model}; omit it")
     _check_strategy(result)
     return result
 
@@ -204,10 +207,15 @@ def check_here(config: TrainConfig) -> None:
     check_files(config)
     if config.checkpoint_dir is not None:
         _check_directory(config, config.checkpoint_dir)
+    model, made = (reference.find(flag(name), getattr(config, name)) for name in ("model", "dataset"))
+    for each in filter(None, (model, made)):
+        reference.check(each)  # the ranks run it
+    if made is not None:
+        return
     from psgd.data import load
 
     dataset = load(config.dataset)
-    if not MODELS[config.model].any_samples:
+    if model is None and not MODELS[config.model].any_samples:
         from psgd.nn.models import build as build_model
 
         build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
@@ -218,7 +226,7 @@ def _check_directory(config: TrainConfig, directory: Path) -> None:
     from psgd.checkpoint import folder
 
     folder.check_writable(directory)
-    run = {name: getattr(config, name) for name in ("strategy", "reduction", *OF_THE_RUN)}
+    run = {"strategy": config.strategy, "reduction": config.reduction, **config.of_the_run()}
     if not config.resume:
         folder.refuse_occupied(directory, run)
     elif (found := folder.newest(directory)) is not None:

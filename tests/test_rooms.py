@@ -32,7 +32,7 @@ ORDER = {
         "__init__",
     ),
     "psgd": (
-        "runtime",
+        "runtime user",
         "metrics",
         "data",
         "nn",
@@ -47,7 +47,8 @@ ORDER = {
         "teardown",
         "connection",
         "connector",
-        "training torch jax",
+        "torch jax",
+        "training",
         "__init__",
     ),
     "psgd.launch": ("output", "*", "plot", "slurm", "doctor", "bench", "__main__ __init__"),

@@ -161,7 +161,7 @@ def refuse_occupied(directory: Path, run: Mapping[str, object]) -> None:
 def _differing(found: Checkpoint, run: Mapping[str, object]) -> str | None:
     """The first name of `run` under which the checkpoint has something else, or None."""
     was = found.manifest.run
-    names = (name for name in run if name not in ("workers", "servers"))
+    names = (name for name in run if name not in ("workers", "servers", "files"))
     return next((name for name in names if was.get(name) != run[name]), None)
 
 

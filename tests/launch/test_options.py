@@ -124,7 +124,7 @@ def test_every_option_that_can_be_wrong_is_tested():
         ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
         ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
         ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
-        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp, got ['mlp']"),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp or "),
         ("log = 3", "log in FILE: expected a file's path, got 3"),
         ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
         ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
@@ -255,6 +255,30 @@ def test_a_strategy_takes_its_own_options(strategy, name):
     ],
 )
 def test_options_that_do_not_go_together(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
+def test_a_users_file_is_looked_at_but_not_run(tmp_path):
+    (tmp_path / "net.py").write_text("raise RuntimeError\ndef make(): ...\n")
+    options.check_here(TrainConfig(model=f"{tmp_path}/net.py:make", dataset=f"{tmp_path}/net.py:make"))
+    for name in ("model", "dataset"):
+        with pytest.raises(UsageError, match=f"^--{name} .*net.py has no function nope; it defines make$"):
+            options.check_here(TrainConfig(**{name: f"{tmp_path}/net.py:nope"}))
+    with pytest.raises(DataError):
+        options.check_here(TrainConfig(model=f"{tmp_path}/net.py:make", dataset=str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"model": "net.py"}, "^--model: expected one of softmax, mlp, cnn, resmlp or FILE.py:FUNCTION, got 'net.py'$"),
+        ({"model": "mpl"}, r"^--model: expected .*, got 'mpl'; did you mean mlp\?$"),
+        ({"dataset": "data.py"}, "^--dataset: expected a name, a path or FILE.py:FUNCTION, got 'data.py'$"),
+        ({"model": "net.py:make", "hidden": "8"}, "^--hidden: expected a model by name with it, got --model net.py:"),
+    ],
+)
+def test_models_and_datasets_by_file(flags, message):
     with pytest.raises(UsageError, match=message):
         options.build(flags)
 
