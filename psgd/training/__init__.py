@@ -22,6 +22,7 @@ from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.tensorboard import TensorBoard
 from psgd.metrics.wait_log import WaitLog
 from psgd.nn.layout import Layout
 from psgd.runtime import placement
@@ -76,14 +77,23 @@ def run(
         places.choose(comm, (config.server_device if serves else config.device) == "cuda")
     task = open_task(config, comm, needs_data=not serves)
     samples, layout = task.samples, task.model.layout
-    with closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log:
+    if config.keep_best:
+        request = request or CheckpointRequest()
+    with (
+        closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log,
+        closing(TensorBoard(config.tensorboard if rank == 0 else None)) as board,
+    ):
         log.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
+        listeners: list[events.Listener] = [board]
+        if config.keep_best and request is not None:
+            listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(log, on_progress),
+            events.listener(log, on_progress, *listeners),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy,
             waits=None if config.log is None else WaitLog(),
+            patience=config.early_stop,
         )
         params = np.empty(layout.size, np.float32) if serves else preparation.first_params(config, task.model)
         injector = Injector(config.inject, placement.index(rank, serving), workers, servers, serves)
@@ -121,6 +131,7 @@ def run(
         if found is not None:
             events.write_waits(log, metrics)
             log.write("end", **found)
+            board.finish(metrics)
         if config.save is not None and rank == 0 and not connection.leaving:
             _save(config.save, params, layout)
         return found
