@@ -182,6 +182,8 @@ def check_files(config: TrainConfig) -> None:
         path: Path | None = getattr(config, name)
         if path is not None:
             new_files.check(f"--{name}", path)
+    if config.trace is not None:
+        new_files.check("--trace", config.trace, replaced=True)
     if config.tensorboard is not None:
         tensorboard.check("--tensorboard", config.tensorboard)
     if config.save is not None:

@@ -95,6 +95,7 @@ class TrainConfig:
     data_device: str = choices.DATA_DEVICE.field()
     inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
     log: Path | None = path("Write JSON lines to this file.").field()
+    trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()
     tensorboard: Path | None = path(
         "Write event files for TensorBoard to this folder.", "a folder's path", "DIR"
     ).field()

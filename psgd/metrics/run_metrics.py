@@ -11,11 +11,11 @@ from psgd.runtime.jsonable import JSON, fact, number, numbers, section, whole, w
 
 Event = Literal["progress", "epoch", "eval"]
 _NAP_S = 0.1
-_COUNTS = ("_next_epoch", "_loss_samples", "samples", "steps")
+_COUNTS = ("_next_epoch", "_loss_samples", "samples", "steps", "since_best")
 _NUMBERS = ("_loss_sum", "lr")
-_NEWER = {"best_accuracy": None, "since_best": 0}
+_NEWER: dict[str, JSON] = {"best_accuracy": None, "since_best": 0}
 """Counters that checkpoints of earlier versions lack, with what they are then."""
-_OPTIONAL = ("_epoch_loss", "accuracy", "test_loss", "seconds_to_target")
+_OPTIONAL = ("_epoch_loss", "accuracy", "test_loss", "seconds_to_target", "best_accuracy")
 _COUNTS_BY_WORKER = ("pushes", "waited", "dropped")
 _SECONDS_BY_WORKER = ("waited_s", "computed_s")
 
@@ -189,8 +189,6 @@ class RunMetrics:
             **{name: None if (value := getattr(self, name)) is None else float(value) for name in _OPTIONAL},
             **{name: getattr(self, name) for name in (*_COUNTS_BY_WORKER, *_SECONDS_BY_WORKER)},
             "staleness": {str(tau): pushes for tau, pushes in self.staleness.items()},
-            "best_accuracy": self.best_accuracy,
-            "since_best": self.since_best,
             "elapsed_s": self.elapsed_s(),
         }
 
@@ -200,14 +198,12 @@ class RunMetrics:
         Raises:
             CheckpointError: something is missing, or is something else. Then nothing has changed.
         """
+        facts = _NEWER | dict(facts)
         found: dict[str, JSON] = {name: whole(facts, name) for name in _COUNTS}
         found |= {name: number(facts, name) for name in _NUMBERS}
         found |= {name: None if fact(facts, name) is None else number(facts, name) for name in _OPTIONAL}
         found |= {name: wholes(facts, name) for name in _COUNTS_BY_WORKER}
         found |= {name: numbers(facts, name) for name in _SECONDS_BY_WORKER}
-        newer = _NEWER | {name: facts[name] for name in _NEWER if name in facts}
-        found["best_accuracy"] = None if newer["best_accuracy"] is None else number(newer, "best_accuracy")
-        found["since_best"] = whole(newer, "since_best")
         staleness = section(facts, "staleness")
         found["staleness"] = Counter({int(tau): whole(staleness, tau) for tau in staleness if tau.isdecimal()})
         elapsed_s = number(facts, "elapsed_s")

@@ -4,6 +4,7 @@ Owns opening the data (`task`), what the options stand for (`preparation`), a wo
 the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from psgd.collectives.shm import call_kernel
 from psgd.config import OF_THE_RUN, TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
+from psgd.connector.observed import ObservedConnection
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
+from psgd.metrics.callback import Callback
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.tensorboard import TensorBoard
+from psgd.metrics.trace.span import Span
 from psgd.metrics.wait_log import WaitLog
 from psgd.nn.layout import Layout
 from psgd.runtime import placement
@@ -38,7 +42,7 @@ from psgd.training.trainer import Trainer
 
 _OF_CONNECT = (
     *("strategy", "clip_norm", "reduction", "staleness_lr", "on_nan"),
-    *("compress", "density", "compress_sync", "record", "replay"),
+    *("compress", "density", "compress_sync", "record", "replay", "trace"),
     *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume"),
 )
 """Options that are `psgd.connect`'s, by the same name."""
@@ -49,6 +53,7 @@ def run(
     comm: MPI.Intracomm,
     on_progress: ProgressDisplay | None = None,
     request: CheckpointRequest | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any] | None:
     """Trains. Collective over `comm`; blocks until all are done.
 
@@ -57,6 +62,7 @@ def run(
         comm: all ranks of the run.
         on_progress: shows the progress, on rank 0.
         request: asks for checkpoints from outside.
+        callbacks: told of this rank's part.
 
     Returns:
         On rank 0 the keys of `psgd train --json`; None elsewhere.
@@ -114,9 +120,13 @@ def run(
             run={name: clean(getattr(config, name)) for name in OF_THE_RUN},
             layout=layout,
             checkpoint_request=request,
+            callbacks=callbacks,
             **{name: getattr(config, name) for name in _OF_CONNECT},
             **preparation.strategy_options(config, samples),
         )
+        if trainer is not None and isinstance(connection, ObservedConnection):
+            backend = trainer.backend
+            connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
         # Overflow is reported as a loss that is not finite, not as a warning from the depths of each rank.

@@ -90,6 +90,7 @@ WRONG_VALUES = {
     "replay": [""],
     "log": [""],
     "tensorboard": [""],
+    "trace": [""],
     "save": ["", "weights.txt"],
     "checkpoint_dir": [""],
     "checkpoint_every": ["-1", "1.5"],
