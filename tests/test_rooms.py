@@ -59,7 +59,7 @@ NAMES_TWICE = {
     "measure.py": "and so do the parts of a benchmark: what it measures,",
     "picture.py": "what it draws,",
     "table.py": "what it prints,",
-    "ranks.py": "and what its ranks run",
+    "ranks.py": "and what its ranks run; a trace's, drawn",
     "interface.py": "a room's protocol",
     "errors.py": "kernels' are everybody's; those of collectives are their texts",
     "agreement.py": "one text on all ranks: of mpi's room, and psgd's signature on top",

@@ -1,15 +1,14 @@
 """`psgd trace`: what each rank of a traced run spent its time on; merges what an aborted run has left."""
 
-import gzip
-import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from psgd.kernels.errors import DataError
 from psgd.metrics.trace import chrome
+from psgd.metrics.trace.self_time import Segment, segments
 
 _FIRST = ("compute", "gradient", "evaluate", "push", "wait", "pull", "all-reduce", "apply")
 
@@ -41,7 +40,7 @@ def trace(file: str) -> None:
     path = Path(file)
     if not merge_left(path) and not path.exists():
         raise DataError(f"trace {path}: expected a file of psgd train --trace, or what an aborted run left beside it")
-    click.echo("\n".join(table(times(read(path)))))
+    click.echo("\n".join(table(times(chrome.read(path)))))
 
 
 def merge_left(path: Path) -> int:
@@ -52,53 +51,20 @@ def merge_left(path: Path) -> int:
         raise DataError(f"trace {path}: what an aborted run left cannot be merged: {error.strerror}") from None
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The events of a Chrome trace, compressed or not.
+def times(found: list[tuple[str, list[Segment]]]) -> list[RankTime]:
+    """Each rank's time by kind.
 
-    Raises:
-        DataError: it is none.
+    Args:
+        found: as `psgd.metrics.trace.chrome.read` gives it.
     """
-    try:
-        content = path.read_bytes()
-        events = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)["traceEvents"]
-        if not all(isinstance(event, dict) and "ph" in event for event in events):
-            raise ValueError("an event without ph")
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"trace {path}: expected a Chrome trace of psgd train --trace: {reason}") from None
-    found: list[dict[str, Any]] = events
-    return found
-
-
-def times(events: list[dict[str, Any]]) -> list[RankTime]:
-    """Each rank's time by kind, in rank order."""
-    names = {event["pid"]: event["args"]["name"] for event in events if event.get("name") == "process_name"}
-    spans: dict[int, list[tuple[int, int, str]]] = defaultdict(list)  # in whole nanoseconds, as they were written
-    for event in events:
-        if event["ph"] == "X" and event["tid"] == 0:
-            start = round(1000 * event["ts"])
-            spans[event["pid"]].append((start, start + round(1000 * event["dur"]), event["name"]))
-    found = []
-    for rank in sorted(names):
-        mine = sorted(spans[rank], key=lambda span: (span[0], -span[1]))
-        start = mine[0][0] if mine else 0
-        stop = max((span[1] for span in mine), default=0)
-        found.append(RankTime(names[rank], start / 1e9, stop / 1e9, len(mine), _alone(mine)))
-    return found
-
-
-def _alone(spans: list[tuple[int, int, str]]) -> dict[str, float]:
-    """Seconds by kind, of each span without those inside it. Spans nest: an outer one comes before an inner one."""
-    seconds: dict[str, float] = defaultdict(float)
-    outer: list[tuple[int, str]] = []
-    for start, stop, kind in spans:
-        while outer and outer[-1][0] <= start:
-            outer.pop()
-        seconds[kind] += (stop - start) / 1e9
-        if outer:
-            seconds[outer[-1][1]] -= (stop - start) / 1e9
-        outer.append((stop, kind))
-    return dict(seconds)
+    ranks = []
+    for name, spans in found:
+        seconds: dict[str, float] = defaultdict(float)
+        for start, stop, kind in segments(spans):
+            seconds[kind] += (stop - start) / 1e9
+        start, stop = min((span[0] for span in spans), default=0), max((span[1] for span in spans), default=0)
+        ranks.append(RankTime(name, start / 1e9, stop / 1e9, len(spans), dict(seconds)))
+    return ranks
 
 
 def table(found: list[RankTime]) -> list[str]:

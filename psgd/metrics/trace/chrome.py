@@ -11,11 +11,14 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.kernels.errors import DataError
 from psgd.metrics.trace.clock_offsets import Offset, aligned
 from psgd.metrics.trace.event_ring import KINDS, parse
+from psgd.metrics.trace.self_time import Segment
 from psgd.runtime.new_files import replacing
 
 TRACKS = ("main thread", "checkpoint writer")
+_BEGIN = '{"displayTimeUnit": "ms", "traceEvents": ['
 _BLOCK = 1 << 14
 
 
@@ -48,7 +51,7 @@ def write(path: Path, recorded: Iterable[tuple[dict[str, Any], NDArray[Any]]]) -
     """
     count = 0
     with replacing(path) as raw, _text(raw, path.suffix == ".gz") as file:
-        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        file.write(_BEGIN + "\n")
         between = ""
         for facts, events in recorded:
             count += len(events)
@@ -102,6 +105,45 @@ def _lines(facts: dict[str, Any], events: NDArray[Any]) -> Iterator[list[str]]:
             + (f', "args": {{"step": {number}}}}}' if number else "}")
             for start, stop, kind, track, number in rows
         ]
+
+
+def read(path: Path) -> list[tuple[str, list[Segment]]]:
+    """Reads such a file.
+
+    Returns:
+        For each rank its name, and the spans of its main thread in whole nanoseconds, in the order of the file.
+
+    Raises:
+        DataError: it cannot be read, or is no Chrome trace with names of processes.
+    """
+    try:
+        content = path.read_bytes()
+        events = json.loads(gzip.decompress(content) if is_compressed(content) else content)["traceEvents"]
+        names = {event["pid"]: str(event["args"]["name"]) for event in events if event.get("name") == "process_name"}
+        spans: dict[int, list[Segment]] = {rank: [] for rank in sorted(names)}
+        for event in events:
+            if event["ph"] == "X" and event["tid"] == 0:
+                start = round(1000 * event["ts"])
+                spans[event["pid"]].append((start, start + round(1000 * event["dur"]), str(event["name"])))
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"trace {path}: expected a Chrome trace of psgd train --trace: {reason}") from None
+    return [(names[rank], mine) for rank, mine in spans.items()]
+
+
+def is_compressed(content: bytes) -> bool:
+    """Whether this is the beginning of a gzip file."""
+    return content[:2] == b"\x1f\x8b"
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does, and not as a log."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(_BEGIN))
+    except OSError:
+        return False
+    return is_compressed(begin) or begin == _BEGIN.encode()
 
 
 def merge_parts(path: Path) -> int:
