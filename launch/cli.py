@@ -20,11 +20,22 @@ _COMMANDS = {
     "doctor": ("psgd.launch.doctor", "doctor", "Show what works here, and how to fix the rest."),
     "checkpoint": ("psgd.launch.checkpoint", "checkpoint", "Show, verify and export checkpoints."),
     "plot": ("psgd.launch.plot.command", "plot", "Draw plots from the logs of psgd train."),
+    "top": ("psgd.launch.view.top", "top", "Show a running job: workers, clocks, staleness, throughput, waiting."),
+    "trace": ("psgd.launch.view.trace", "trace", "Summarize the trace of a run, also of one that was aborted."),
     "slurm": ("psgd.launch.slurm.command", "slurm", "Write batch scripts for SLURM, and submit them."),
 }
 
 _MAY_BE_EMPTY = ("--inject", "--mpiexec-args")  # their default is empty
-_ALONE = (["checkpoint"], ["plot"], ["slurm"], ["bench", "codec"], ["bench", "kernels"], ["bench", "train"])
+_ALONE = (
+    ["checkpoint"],
+    ["plot"],
+    ["top"],
+    ["trace"],
+    ["slurm"],
+    ["bench", "codec"],
+    ["bench", "kernels"],
+    ["bench", "train"],
+)
 """Commands that are never ranks: each process says what it has to say."""
 
 

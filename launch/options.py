@@ -15,6 +15,7 @@ from psgd.checkpoint import options as checkpoint
 from psgd.config import TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
+from psgd.metrics import tensorboard
 from psgd.nn.catalog import MODELS
 from psgd.runtime import new_files
 from psgd.runtime.option import Option
@@ -166,6 +167,11 @@ def _check_strategy(config: TrainConfig) -> None:
         raise UsageError(f"--placement {config.placement}: there are no servers to place; omit it")
     if config.data_device != "auto" and config.device != "cuda":
         raise UsageError(f"--data-device {config.data_device}: expected --device cuda with it")
+    for name in ("early_stop", "keep_best"):
+        if getattr(config, name) and not config.eval_every:
+            raise UsageError(f"{flag(name)}: expected evaluations: --eval-every above 0 with it")
+    if config.early_stop and (config.record or config.replay):
+        raise UsageError("--early-stop: when a run stops depends on timing; omit it with --record and --replay")
     if config.target_accuracy and (config.record or config.replay):
         raise UsageError("--target-accuracy: when it is reached depends on timing; omit it with --record and --replay")
 
@@ -177,7 +183,7 @@ def check_alone(config: TrainConfig) -> None:
 
 def _check_checkpoints(values: Mapping[str, Any]) -> None:
     """Refuses the options of checkpoints, of those that were given, where there are none."""
-    names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume", "save_signal")
+    names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "keep_best", "resume", "save_signal")
     if "checkpoint_dir" not in values:
         checkpoint.refuse([flag(name) for name in names if values.get(name)], "--checkpoint-dir")
 
@@ -192,6 +198,10 @@ def check_files(config: TrainConfig) -> None:
         path: Path | None = getattr(config, name)
         if path is not None:
             new_files.check(f"--{name}", path)
+    if config.trace is not None:
+        new_files.check("--trace", config.trace, replaced=True)
+    if config.tensorboard is not None:
+        tensorboard.check("--tensorboard", config.tensorboard)
     if config.save is not None:
         export.check(config.save, "--save")
     if config.replay is not None and not config.replay.is_file():

@@ -89,6 +89,9 @@ class TrainConfig:
         lambda share: 0 <= share <= 1,
         "a number in [0, 1]",
     ).field()
+    early_stop: int = whole(
+        0, 0, "Stop after this many evaluations in a row without a better test accuracy; 0 is off."
+    ).field()
     own: Mapping[str, Any] = field(default_factory=dict)
     compress: str | None = compression.compress("none" + _CODECS).field()
     density: float | None = compression.DENSITY.unless_given().field()
@@ -103,11 +106,16 @@ class TrainConfig:
     data_device: str = choices.DATA_DEVICE.field()
     inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
     log: Path | None = path("Write JSON lines to this file.").field()
+    trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()
+    tensorboard: Path | None = path(
+        "Write event files for TensorBoard to this folder.", "a folder's path", "DIR"
+    ).field()
     save: Path | None = checkpoint.SAVE.field()
     checkpoint_dir: Path | None = checkpoint.DIRECTORY.field()
     checkpoint_every: int = checkpoint.EVERY.field()
     checkpoint_minutes: float = checkpoint.MINUTES.field()
     checkpoint_keep: int = checkpoint.KEEP.field()
+    keep_best: bool = checkpoint.KEEP_BEST.field()
     resume: bool = checkpoint.RESUME.field()
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()

@@ -329,18 +329,12 @@ class Connection:
         gradients = memory(mesh, params.size, params.dtype)
         self._teardown.listen()
         context = PushPullContext(
-            mesh,
-            params,
-            options.optimizer,
-            self.metrics,
-            self._teardown.waiter(),
-            options.segment,
-            options.compression,
+            mesh, params, options.optimizer, self.metrics, self._teardown.waiter(), options.segment, options.compression
         )
         if gradients.own is None:
             serving = Serving(context, options.strategy, options.scale, gradients.workers, self._saver)
             self._teardown.transport = serving.transport
-            self.leaving = serving.run()
+            self.leaving = self._serve(serving)
             if self._model is not None:
                 self._model.unbind()
                 self._model.end(mesh.world, self._teardown.wait, mesh.servers, None)
@@ -350,6 +344,9 @@ class Connection:
             client = starter.create_push_pull(context, gradients)
             self._teardown.transport = client.transport
             self._begin(client)
+
+    def _serve(self, serving: Serving) -> bool:
+        return serving.run()
 
     def _begin(self, client: Worker) -> None:
         if self._given is not self._params:

@@ -75,6 +75,16 @@ def test_jax_logistic(job, n, strategy):
 
 
 @pytest.mark.job
+@pytest.mark.parametrize(("n", "strategy"), [(None, "sync"), (2, "hogwild")])
+def test_matrix_factorization(job, n, strategy):
+    """The factors explain held-out ratings far better than their mean, down to little more than the noise."""
+    result = job(n, [sys.executable, str(EXAMPLES / "matrix_factorization.py"), strategy], check=True)
+    said = re.search(rf"{strategy} on {n or 1} ranks?: RMSE ([\d.]+) .*noise ([\d.]+), the mean rating", result.stdout)
+    rmse, noise = map(float, said.groups())
+    assert noise < rmse < 1.2 * noise, result.stdout
+
+
+@pytest.mark.job
 @pytest.mark.parametrize(("n", "strategy"), [(2, "allreduce"), (3, "async")])
 def test_torch_mlp(job, n, strategy):
     pytest.importorskip("torch")

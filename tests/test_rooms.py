@@ -51,7 +51,7 @@ ORDER = {
         "training",
         "__init__",
     ),
-    "psgd.launch": ("output", "*", "plot", "slurm", "doctor", "bench", "__main__ __init__"),
+    "psgd.launch": ("output", "*", "plot", "view", "slurm", "doctor", "bench", "__main__ __init__"),
 }
 """Bottom to top. Names in a row do not import each other; `*` is every file of that folder that is not named."""
 MOST_MODULES, MOST_LINES, MOST_BOXES, MOST_ARROWS = 15, 400, 20, 80
@@ -60,7 +60,7 @@ NAMES_TWICE = {
     "measure.py": "and so do the parts of a benchmark: what it measures,",
     "picture.py": "what it draws,",
     "table.py": "what it prints,",
-    "ranks.py": "and what its ranks run",
+    "ranks.py": "and what its ranks run; a trace's, drawn",
     "interface.py": "a room's protocol",
     "errors.py": "kernels' are everybody's; those of collectives are their texts",
     "agreement.py": "one text on all ranks: of mpi's room, and psgd's signature on top",

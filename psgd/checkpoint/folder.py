@@ -172,18 +172,31 @@ def put_aside(paths: Sequence[Path]) -> None:
         path.rename(path.with_name(f"{path.name}.damaged{name}"))
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Removes all but the newest `keep` and the one with the best accuracy; those that cannot be read stay."""
+def readable(directory: Path) -> list[Checkpoint]:
+    """Those whose manifests can be read, newest first; their shards are not looked at."""
     found = []
     for path in folders(directory):
-        try:
+        with contextlib.suppress(CheckpointError):
             found.append(open_checkpoint(path))
-        except CheckpointError:
-            continue
-    evaluated = [checkpoint for checkpoint in found if checkpoint.manifest.accuracy is not None]
-    best = max(evaluated, key=lambda checkpoint: checkpoint.manifest.accuracy or 0.0, default=None)
+    return found
+
+
+def best_of(found: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The one with the best accuracy: of several the first, which is the nearest to the evaluation. None: no accuracy.
+
+    Args:
+        found: newest first.
+    """
+    evaluated = [checkpoint for checkpoint in reversed(found) if checkpoint.manifest.accuracy is not None]
+    return max(evaluated, key=lambda checkpoint: checkpoint.manifest.accuracy or 0.0, default=None)
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Removes all but the newest `keep` and the one with the best accuracy; those that cannot be read stay."""
+    found = readable(directory)
+    kept = best_of(found)
     for checkpoint in found[max(1, keep) :]:
-        if checkpoint is not best:
+        if checkpoint is not kept:
             _remove(checkpoint.path)
 
 

@@ -20,6 +20,7 @@ from psgd.compression.options import Compression
 from psgd.connection import RunOptions
 from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
+from psgd.metrics.callback import Callback
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.layout import Layout
 from psgd.optim import catalog as optim
@@ -71,6 +72,8 @@ class ConnectOptions:
     layout: Layout | None
     checkpoint_request: CheckpointRequest | None
     options: dict[str, Any]
+    callbacks: Sequence[Callback] = ()
+    trace: str | Path | None = None
 
     @property
     def serverless(self) -> bool:
@@ -146,6 +149,11 @@ def _check_kinds(given: ConnectOptions) -> None:
     """Refuses a `layout` or a `run` of another kind."""
     if given.layout is not None and not isinstance(given.layout, Layout):
         raise UsageError(f"layout: expected a psgd.Layout, got {type(given.layout).__name__}")
+    listed = isinstance(given.callbacks, Sequence)
+    for each in given.callbacks if listed else (given.callbacks,):
+        if not listed or not isinstance(each, Callback):
+            got = f"the class {each.__name__}" if isinstance(each, type) else type(each).__name__
+            raise UsageError(f"callbacks: expected a list of instances of psgd.Callback, got {got}")
     if given.run is not None and not isinstance(given.run, Mapping):
         raise UsageError(f"run: expected a dictionary of names and JSON values, got {given.run!r}")
     for name, value in (given.run or {}).items():

@@ -124,6 +124,15 @@ def open_text(path: Path, append: bool = False) -> TextIO:
     return file
 
 
+def open_bytes(path: Path) -> BinaryIO:
+    """Opens a new file to write; each write reaches the system at once.
+
+    Raises:
+        OSError: it cannot be made, or there is one of that name.
+    """
+    return open(open_named(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)  # type: ignore[return-value]
+
+
 def _is_torn(number: int, path: Path) -> bool:
     """Whether the file ends within a line, as a crash leaves it."""
     found = os.fstat(number)
@@ -174,14 +183,14 @@ def lost() -> list[str]:
 
 
 class SideFile:
-    """A text file beside a run: a write that fails costs the file, not the run.
+    """A file beside a run: a write that fails costs the file, not the run.
 
     Args:
         what: names it in the warning.
-        file: open; None writes nothing.
+        file: open, of text or bytes; None writes nothing.
     """
 
-    def __init__(self, what: str, file: TextIO | None) -> None:
+    def __init__(self, what: str, file: TextIO | BinaryIO | None) -> None:
         self._what, self._file = what, file
 
     @property
@@ -189,9 +198,9 @@ class SideFile:
         """Whether what is written still goes anywhere."""
         return self._file is not None
 
-    def write(self, text: str) -> None:
+    def write(self, content: str | bytes) -> None:
         """Writes, as far as there is a file still."""
-        self._do("write", text)
+        self._do("write", content)
 
     def flush(self) -> None:
         """Hands over to the system what was written."""
@@ -202,7 +211,7 @@ class SideFile:
         self._do("close")
         self._file = None
 
-    def _do(self, name: str, *arguments: str) -> None:
+    def _do(self, name: str, *arguments: str | bytes) -> None:
         if self._file is None:
             return
         try:

@@ -5,6 +5,7 @@ PyTorch module), what the options stand for (`preparation`), a worker's loop (`t
 (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from psgd.collectives.shm import call_kernel
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
+from psgd.connector.observed import ObservedConnection
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
+from psgd.metrics.callback import Callback
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.tensorboard import TensorBoard
+from psgd.metrics.trace.span import Span
 from psgd.metrics.wait_log import WaitLog
 from psgd.runtime import placement
 from psgd.runtime.device_vectors import on_host
@@ -36,7 +41,7 @@ from psgd.training.trainer import Trainer
 
 _OF_CONNECT = (
     *("strategy", "clip_norm", "reduction", "staleness_lr", "on_nan"),
-    *("compress", "density", "compress_sync", "record", "replay"),
+    *("compress", "density", "compress_sync", "record", "replay", "trace"),
     *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume"),
 )
 """Options that are `psgd.connect`'s, by the same name."""
@@ -47,6 +52,7 @@ def run(
     comm: MPI.Intracomm,
     on_progress: ProgressDisplay | None = None,
     request: CheckpointRequest | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any] | None:
     """Trains. Collective over `comm`; blocks until all are done.
 
@@ -55,6 +61,7 @@ def run(
         comm: all ranks of the run.
         on_progress: shows the progress, on rank 0.
         request: asks for checkpoints from outside.
+        callbacks: told of this rank's part.
 
     Returns:
         On rank 0 the keys of `psgd train --json`; None elsewhere.
@@ -75,14 +82,23 @@ def run(
         places.choose(comm, (config.server_device if serves else config.device) == "cuda")
     task = open_task(config, comm, needs_data=not serves)
     samples, layout = task.samples, task.model.layout
-    with closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log:
+    if config.keep_best:
+        request = request or CheckpointRequest()
+    with (
+        closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log,
+        closing(TensorBoard(config.tensorboard if rank == 0 else None)) as board,
+    ):
         log.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
+        listeners: list[events.Listener] = [board]
+        if config.keep_best and request is not None:
+            listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(log, on_progress),
+            events.listener(log, on_progress, *listeners),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy,
             waits=None if config.log is None else WaitLog(),
+            patience=config.early_stop,
         )
         params = task.model.vector(config, serves)
         injector = Injector(config.inject, placement.index(rank, serving), workers, servers, serves)
@@ -104,9 +120,13 @@ def run(
             run=config.of_the_run() | ({"files": files} if files else {}),
             layout=layout,
             checkpoint_request=request,
+            callbacks=callbacks,
             **{name: getattr(config, name) for name in _OF_CONNECT},
             **preparation.strategy_options(config, samples),
         )
+        if trainer is not None and isinstance(connection, ObservedConnection):
+            backend = trainer.backend
+            connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
             from_file.tell_changes(config, connection.resumed_from, files)
@@ -122,6 +142,7 @@ def run(
         if found is not None:
             events.write_waits(log, metrics)
             log.write("end", **found)
+            board.finish(metrics)
         if config.save is not None and rank == 0 and not connection.leaving:
             _save(config.save, task.model, params)
         return found

@@ -66,6 +66,7 @@ WRONG_VALUES = {
     "reduction": ["max"],
     "seed": ["-1", str(2**63)],
     "eval_every": ["-1"],
+    "early_stop": ["-1", "1.5"],
     "target_accuracy": ["1.01", "-0.1", "nan"],
     "softsync": ["0", "x"],
     "staleness": ["-1", "1.5"],
@@ -88,6 +89,8 @@ WRONG_VALUES = {
     "record": [""],
     "replay": [""],
     "log": [""],
+    "tensorboard": [""],
+    "trace": [""],
     "save": ["", "weights.txt"],
     "checkpoint_dir": [""],
     "checkpoint_every": ["-1", "1.5"],
@@ -112,7 +115,9 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 
 def test_every_option_that_can_be_wrong_is_tested():
-    assert set(WRONG_VALUES) == set(KINDS) - {"scale_lr", "average_momentum", "inject", "resume", "check_data"}
+    assert set(WRONG_VALUES) == set(KINDS) - {
+        *("scale_lr", "average_momentum", "inject", "resume", "check_data", "keep_best"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -335,3 +340,17 @@ def test_giant_numbers_are_taken_or_refused(name):
     for value in ("1e11", "1e308", "1e400", "nan", str(2**31), "9" * 400, "9" * 5000, 10**400, 10**5000, 2.0**70):
         with contextlib.suppress(UsageError):
             options.build({name: value})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"early_stop": "2", "eval_every": "0"}, "--early-stop: expected evaluations: --eval-every above 0"),
+        ({"keep_best": True, "eval_every": "0", "checkpoint_dir": "runs"}, "--keep-best: expected evaluations"),
+        ({"keep_best": True}, "--keep-best: expected --checkpoint-dir with it"),
+        ({"early_stop": "2", "record": "order"}, "--early-stop: when a run stops depends on timing"),
+    ],
+)
+def test_what_evaluations_decide_needs_them(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)

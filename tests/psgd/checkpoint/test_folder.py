@@ -95,9 +95,13 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path):
         make(tmp_path, step, accuracy)
     (folder.ready_path(tmp_path, 4) / FILE).write_text("{")
     folder.prune(tmp_path, 2)
-    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "5", "4", "3"]  # 4 cannot be read
+    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "5", "4", "2"]  # 4 cannot be read
     folder.prune(tmp_path, 0)
-    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "4", "3"]
+    assert [path.name[-1] for path in folder.folders(tmp_path)] == [
+        "6",
+        "4",
+        "2",
+    ]  # of two as good, the nearer one to its evaluation
     assert not list(tmp_path.glob("*.part"))
 
 
