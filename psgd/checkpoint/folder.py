@@ -103,7 +103,7 @@ def folders(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{directory}: cannot be listed: {error}") from None
+        raise CheckpointError(f"{directory}: cannot be listed: {getattr(error, 'strerror', None) or error}") from None
     found = [(int(match[1]), name) for name in names if (match := _READY.fullmatch(name))]
     return [directory / name for _, name in sorted(found, reverse=True)]
 

@@ -54,7 +54,9 @@ def load(name_or_path: str | os.PathLike[str]) -> Dataset:
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except (OSError, ValueError) as error:
-        raise DataError(f"dataset {name!r}: {error}; expected {ACCEPTED}") from error
+        raise DataError(
+            f"dataset {name!r}: {getattr(error, 'strerror', None) or error}; expected {ACCEPTED}"
+        ) from error
     if is_file and path.suffix.lower() == ".npz":
         return _archive(name, path)
     if is_file:

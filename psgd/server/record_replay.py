@@ -180,7 +180,7 @@ def load(path: Path, run: Mapping[str, Any]) -> list[LogEntry]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"replay: {path} cannot be read: {error}") from None
+        raise UsageError(f"replay: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     number = 1
     try:
         head = json.loads(lines[0])
