@@ -124,7 +124,7 @@ def _lines(found: "Checkpoint") -> list[str]:
 
 def _brief(facts: dict[str, Any]) -> str:
     """Those that say something: options that are not set are saved as such, or as a text of it."""
-    empty = (None, "", [], {}, "None", "[]", "{}")
+    empty: tuple[object, ...] = (None, "", [], {}, "None", "[]", "{}")
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in empty)
 
 
