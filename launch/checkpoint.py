@@ -9,6 +9,7 @@ import click
 
 from psgd.kernels.errors import CheckpointError
 from psgd.launch.output.summary import counted
+from psgd.launch.usage.groups import Group
 
 if TYPE_CHECKING:
     from psgd.checkpoint.folder import Checkpoint
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _BEST = click.option("--best", is_flag=True, help="Of a folder, use the one with the best test accuracy.")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def checkpoint(ctx: click.Context) -> None:
     """Inspect checkpoints. PATH is a checkpoint, or a folder of them: then the newest complete one is used."""
@@ -140,7 +141,9 @@ def _lines(found: "Checkpoint", best: "Checkpoint | None") -> list[str]:
 
 
 def _brief(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", [], {}))
+    """Those that say something: options that are not set are saved as such, or as a text of it."""
+    empty: tuple[object, ...] = (None, "", [], {}, "None", "[]", "{}")
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in empty)
 
 
 def _weights(found: "Checkpoint") -> tuple[Any, "Layout | None"]:

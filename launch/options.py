@@ -1,7 +1,6 @@
 """The options of `psgd train`, from flags and from a TOML file, checked one by one before anything starts."""
 
 import codecs
-import difflib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from psgd.checkpoint import options as checkpoint
 from psgd.config import TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
+from psgd.launch.usage import synonyms
 from psgd.metrics import tensorboard
 from psgd.nn.catalog import MODELS
 from psgd.runtime import new_files
@@ -113,8 +113,8 @@ def read_file(path: str) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0].replace('_', '-')}?" if near else "see psgd train --help"
+            near = synonyms.nearest(key, [each.replace("_", "-") for each in known])
+            hint = f"did you mean {near}?" if near else "see psgd train --help"
             raise UsageError(f"--config {path}: unknown option {key!r}; {hint}")
         if name in values:
             raise UsageError(f"--config {path}: {key!r} is given twice, with - and with _")

@@ -234,6 +234,11 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     values = {} if isinstance(config, UsageError) or complaint is not None else config.flat()
     agree(comm, "", {name: str(value) for name, value in values.items()}, complaint)
     assert isinstance(config, TrainConfig)
+    if "cuda" in (config.device, config.server_device):
+        from psgd.backend import places
+
+        serves = comm.rank in placement.agree(comm, config.servers or 0, config.placement)
+        places.check(comm, (config.server_device if serves else config.device) == "cuda")
     return config
 
 

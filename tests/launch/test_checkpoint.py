@@ -30,7 +30,13 @@ def directory(tmp_path):
     runs.mkdir()
     for step, layout in ((100, None), (200, LAYOUT)):
         told = Manifest(
-            step, 6400, 200, 0.91, {"strategy": "sync", "lr": 0.1, "log": None}, {"a": "ring"}, layout=layout
+            step,
+            6400,
+            200,
+            0.91,
+            {"strategy": "sync", "lr": 0.1, "log": None, "own": "[]", "none": "None", "more": {}},
+            {"a": "ring"},
+            layout=layout,
         )
         writers = [Writer(runs, "k", name, NAMES if name == NAMES[0] else None) for name in NAMES]
         weights = VECTOR + step - 200
@@ -64,7 +70,8 @@ def test_show(directory):
         text, _ = run("show", path)
         for line in ("step         200", "samples      6,400", "accuracy     0.9100", "strategy sync, lr 0.1"):
             assert line in text
-        assert "linear1.weight 7 x 3" in text and "worker-0 " in text and "numpy" in text and "log" not in text
+        assert "linear1.weight 7 x 3" in text and "worker-0 " in text and "numpy" in text
+        assert not any(word in text for word in ("log", "own", "none", "more", "None", "[]", "{}"))
     told = json.loads(run("show", directory, "--json")[0])
     assert told["step"] == 200 and told["path"].endswith("step-000000200")
     assert [shard["name"] for shard in told["shards"]] == NAMES and told["layout"]["parameters"][0]["shape"] == [7, 3]
