@@ -311,3 +311,11 @@ def test_giant_numbers_are_taken_or_refused(name):
     for value in ("1e11", "1e308", "1e400", "nan", str(2**31), "9" * 400, "9" * 5000, 10**400, 10**5000, 2.0**70):
         with contextlib.suppress(UsageError):
             options.build({name: value})
+
+
+@pytest.mark.parametrize("strategy", ["sync", "ssp", "allreduce"])
+def test_a_device_of_servers_that_there_are_not(strategy):
+    alone = {"servers": "0", "workers": "1"}
+    options.build(alone | {"strategy": strategy, "server_device": "cpu"})
+    with pytest.raises(UsageError, match=r"^--server-device.*omit it$"):
+        options.build(alone | {"strategy": strategy, "server_device": "cuda"})
