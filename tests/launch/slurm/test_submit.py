@@ -53,12 +53,12 @@ def test_of_a_long_refusal_one_line_is_told(slurm, said, kept):
 
 def test_a_program_that_cannot_be_run_or_is_killed(slurm, monkeypatch):
     slurm(sbatch="kill -9 $$")
-    with pytest.raises(UsageError, match="^sbatch: ended by signal 9$"):
+    with pytest.raises(UsageError, match=r"^sbatch: ended by signal 9$"):
         submit.submit("")
     slurm(sbatch="")
     Path(shutil.which("sbatch")).write_text("#!/no/such/program\n")
     monkeypatch.setenv("PATH", str(Path(shutil.which("sbatch")).parent))
-    with pytest.raises(UsageError, match="^sbatch: .*sbatch cannot be run: No such file or directory$"):
+    with pytest.raises(UsageError, match=r"^sbatch: .*sbatch cannot be run: No such file or directory$"):
         submit.submit("")
 
 
