@@ -161,6 +161,8 @@ def _check_strategy(config: TrainConfig) -> None:
     requirements.check(config.strategy, vars(config), config.own, _FLAGS)
     if not strategy.servers and config.server_device != "cpu":
         raise UsageError(f"--server-device: strategy {config.strategy} has no servers; omit it")
+    if config.servers == 0 and config.server_device != "cpu":
+        raise UsageError(f"--server-device {config.server_device}: there are no servers with --servers 0; omit it")
     if strategy.servers and config.servers == 0 and (config.workers or 1) != 1:
         raise UsageError(f"--servers 0: expected --workers 1 with it, got {config.workers}")
     if config.placement != "auto" and (not strategy.servers or config.servers == 0):

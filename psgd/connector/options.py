@@ -141,7 +141,10 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     near = codec is None and strategies.find(given.strategy).on_device
     staged = (size > 1 or isinstance(strategy, Alone)) and on_device(vector) and not near
     on_nan = optim.ON_NAN.check("on_nan", given.on_nan)
-    run = RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate, on_nan)
+    known = strategies.find(given.strategy)
+    updates = known.codec is not None and known.sends_updates(given.options)
+    leaves_out = size > 1 and (codec is not None or updates)
+    run = RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate, on_nan, leaves_out)
     return CheckedOptions(servers, workers, run, plan)
 
 

@@ -354,3 +354,11 @@ def test_giant_numbers_are_taken_or_refused(name):
 def test_what_evaluations_decide_needs_them(flags, message):
     with pytest.raises(UsageError, match=message):
         options.build(flags)
+
+
+@pytest.mark.parametrize("strategy", ["sync", "ssp", "allreduce"])
+def test_a_device_of_servers_that_there_are_not(strategy):
+    alone = {"servers": "0", "workers": "1"}
+    options.build(alone | {"strategy": strategy, "server_device": "cpu"})
+    with pytest.raises(UsageError, match=r"^--server-device.*omit it$"):
+        options.build(alone | {"strategy": strategy, "server_device": "cuda"})
