@@ -235,7 +235,8 @@ class Connection:
         if samples:
             if self._model is not None:
                 self._model.gather()
-            looks = saver.clock % watch.every == 0 and not self._overlapped
+            spoiled = self._model is not None and self._model.spoiled
+            looks = saver.clock % watch.every == 0 and not self._overlapped and not spoiled
             wrong = loss != loss and loss is not NO_LOSS  # noqa: PLR0124 -- does not wait for one on a GPU
             if wrong or (looks and not watch.holds_numbers(client.grads)):
                 samples = watch.found(client.params, saver.clock + 1, samples)
@@ -365,7 +366,7 @@ class Connection:
         if self._model is not None:
             self._model.bind(client.params, client.grads)
             assert self.mesh.data is not None  # this is a worker
-            self._model.begin(self.mesh.data, self._teardown.wait, self._saver.extra)
+            self._model.begin(self.mesh.data, self._teardown.wait, self._saver.extra | self._saver.others)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

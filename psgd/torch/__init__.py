@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from psgd.kernels.errors import UsageError
 
 if TYPE_CHECKING:
+    from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
     from psgd.torch.wrapped import Wrapped
+
+
+_MISSING = "psgd.torch: PyTorch is not installed: pip install 'psgd[torch]'"
 
 
 def wrap(module: Any, buffers: str = "average") -> "Wrapped":
@@ -44,8 +48,57 @@ def wrap(module: Any, buffers: str = "average") -> "Wrapped":
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UsageError("psgd.torch: PyTorch is not installed: pip install 'psgd[torch]'") from None
+        raise UsageError(_MISSING) from None
     return Wrapped(module, buffers)
 
 
-__all__ = ["wrap"]
+def DistributedOptimizer(
+    optimizer: Any,
+    comm: Any,
+    *,
+    module: Any = None,
+    strategy: str = "sync",
+    buffers: str = "average",
+    **options: Any,
+) -> "Distributed":
+    """Makes the step of an optimizer of `torch.optim` a strategy's, for a loop that exists already.
+
+    The rule, the parameter groups, learning-rate schedulers, `GradScaler`, autocast and clipping of gradients stay
+    PyTorch's. The result is a `torch.optim.Optimizer` and a context manager, in whose block it is used on workers;
+    servers skip the body at its first use of the optimizer.
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer = psgd.torch.DistributedOptimizer(optimizer, comm, module=model, strategy="ssp")
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        with optimizer:
+            for x, y in my_shard(optimizer.worker, optimizer.workers):
+                optimizer.zero_grad()
+                criterion(model(x), y).backward()
+                optimizer.step()
+                scheduler.step()
+
+    Creating is collective over `comm`, with the same model and optimizer on all ranks. docs/pytorch.md has what each
+    strategy does with the rule.
+
+    Args:
+        optimizer: of `torch.optim`, with all trainable parameters. Not to be used itself afterwards.
+        comm: any intracommunicator of mpi4py.
+        module: the module that has these parameters, so that its buffers and frozen parameters are exchanged and saved
+            too; None: neither is touched.
+        strategy: as of `psgd.connect`.
+        buffers: as of `wrap`.
+        **options: of `psgd.connect`, but for those of the rule: lr, rule, momentum, weight_decay.
+
+    Raises:
+        UsageError: something that cannot be; the same on all ranks.
+    """
+    try:
+        from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(_MISSING) from None
+    return Distributed(optimizer, comm, module=module, strategy=strategy, buffers=buffers, options=options)
+
+
+__all__ = ["DistributedOptimizer", "wrap"]
