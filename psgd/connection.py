@@ -236,7 +236,8 @@ class Connection:
             if self._model is not None:
                 self._model.gather()
             wrong = loss != loss and loss is not NO_LOSS  # noqa: PLR0124 -- does not wait for one on a GPU
-            if wrong or not watch.looks_well(client, saver.clock, self._overlapped):
+            left_out = self._model is not None and self._model.spoiled
+            if wrong or not (left_out or watch.looks_well(client, saver.clock, self._overlapped)):
                 samples = watch.found(client.params, saver.clock + 1, samples)
         self._overlapped = False
         client.step(samples, loss)
@@ -363,7 +364,7 @@ class Connection:
         if self._model is not None:
             self._model.bind(client.params, client.grads)
             assert self.mesh.data is not None  # this is a worker
-            self._model.begin(self.mesh.data, self._teardown.wait, self._saver.extra)
+            self._model.begin(self.mesh.data, self._teardown.wait, self._saver.extra | self._saver.others)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -78,7 +78,16 @@ class ConnectOptions:
     @property
     def serverless(self) -> bool:
         """Whether the strategy, a known one, has no servers."""
-        return not strategies.find(self.strategy).servers
+        return is_serverless(self.strategy)
+
+
+def is_serverless(strategy: str) -> bool:
+    """Whether a strategy has no servers.
+
+    Raises:
+        UsageError: there is no such strategy.
+    """
+    return not strategies.find(strategy).servers
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ class Serving:
         self.transport: MpiServerTransport
         if context.compression is None:
             grads = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
-            self.transport = MpiServerTransport(mesh, params, ranges, context.waiter, grads=grads, follows=follows)
+            self.transport = MpiServerTransport(
+                mesh, params, ranges, context.waiter, grads=grads, follows=follows, settings=context.settings
+            )
         else:
             from psgd.server.transports.compressed_server_transport import CompressedServerTransport
 

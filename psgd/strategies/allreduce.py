@@ -44,7 +44,7 @@ class AllreduceWorker(LockstepWorker):
     def __init__(self, context: RunContext) -> None:
         comm = context.communicator()
         self._buckets = Buckets(comm, context.params, context.accumulate)
-        super().__init__(context, comm, self._buckets.grads)
+        super().__init__(context, comm, self._buckets.grads, together=True)
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
@@ -106,6 +106,7 @@ class AllreduceWorker(LockstepWorker):
             Fact("version", self),
             Fact("samples", self, "_applied"),
             Fact("unit", self._buckets, default=1),
+            *self._optimizer.skips(),
             self._votes,
         ]
 

@@ -37,7 +37,7 @@ class CompressedAllreduceWorker(LockstepWorker):
     def __init__(self, context: RunContext, compression: Compression) -> None:
         size, dtype = context.params.size, context.params.dtype
         comm = context.communicator()
-        super().__init__(context, comm, np.zeros(size, dtype))
+        super().__init__(context, comm, np.zeros(size, dtype), together=True)
         self._compression = compression
         self.reduce = CompressedAllreduce(comm, compression.codec(size, dtype))
         self._before = BeforeEncoding(compression, context.params, context.optimizer, context.mesh.workers)

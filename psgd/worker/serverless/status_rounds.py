@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint.requests import SAVE
 from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim.rules import Settings
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.exchange_counts import ExchangeCounts
 
@@ -31,6 +32,8 @@ class StatusRounds:
         comm: the workers. Collective over it, blocks.
         metrics: counters; filled on worker 0.
         votes: this worker's requests for checkpoints, passed on with each round; None has none.
+        settings: what the rule goes by: after a round all have those of the worker with the most steps behind it, the
+            first of such, among those that had steps in it; None: each goes by its own, if any.
 
     Attributes:
         request: for a checkpoint: the largest of all in the last round.
@@ -44,7 +47,13 @@ class StatusRounds:
         bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
 
-    def __init__(self, comm: "Communicator", metrics: RunMetrics, votes: CheckpointVotes | None = None) -> None:
+    def __init__(
+        self,
+        comm: "Communicator",
+        metrics: RunMetrics,
+        votes: CheckpointVotes | None = None,
+        settings: Settings | None = None,
+    ) -> None:
         self.version = self.request = 0
         self._votes = votes or CheckpointVotes()
         self.stop = self.all_done = False
@@ -54,8 +63,10 @@ class StatusRounds:
         self.samples = np.zeros(comm.size, np.int64)
         self.pushes = np.zeros(comm.size, np.int64)
         self._comm, self._metrics = comm, metrics
-        self._mine = np.zeros(_WORDS)
-        self._all = np.zeros((comm.size, _WORDS))
+        self._settings, self._steps = settings, np.zeros(comm.size, np.int64)
+        words = _WORDS + (0 if settings is None else settings.size)
+        self._mine = np.zeros(words)
+        self._all = np.zeros((comm.size, words))
         self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
         self._noted = ExchangeCounts()
@@ -121,7 +132,9 @@ class StatusRounds:
         accuracy, test_loss = self._reports.popleft() if reports else (0.0, 0.0)
         stop = self._metrics.stop + 2 * self._votes.take_request()
         counts = noted.samples, noted.loss, noted.pushes, stop, done, waited, computed, self._held
-        self._mine[:] = (*counts, reports, accuracy, test_loss)
+        self._mine[:_WORDS] = (*counts, reports, accuracy, test_loss)
+        if self._settings is not None:
+            self._settings.write(self._mine[_WORDS:])
         self._gather.run()
         ended = time.perf_counter()
         self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
@@ -133,6 +146,9 @@ class StatusRounds:
         self.active = self._comm.size - int(self._all[:, _DONE].sum())
         self.all_done = self.active == 0 and not (self._all[:, _REPORTS] > 1).any()
         total = int(self.samples.sum())
+        self._steps += self.pushes
+        if self._settings is not None and self.pushes.any():
+            self._settings.read(self._all[np.where(self.pushes > 0, self._steps, -1).argmax(), _WORDS:])
         if self._comm.rank == 0:
             self._count()
         self._held, self._ended = ended - began, ended
