@@ -68,6 +68,12 @@ from mpi4py import MPI
 module, dataset, comm = torch.nn.Linear(4, 3), torch.arange(100.0), MPI.COMM_WORLD
 meeting = "file://" + comm.bcast(tempfile.mktemp(), 0)
 """
+PYTREE = """
+import jax.numpy as jnp
+import numpy as np
+params, predict = {"w": jnp.ones(4)}, lambda params, x: x @ params["w"]
+my_shard = lambda worker, workers: [(np.ones((2, 4), np.float32), np.zeros(2, np.float32))] * 3
+"""
 VECTOR = """
 import numpy as np
 n = 1000
@@ -87,6 +93,7 @@ BEFORE = {
     "import psgd\nimport torch\nfrom mpi4py import MPI\n\nmodel = psgd.torch.wrap(module)": MODULE,
     "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
     "sampler = psgd.torch.Sampler(": DDP,
+    "import psgd\nfrom mpi4py import MPI\n\n\ndef loss_fn(params, x, y)": PYTREE,
 }
 """How a block begins, and what it takes for granted."""
 
@@ -108,8 +115,9 @@ def all_blocks():
 def test_python_blocks_run(job, tmp_path, block):
     before = [code for begin, code in BEFORE.items() if block.startswith(begin)]
     assert len(before) == 1, f"add what it takes for granted to BEFORE:\n{block}"
-    if "torch" in block:
-        pytest.importorskip("torch")
+    for name in ("torch", "jax"):
+        if f"psgd.{name}" in block:
+            pytest.importorskip(name)
     script = tmp_path / "block.py"
     script.write_text(before[0] + block)
     job(2, [sys.executable, "-W", "error::DeprecationWarning", str(script)], check=True, cwd=tmp_path, timeout=100)
