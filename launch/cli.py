@@ -3,10 +3,8 @@
 import difflib
 import importlib
 import os
-import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -59,28 +57,21 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
 
-def version() -> str:
-    """Returns psgd's version: of the installed package, or of the checkout that this is."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("psgd")
-    except PackageNotFoundError:
-        project = Path(__file__).resolve().parent.parent / "pyproject.toml"
-        found = re.search(r'^version = "(.+)"$', project.read_text(), re.M) if project.is_file() else None
-        return f"{found[1]} (checkout)" if found else "unknown"
-
-
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(f"psgd {version()}")
+        versions = importlib.import_module("psgd.launch.doctor.versions")
+        click.echo("\n".join(versions.lines()))
         ctx.exit()
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the versions of psgd, MPI and CUDA.",
 )
 @click.pass_context
 def psgd(ctx: click.Context) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from psgd.checkpoint import export
 from psgd.checkpoint import options as checkpoint
@@ -54,9 +55,21 @@ def train_options(function: F) -> F:
             metavar = option.metavar or "|".join(option.names) or _METAVARS[option.type]
             # The values are checked by `convert`, in the same words for flags and files.
             several: dict[str, Any] = {"multiple": True, "callback": _joined} if name == "inject" else {}
+            several["shell_complete"] = _completion(option)
             decorate = click.option(flag(name), name, type=str, default=None, metavar=metavar, help=text, **several)
         function = decorate(function)
     return function
+
+
+def _completion(option: Option) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What the shell offers for an option's value: its names, files where it is a path, else nothing."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name) for name in option.names if name.startswith(incomplete)]
+        path = option.type is Path or "PATH" in (option.metavar or "")
+        return names or ([CompletionItem(incomplete, type="file")] if path else [])
+
+    return complete
 
 
 def _joined(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from psgd.checkpoint import requests
 from psgd.config import TrainConfig
@@ -30,7 +31,12 @@ _ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @click.command()
-@click.option("--config", metavar="FILE.toml", help="Read options from this file; flags take precedence.")
+@click.option(
+    "--config",
+    metavar="FILE.toml",
+    shell_complete=lambda ctx, param, incomplete: [CompletionItem(incomplete, type="file")],
+    help="Read options from this file; flags take precedence.",
+)
 @options.train_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object at the end of stdout.")
 @click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, quoted as in a shell.")

@@ -70,7 +70,7 @@ def connect(
 
     `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
     the block; then the block's body is skipped there at its first use of a worker's attribute. The first worker's
-    `params` are where everyone starts. On leaving, every rank's `params` hold the final weights, servers' too.
+    `params` are where everyone starts. On leaving, every rank's `params` hold the final weights, servers' too::
 
         with psgd.connect(comm, params, strategy="async", lr=0.1) as ps:
             for batch in my_shard(ps.worker, ps.workers):

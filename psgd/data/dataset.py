@@ -20,7 +20,7 @@ class Split:
     """Samples and labels.
 
     Attributes:
-        x: shape (n, *sample_shape), uint8, float32 or float64, C-contiguous and read-only. A memory map where
+        x: shape `(n, *sample_shape)`, uint8, float32 or float64, C-contiguous and read-only. A memory map where
             the file allows it (plain IDX, `.npy`).
         y: shape (n,), any native integer dtype, read-only.
         x_where: the file (and array) that x comes from, for messages.

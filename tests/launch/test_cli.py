@@ -50,7 +50,7 @@ def loaded(done):
 def test_the_top_level_loads_nothing_heavy(arguments, tmp_path):
     done = psgd_command(*arguments, cwd=tmp_path, probe=True)
     assert done.returncode == 0
-    assert loaded(done) == []
+    assert set(loaded(done)) <= ({"mpi4py"} if "--version" in arguments else set())
     assert "psgd" in done.stdout
 
 
