@@ -14,6 +14,8 @@ NOT_RUN = {
     "def allreduce(channel, send, recv, op):": "part of a file: tests/collectives/algorithms/test_catalog.py",
     "def test_across_hosts(hosts):": "a test: tests/support/test_hosts.py",
     "comm.Allreduce(MPI.IN_PLACE, grads)  # once": "needs GPUs: tests/collectives/peers",
+    "import torch\nfrom torch import nn\n\n\ndef make(data):": "a file: tests/launch/test_user_files.py",
+    "from psgd.nn.linear import Linear\nfrom psgd.nn.model": "a file: tests/launch/test_user_files.py",
     "class Mlp(torch.nn.Module):": "needs exported weights: tests/psgd/nn/test_pytorch.py",
 }
 """How a block begins that is not run here, and why."""

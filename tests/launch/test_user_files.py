@@ -1,6 +1,8 @@
 """`psgd train --model FILE.py:make` as a command: alone, with its own ranks, in somebody's job, and its errors."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,3 +84,21 @@ def test_an_error_is_one_message_and_exit_code_2(psgd_command, net, n, function,
     lines = [line for line in done.stderr.splitlines() if "error" in line]
     assert len(lines) == 1 and message in lines[0], done.stderr
     assert ("made" in done.stdout) == (function == "raises")  # what is not there is found before MPI starts
+
+
+def test_the_files_in_the_documentation_train(psgd_command, tmp_path):
+    pytest.importorskip("torch")
+    page = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    module, layers = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "net.py").write_text(module)
+    (tmp_path / "layers.py").write_text(layers)
+    words = ["--epochs", "4", "--workers", "1", "--servers", "0", "--json"]
+    for model, data, accuracy in (
+        ("net.py", "digits", 0.85),
+        ("net.py", "net.py", 0.95),
+        ("layers.py", "digits", 0.85),
+    ):
+        dataset = data if data == "digits" else f"{tmp_path}/{data}:make_dataset"
+        done = psgd_command("train", "--model", f"{tmp_path}/{model}:make", "--dataset", dataset, *words, timeout=180)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["test_accuracy"] > accuracy
