@@ -201,7 +201,9 @@ def check_files(config: TrainConfig) -> None:
         if path is not None:
             new_files.check(f"--{name}", path)
     if config.trace is not None:
-        new_files.check("--trace", config.trace, replaced=True)
+        from psgd.metrics.trace import chrome
+
+        chrome.check("--trace", config.trace)
     if config.tensorboard is not None:
         tensorboard.check("--tensorboard", config.tensorboard)
     if config.save is not None:

@@ -23,11 +23,11 @@ from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.callback import Callback
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.trace import chrome
 from psgd.metrics.trace.run_trace import RunTrace
 from psgd.nn.layout import Layout
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
-from psgd.runtime import new_files
 from psgd.runtime import placement as placements
 from psgd.runtime.agreement import agree
 from psgd.runtime.mesh import Mesh
@@ -155,7 +155,7 @@ def connect(
         checked = check(given, vector, comm.Get_size())
         signed = signature(given, checked, vector, model)
         if trace is not None and comm.Get_rank() == 0:
-            new_files.check("trace", Path(trace), replaced=True)
+            chrome.check("trace", Path(trace))
         checked.plan.must_agree(common(signed, "servers", "reduction"), run or {})
     except Exception as error:  # whatever it is, all ranks must raise it
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"

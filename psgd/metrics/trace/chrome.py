@@ -11,15 +11,31 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.kernels.errors import DataError
+from psgd.kernels.errors import DataError, UsageError
 from psgd.metrics.trace.clock_offsets import Offset, aligned
 from psgd.metrics.trace.event_ring import KINDS, parse
 from psgd.metrics.trace.self_time import Segment
+from psgd.runtime import new_files
 from psgd.runtime.new_files import replacing
 
 TRACKS = ("main thread", "checkpoint writer")
 _BEGIN = '{"displayTimeUnit": "ms", "traceEvents": ['
 _BLOCK = 1 << 14
+
+
+def check(what: str, path: Path) -> None:
+    """Refuses a file that cannot be written. It is renamed into its place, so a device would be replaced by it.
+
+    Args:
+        what: the option, for the message.
+        path: the file.
+
+    Raises:
+        UsageError: it is a folder or a device, or cannot be made.
+    """
+    new_files.check(what, path, replaced=True)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{what} {path}: expected a plain file or a new one, but it is a device or a pipe")
 
 
 def part_path(path: Path, rank: int) -> Path:
@@ -159,6 +175,12 @@ def merge_parts(path: Path) -> int:
     left = parts(path)
     if left:
         write(path, (parse(part.read_bytes(), str(part)) for part in left))
-        for part in left:
-            part.unlink(missing_ok=True)
+        remove_parts(path)
     return len(left)
+
+
+def remove_parts(path: Path) -> None:
+    """Removes what an aborted run has left."""
+    for part in parts(path):
+        with contextlib.suppress(OSError):
+            part.unlink()

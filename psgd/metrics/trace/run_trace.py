@@ -42,9 +42,11 @@ class RunTrace:
             "host": socket.gethostname()[:200],
             "pid": os.getpid(),
         }
-        self.ring = EventRing(chrome.part_path(path, rank), facts)
+        if self._leads:
+            chrome.remove_parts(path)
         began = np.array([time.perf_counter()])
-        wait(self._world.Ibcast(began, 0))
+        wait(self._world.Ibcast(began, 0))  # until then nobody makes a file: what is there is of an earlier run
+        self.ring = EventRing(chrome.part_path(path, rank), facts)
         self.ring.tell(first=measure(self._world, wait), began=float(began[0]))
 
     def watch(self, spans: Iterable[Traceable]) -> None:

@@ -29,12 +29,15 @@ class TracedExchanges(NamedTuple):
         def traced(*arguments: Any, **named: Any) -> Any:
             waiter.began = waiter.ended = 0.0
             start = clock()
-            answer = exchange(*arguments, **named)
-            stop = clock()
-            add(_PUSH, start, waiter.began)
-            add(_WAIT, waiter.began, waiter.ended)
-            add(_PULL, waiter.ended, stop)
-            return answer
+            try:
+                return exchange(*arguments, **named)
+            finally:  # of one that fails, what it was doing is what there is to see
+                stop = clock()
+                began = waiter.began or stop
+                ended = waiter.ended or stop
+                add(_PUSH, start, began)
+                add(_WAIT, began, ended)
+                add(_PULL, ended, stop)
 
         transport.exchange = traced
 

@@ -3,11 +3,12 @@
 import gzip
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from psgd.kernels.errors import DataError
+from psgd.kernels.errors import DataError, UsageError
 from psgd.metrics.trace import chrome
 from psgd.metrics.trace.event_ring import EventRing, parse
 
@@ -78,3 +79,12 @@ def test_something_else_under_their_names_is_refused_and_stays(tmp_path):
     with pytest.raises(DataError, match=r"rank-0000.part: expected what a rank"):
         chrome.merge_parts(tmp_path / "run.json")
     assert list(tmp_path.iterdir()) == [part]
+
+
+def test_a_device_is_not_replaced_by_a_trace(tmp_path):
+    for path, expected in (("/dev/null", "a plain file"), (tmp_path, "it is a folder"), (tmp_path / "a/b", "existing")):
+        with pytest.raises(UsageError, match=rf"^--trace .*{expected}"):
+            chrome.check("--trace", Path(path))
+    chrome.check("--trace", tmp_path / "new.json")
+    (tmp_path / "old.json").touch()
+    chrome.check("--trace", tmp_path / "old.json")

@@ -123,10 +123,12 @@ def test_hosts_whose_clocks_differ_are_aligned(comm, tmp_path):
 @pytest.mark.ranks(1)
 def test_a_single_rank(comm, tmp_path):
     path = tmp_path / "run.json"
+    chrome.part_path(path, 5).touch()  # of an earlier run
     run(comm, path, "sync")
     found = read(path)
     check_nesting(found)
     assert {name for _, _, name, _ in found[0, 0]} == {"compute", "step", "apply", "finish"}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.ranks(3)

@@ -3,6 +3,8 @@
 import time
 from types import SimpleNamespace
 
+import pytest
+
 from psgd.collectives.mpi.wait import Waiter
 from psgd.metrics.trace.event_ring import KINDS, EventRing, parse
 from psgd.server.transports.traced_exchange import TracedExchanges
@@ -36,3 +38,18 @@ def test_an_exchange_is_a_push_a_wait_and_a_pull():
     assert (events["start"][1:3] == events["stop"][:2]).all()
     seconds = events["stop"] - events["start"]
     assert (seconds[:3] >= [0.002, 0.008, 0.003]).all()
+
+
+def test_an_exchange_that_fails_shows_what_it_was_doing():
+    def lost():
+        time.sleep(0.002)
+        raise ConnectionError
+
+    ring, transport = EventRing(None, {}, 16), Transport()
+    transport.exchange = lambda: transport._waiter.until(lost)
+    TracedExchanges(transport).attach(ring)
+    with pytest.raises(ConnectionError):
+        transport.exchange()
+    _, events = parse(ring.content())
+    seconds = dict(zip((KINDS[kind] for kind in events["kind"]), events["stop"] - events["start"], strict=True))
+    assert seconds["wait"] >= 0.002 > seconds["push"] + seconds["pull"]
