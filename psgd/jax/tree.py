@@ -53,7 +53,7 @@ class WrappedTree(BoundModel):
         self._own = zeros(self.layout.size, self._leaves.dtype)
         for leaf in self._leaves.trained:
             leaf.of(self._own)[...] = np.asarray(values[leaf.index])
-        self._bound = False
+        self._bound, self.spoiled = False, False
         self._point(self._own, None)
 
     @property
