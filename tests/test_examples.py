@@ -86,9 +86,10 @@ def test_matrix_factorization(job, n, strategy):
 
 @pytest.mark.job
 @pytest.mark.parametrize(("n", "strategy"), [(2, "allreduce"), (3, "async")])
-def test_torch_mlp(job, n, strategy):
+@pytest.mark.parametrize("example", ["torch_mlp.py", "torch_optimizer.py"])
+def test_torch(job, example, n, strategy):
     pytest.importorskip("torch")
-    result = job(n, [sys.executable, str(EXAMPLES / "torch_mlp.py"), strategy], check=True)
+    result = job(n, [sys.executable, str(EXAMPLES / example), strategy], check=True)
     said = re.search(rf"{strategy} on {n} ranks: ([\d.]+) of the points", result.stdout)
     assert float(said.group(1)) > 0.93, result.stdout
 

@@ -323,3 +323,46 @@ def test_other_workers_take_the_step_of_a_group_that_was_open(pushes):
     first = (40.0 + 60.0 * min(1, pushes)) / (10 + 30 * min(1, pushes))
     assert shard.version == 5 + (pushes == 2) and shard.samples == 90 + 30 * pushes
     np.testing.assert_allclose(params, 1.0 - 0.5 * first - (0.5 * 2.0 if pushes == 2 else 0.0), rtol=1e-15)
+
+
+class Rates:
+    """What a rule goes by; remembers what it has read."""
+
+    size, skipped = 2, 0
+
+    def __init__(self, *values):
+        self.values, self.seen = list(values), []
+
+    def write(self, into):
+        into[:] = self.values
+
+    def read(self, values):
+        self.values = values.tolist()
+        self.seen.append(self.values)
+
+
+def test_the_rule_goes_by_the_newest_push_of_a_group():
+    """Of equal ones by the first worker's; groups that stay open count as one."""
+    params, rates = np.zeros(N), Rates()
+    transport = FakeTransport(params, [], grads(3))
+    transport.settings = lambda worker: np.array([worker + 0.5])
+    rule = rules.sgd()._replace(settings=rates)
+    shard = Shard(params, OptimizerOptions(rule, schedules.constant(0.5)), segment=SEGMENT)
+    server = Server(transport, shard, strategies.create("sync", 2), ServerOptions(2))
+    transport.grad = {worker: transport.grads[worker, 1] for worker in range(2)}
+    nobody = None, None
+    groups = [
+        ((1, 1), False),
+        ((1, 2), False),
+        ((3, None), True),
+        ((None, 2), True),
+        (nobody, False),
+        ((None, 1), False),
+    ]
+    for pushes, stays_open in groups:
+        made = [(worker, push) for worker, push in enumerate(pushes) if push is not None]
+        for worker, push in made:
+            server._pending[worker] = header(MessageKind.PUSH, worker, push, samples=1)
+        server._execute(LogEntry(group=tuple(Contribution(*each) for each in made), stays_open=stays_open))
+    assert rates.seen == [[0.5], [1.5], [0.5], [1.5]]
+    assert shard.saved().facts["skipped"] == 0

@@ -31,3 +31,27 @@ def test_headers_and_small_shards_both_ways(comm, inline, shared, n):
         assert box.payload_in.size == (n if box.inline and not (shared and pushes_in) else 0)
         assert np.all(box.payload_in == 10 * turn + 1 - comm.rank)
     close([box.header_in], [box.header_out])
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("count", [1, 8, 9])
+def test_settings_follow_the_header_of_a_push(comm, inline, count):
+    server = comm.rank == 0
+    tags = (Tag.PUSH, Tag.REPLY) if server else (Tag.REPLY, Tag.PUSH)
+    box = Mailbox(comm, 1 - comm.rank, np.zeros(5), *tags, inline=inline, settings=count)
+    room = HEADER_BYTES + 64 * -(-count // 8)
+    pushes, answers = room + 40 * inline, HEADER_BYTES + 40 * inline
+    assert (box.nbytes_in, box.nbytes_out) == ((pushes, answers) if server else (answers, pushes))
+    box.payload_out[:] = 3 + comm.rank
+    if server:
+        box.header_in.Start()
+        box.header_in.Wait()
+        assert box.settings.tolist() == [0.1 + k for k in range(count)]
+        assert np.all(box.payload_in == 4)
+    else:
+        box.settings[:] = [0.1 + k for k in range(count)]
+        box.header_out.Start()
+        box.header_out.Wait()
+    assert box.settings.size == count and box.payload_in.size == 5 * inline
+    close([box.header_in], [box.header_out])

@@ -123,3 +123,34 @@ def test_who_came_last_is_whom_the_others_waited_for(comm):
         assert starts[0] > -0.05 and all(0.1 < stop - start < 1 for start, stop in zip(starts, stops, strict=True))
         assert [max(stops[a:b]) < min(starts[b:]) + 0.1 for a, b in ((0, 2), (2, 4), (4, 6))] == [True] * 3
         assert metrics.waited == [2, 2, 3]
+
+
+class Rates:
+    """What a rule goes by; remembers what it has read."""
+
+    size, skipped = 2, 0
+
+    def __init__(self, *values):
+        self.values, self.seen = list(values), []
+
+    def write(self, into):
+        into[:] = self.values
+
+    def read(self, values):
+        self.values = values.tolist()
+        self.seen.append(self.values)
+
+
+@pytest.mark.ranks(3)
+def test_all_go_by_the_settings_of_the_worker_with_the_most_steps(comm):
+    with Communicator(comm) as workers:
+        rates = Rates(comm.rank, 0.1)
+        rounds = StatusRounds(workers, RunMetrics(3), settings=rates)
+        rounds.begin(np.zeros(1))
+        for turn, (steps, expected) in enumerate([((1, 1, 1), 0), ((0, 2, 1), 1), ((3, 0, 1), 0), ((0, 0, 0), None)]):
+            own = 10 * turn + comm.rank
+            rates.values[0] = own
+            for _ in range(steps[comm.rank]):
+                rounds.note(4, 1.0)
+            rounds.exchange()
+            assert rates.values == [own if expected is None else 10 * turn + expected, 0.1]
