@@ -20,8 +20,9 @@ ELSEWHERE = {
     *("--mpi", "--nodes", "--ntasks", "--cpus-per-task", "--gpus-per-task", "--ntasks-per-node"),  # srun
     *("--jobid", "--overlap", "--kill-on-bad-exit", "--no-kill", "--batch", "--signal", "--qos"),
     *("--build-arg", "--nv"),  # apptainer
-    *("--pid", "--timeout", "--pty", "--me"),  # py-spy, pytest, srun, squeue
+    *("--pid", "--timeout", "--pty", "--me", "--logdir"),  # py-spy, pytest, srun, squeue, tensorboard
     *("--fmad", "--list", "--check"),
+    "--xla",  # in XLA_FLAGS
 }
 """Options of other programs."""
 SUFFIXES = (".py", ".md", ".sbatch", ".def", ".svg", ".toml")

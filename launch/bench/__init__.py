@@ -13,9 +13,10 @@ from psgd.launch.bench.ddp.command import ddp
 from psgd.launch.bench.kernels.command import kernels
 from psgd.launch.bench.pushpull.command import pushpull
 from psgd.launch.bench.train.command import train
+from psgd.launch.usage.groups import Group
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
     """Run benchmarks: verify psgd, and compare it with peers in the same run."""

@@ -1,6 +1,6 @@
 """What a program saves beside (`ps.extra`): it comes back equal and of its type, or is refused when it is saved."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from psgd.kernels.errors import CheckpointError
 from psgd.runtime.jsonable import JSON, section, texts, unsaid
 
 _PREFIX = "extra."
+OWN = "psgd."
+"""Names that begin so are psgd's."""
 
 
 def split(extra: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, JSON]]:
@@ -64,6 +66,18 @@ def joined(loop: Mapping[str, JSON], state: State) -> dict[str, Any]:
 
 
 def is_in(state: State) -> bool:
-    """Whether a program has saved something with a worker's state."""
+    """Whether a program, not psgd, has saved something with a worker's state."""
     loop = section(state.facts, "loop") if "loop" in state.facts else {}
-    return bool(loop.get("extra")) or any(name.startswith(_PREFIX) for name in state.tensors)
+    names = [*section(loop, "extra")] if "extra" in loop else []
+    names += [name.removeprefix(_PREFIX) for name in state.tensors if name.startswith(_PREFIX)]
+    return any(not name.startswith(OWN) for name in names)
+
+
+def own_of(states: Iterable[State]) -> dict[str, list[NDArray[Any]]]:
+    """The arrays that psgd itself has saved this way, of all workers in their order."""
+    found: dict[str, list[NDArray[Any]]] = {}
+    for state in states:
+        for name, array in state.tensors.items():
+            if name.startswith(_PREFIX + OWN):
+                found.setdefault(name.removeprefix(_PREFIX), []).append(array)
+    return found

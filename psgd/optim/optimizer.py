@@ -114,7 +114,13 @@ class Optimizer:
         return [
             Arrays(self.arrays, Combine.ALIKE if alike else Combine.MEAN, found=mean),
             Fact("steps", self, "version", also="version", default=0),
+            *self.skips(),
         ]
+
+    def skips(self) -> list[Item]:
+        """Declares the steps that the rule has left out, where it can."""
+        settings = self.options.rule.settings
+        return [] if settings is None else [Fact("skipped", settings, default=0)]
 
 
 def clipped(scale: float, sum_of_squares: float, largest: float) -> float:

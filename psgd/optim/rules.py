@@ -6,7 +6,7 @@ the vector: a server's shard, or one segment of it.
 
 import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,24 @@ from psgd.optim import catalog
 
 Vector = NDArray[np.floating]
 State = tuple[Vector, ...]
+
+
+class Settings(Protocol):
+    """What a rule goes by that workers may change at any step, such as learning rates: it travels with each push.
+
+    Attributes:
+        size: how many numbers these are.
+        skipped: steps that the rule has left out, as their gradient said; saved and restored with its state.
+    """
+
+    size: int
+    skipped: int
+
+    def write(self, into: NDArray[np.float64]) -> None:
+        """On a worker, before a push: writes them as they are now."""
+
+    def read(self, values: NDArray[np.float64]) -> None:
+        """On a server, before a step: from now on the rule goes by these."""
 
 
 class Rule(NamedTuple):
@@ -33,6 +51,8 @@ class Rule(NamedTuple):
         weight_decay: likewise.
         sparse: the same as `update` for parameters that others write to meanwhile (strategy hogwild): an element whose
             step is 0 is neither read nor written. None where every element changes, as with weight decay.
+        settings: what workers change at any step; None where nothing does. A step on several gradients goes by those
+            of the worker with the most pushes behind it, the first of such.
     """
 
     name: str
@@ -41,6 +61,7 @@ class Rule(NamedTuple):
     factor: float | None = None
     weight_decay: float = 0.0
     sparse: Callable[[Vector, Vector, State, float, float, int], None] | None = None
+    settings: Settings | None = None
 
 
 def checked(rule: Rule) -> Rule:

@@ -47,4 +47,11 @@ class PushPullContext:
         """What is left for the servers to do: plain SGD where momentum and clipping come before encoding."""
         if self.compression is None:
             return self.optimizer
-        return replace(self.optimizer, rule=rules.sgd(), clip_norm=0.0)
+        rule = rules.sgd()._replace(settings=self.optimizer.rule.settings)
+        return replace(self.optimizer, rule=rule, clip_norm=0.0)
+
+    @property
+    def settings(self) -> int:
+        """How many numbers travel with a push for the servers' rule."""
+        settings = self.optimizer.rule.settings
+        return 0 if settings is None else settings.size

@@ -74,6 +74,8 @@ class Server:
         self._options = options
         self._decides = options.index == 0 or strategy.fixed_order
         self._publishes = options.index == 0 and options.servers > 1 and not strategy.fixed_order
+        self._settings = shard.optimizer.options.rule.settings
+        self._followed = 0  # the newest push of an open group
         self._answer = Header(shard=options.index)
         self._clocks = ClockCheck(options.workers, options.index)
         self._resumed = False
@@ -188,6 +190,7 @@ class Server:
         """Applies the entry's group, unless it stays open, and answers the workers that it releases."""
         shard, transport, scale = self.shard, self.transport, self._options.scale
         version, group, applied = shard.optimizer.version, [], []
+        newest = 0, 0  # of the group's pushes, and whose
         for member in entry.group:
             push = self._pending.pop(member.worker)
             if push.push != member.push:
@@ -200,6 +203,8 @@ class Server:
                 applied.append((member.worker, 1, push.samples, push.loss * push.samples, staleness))
                 weight = member.weight if scale is None else member.weight * scale(staleness)
                 group.append((member.worker, push.samples, weight))
+                newest = max(newest, (push.push, -member.worker))
+        self._follow(*newest, entry.stays_open)
         steps = False
         if entry.stays_open:
             for contribution in group:
@@ -225,6 +230,16 @@ class Server:
         if steps:
             self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
         self._ended = entry.ends_log
+
+    def _follow(self, push: int, worker: int, stays_open: bool) -> None:
+        """The rule goes by what came with this push of the worker (minus its index), if no other of the group is newer.
+
+        Push 0 is none.
+        """
+        if self._settings is not None:
+            if push > self._followed:
+                self._settings.read(self.transport.settings(-worker))
+            self._followed = max(push, self._followed) if stays_open else 0
 
     def _note(self, entry: LogEntry, save: Callable[[], None]) -> None:
         """Counts an entry of the log before it is executed, and saves where it has a checkpoint."""

@@ -143,7 +143,10 @@ class Shard:
         tensors = {"params": self.params, **self.optimizer.arrays}
         if self.open_samples:
             tensors["open"] = self._sum
-        return State(tensors, {"version": self.version, "samples": self.samples, "open": self.open_samples})
+        facts: dict[str, JSON] = {"version": self.version, "samples": self.samples, "open": self.open_samples}
+        if (settings := self.optimizer.options.rule.settings) is not None:
+            facts["skipped"] = settings.skipped
+        return State(tensors, facts)
 
     def restore(self, tensors: Mapping[str, Vector], facts: Mapping[str, JSON]) -> None:
         """Resumes from what `saved` gave: the tensors' elements of this shard, and the facts."""
@@ -151,6 +154,8 @@ class Shard:
         restore.put_back({"params": self.params, **optimizer.arrays}, state)
         optimizer.version, self.samples = whole(facts, "version"), whole(facts, "samples")
         self.open_samples = whole(facts, "open")
+        if (settings := optimizer.options.rule.settings) is not None and "skipped" in facts:
+            settings.skipped = whole(facts, "skipped")
         optimizer.lr = optimizer.options.schedule(self.samples)
         if self.open_samples:
             if not self._whole:

@@ -27,6 +27,9 @@ class ServerTransport(Protocol):
     def fetch(self, worker: int, segment: int) -> Vector:
         """The next segment of the worker's gradient. Blocks. Valid until the next fetch from that worker."""
 
+    def settings(self, worker: int) -> NDArray[np.float64]:
+        """What the worker's newest push says for the rule. Valid until the worker is answered."""
+
     def settle(self, segment: int) -> None:
         """Returns once no earlier reply still reads this segment of the parameters. Blocks."""
 

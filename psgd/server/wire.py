@@ -31,6 +31,11 @@ def travels_inline(nbytes: int) -> bool:
     return 0 < nbytes <= INLINE_BYTES
 
 
+def settings_bytes(count: int) -> int:
+    """Room behind a push's header for so many float64 numbers; a payload that follows stays aligned."""
+    return -(-8 * count // 64) * 64
+
+
 class MessageKind(IntEnum):
     """What a header announces."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
@@ -43,7 +44,7 @@ class AllreduceWorker(LockstepWorker):
     def __init__(self, context: RunContext) -> None:
         comm = context.communicator()
         self._buckets = Buckets(comm, context.params, context.accumulate)
-        super().__init__(context, comm, self._buckets.grads)
+        super().__init__(context, comm, self._buckets.grads, together=True)
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
@@ -55,6 +56,10 @@ class AllreduceWorker(LockstepWorker):
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         return self._buckets.overlap(samples)
+
+    def spans(self) -> list[Traceable]:
+        reduces = [Span(self._buckets, name, "all-reduce") for name in ("launch", "wait", "reduce")]
+        return [*super().spans(), *reduces, Span(self._optimizer, "take", "apply")]
 
     def _take_step(self, samples: int, loss: float) -> None:
         complete = self._buckets.add(samples)
@@ -101,6 +106,7 @@ class AllreduceWorker(LockstepWorker):
             Fact("version", self),
             Fact("samples", self, "_applied"),
             Fact("unit", self._buckets, default=1),
+            *self._optimizer.skips(),
             self._votes,
         ]
 

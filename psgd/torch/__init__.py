@@ -14,6 +14,7 @@ from psgd.kernels.errors import UsageError
 if TYPE_CHECKING:
     from psgd.torch.codec_hooks import onebit_hook, threshold_hook, topk_hook
     from psgd.torch.hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
+    from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
     from psgd.torch.worker_sampler import WorkerSampler as Sampler
     from psgd.torch.wrapped import Wrapped
 
@@ -55,6 +56,52 @@ def wrap(module: Any, buffers: str = "average") -> "Wrapped":
     return made
 
 
+def DistributedOptimizer(
+    optimizer: Any,
+    comm: Any,
+    *,
+    module: Any = None,
+    strategy: str = "sync",
+    buffers: str = "average",
+    **options: Any,
+) -> "Distributed":
+    """Makes the step of an optimizer of `torch.optim` a strategy's, for a loop that exists already.
+
+    The rule, the parameter groups, learning-rate schedulers, `GradScaler`, autocast and clipping of gradients stay
+    PyTorch's. The result is a `torch.optim.Optimizer` and a context manager, in whose block it is used on workers;
+    servers skip the body at its first use of the optimizer.
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer = psgd.torch.DistributedOptimizer(optimizer, comm, module=model, strategy="ssp")
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        with optimizer:
+            for x, y in my_shard(optimizer.worker, optimizer.workers):
+                optimizer.zero_grad()
+                criterion(model(x), y).backward()
+                optimizer.step()
+                scheduler.step()
+
+    Creating is collective over `comm`, with the same model and optimizer on all ranks. docs/pytorch.md has what each
+    strategy does with the rule.
+
+    Args:
+        optimizer: of `torch.optim`, with all trainable parameters. Not to be used itself afterwards.
+        comm: any intracommunicator of mpi4py.
+        module: the module that has these parameters, so that its buffers and frozen parameters are exchanged and saved
+            too; None: neither is touched.
+        strategy: as of `psgd.connect`.
+        buffers: as of `wrap`.
+        **options: of `psgd.connect`, but for those of the rule: lr, rule, momentum, weight_decay.
+
+    Raises:
+        UsageError: something that cannot be; the same on all ranks.
+    """
+    made: Distributed = _part("optimizer.distributed").DistributedOptimizer(
+        optimizer, comm, module=module, strategy=strategy, buffers=buffers, options=options
+    )
+    return made
+
+
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -73,6 +120,7 @@ def _part(name: str) -> Any:
 
 
 __all__ = [
+    "DistributedOptimizer",
     "Sampler",
     "allreduce_hook",
     "bf16_compress_hook",

@@ -7,7 +7,7 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import CheckpointError, UsageError
 from psgd.torch import parameters
 from psgd.worker.bound_model import Wait
 
@@ -43,6 +43,30 @@ def unpack(tensors: Tensors, data: NDArray[np.uint8]) -> None:
         with torch.no_grad():
             buffer.copy_(source[at:stop].clone().view(buffer.dtype).reshape(buffer.shape))
         at = stop
+
+
+def restore(tensors: Tensors, saved: NDArray[np.uint8] | list[NDArray[np.uint8]], means: bool) -> None:
+    """Fills them with this worker's own of a checkpoint, or of a list by worker with the mean or the first ones.
+
+    Whole numbers are the first worker's.
+
+    Raises:
+        CheckpointError: they are not of these tensors.
+    """
+    size = packed(tensors).size
+    each = saved if isinstance(saved, list) else [saved]
+    if wrong := [data.size for data in each if data.size != size]:
+        raise CheckpointError(f"buffers of the module: expected {size} bytes, got {wrong[0]}: was it another module?")
+    unpack(tensors, each[0])
+    if not means or len(each) == 1:
+        return
+    copies = [[torch.empty_like(b) for b in tensors] for _ in each]
+    for copy, data in zip(copies, each, strict=True):
+        unpack(copy, data)
+    for index, buffer in enumerate(tensors):
+        if buffer.is_floating_point():
+            with torch.no_grad():
+                buffer.copy_(torch.stack([copy[index].double() for copy in copies]).mean(0))
 
 
 def broadcast(tensors: Tensors, comm: MPI.Comm, wait: Wait, first: int, takes: bool = True) -> None:

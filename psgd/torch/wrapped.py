@@ -30,6 +30,7 @@ class Wrapped(BoundModel):
         module: PyTorch's, to be used as before.
         layout: names and shapes of the parameters in the vector.
         signature: of the buffers.
+        spoiled: the next step's gradient is filled with NaN.
     """
 
     def __init__(self, module: torch.nn.Module, mode: str) -> None:
@@ -49,9 +50,15 @@ class Wrapped(BoundModel):
         for slot in self._slots:
             slot.of(self._own).copy_(slot.parameter.detach())
             _OWNERS[slot.parameter] = weakref.ref(self)
+        self.spoiled = False
         self._bound, self._hooks = False, list[RemovableHandle]()
         self._frontier = Frontier([slot.offset for slot in self._slots], self.layout.size)
         self._point(self._own, torch.zeros_like(self._own))
+
+    @property
+    def slots(self) -> list[parameters.Slot]:
+        """The trainable parameters' places, in the order of the vector."""
+        return self._slots
 
     @property
     def params(self) -> Vector:
@@ -66,6 +73,9 @@ class Wrapped(BoundModel):
     def zero_grad(self) -> None:
         """Sets the gradients to zero in place; with the module's own `zero_grad` each step copies them once more."""
         self._grads.zero_()
+        for slot, view in zip(self._slots, self._views, strict=True):
+            if slot.reduced:  # its gradient has memory of its own
+                view.zero_()
         self._restore()
 
     def prepare(self) -> Vector:
@@ -109,9 +119,12 @@ class Wrapped(BoundModel):
             slot.parameter.grad = view
         if into:
             torch._foreach_copy_(into, gradients)
+        if self.spoiled:
+            self._grads.fill_(torch.nan)
         self._frontier.end()
 
     def scatter(self) -> None:
+        self.spoiled = False
         with torch.no_grad():
             for slot in self._reduced:
                 slot.parameter.copy_(slot.of(self._params))
@@ -125,8 +138,8 @@ class Wrapped(BoundModel):
 
     def begin(self, comm: MPI.Comm, wait: Wait, kept: Mapping[str, Any]) -> None:
         buffers.broadcast([*self.module.buffers(), *self._fixed], comm, wait, 0)
-        if (own := kept.get(_BUFFERS)) is not None:
-            buffers.unpack(list(self.module.buffers()), own)
+        if (saved := kept.get(_BUFFERS)) is not None:
+            buffers.restore(list(self.module.buffers()), saved, means=self._mode != "broadcast")
 
     def kept(self) -> dict[str, NDArray[np.uint8]]:
         data = buffers.packed(list(self.module.buffers()))

@@ -23,10 +23,12 @@ class BoundModel(Protocol):
     Attributes:
         layout: names and shapes in the vector.
         signature: what else all ranks must have alike.
+        spoiled: this step's gradient is to have no numbers, so that the step is left out on all ranks.
     """
 
     layout: Layout
     signature: str
+    spoiled: bool
 
     def prepare(self) -> Vector:
         """Returns the vector with the parameters as they are now.
@@ -55,12 +57,12 @@ class BoundModel(Protocol):
         """From now on, the model computes with the vector of `prepare` again, and memory of its own."""
 
     def begin(self, comm: MPI.Comm, wait: Wait, kept: Mapping[str, Any]) -> None:
-        """Starts from the first worker's buffers and frozen parameters, or its own buffers of a checkpoint. Collective.
+        """Starts from the first worker's buffers and frozen parameters, or the buffers of a checkpoint. Collective.
 
         Args:
             comm: the workers.
             wait: blocks until a request is done.
-            kept: what this worker has saved.
+            kept: what this worker has saved; by name a list of what all workers have, where it has nothing.
         """
 
     def kept(self) -> dict[str, NDArray[np.uint8]]:

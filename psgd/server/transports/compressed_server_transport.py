@@ -52,7 +52,8 @@ class CompressedServerTransport(MpiServerTransport):
         follows: bool = False,
     ) -> None:
         mesh = context.mesh
-        super().__init__(mesh, params, ranges, context.waiter, follows=follows, inline=False)
+        settings = context.settings
+        super().__init__(mesh, params, ranges, context.waiter, follows=follows, inline=False, settings=settings)
         self._whole: list[int] = []  # workers that the present reply answers with whole parameters
         self._encoded: list[int] = []  # and with payloads
         self._header = b""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
-from psgd.server.wire import HEADER_BYTES, Header, travels_inline
+from psgd.server.wire import HEADER_BYTES, Header, settings_bytes, travels_inline
 
 Vector = NDArray[np.floating]
 _EAGER_TESTS = 100  # about 10 us of nothing but tests: the answer to a small push comes within that
@@ -41,11 +41,13 @@ class Mailbox:
         incoming, outgoing: tags.
         inline: small shards do.
         shared: the server reads gradients where they lie, so a push is a header alone.
+        settings: how many numbers for the rule follow a push's header.
 
     Attributes:
         inline: the parameters do, and without `shared` gradients too.
         incoming, outgoing: the newest header that was received, and the one to be sent, where they lie.
         outgoing_bytes: to overwrite the latter as a whole.
+        settings: these numbers of the newest push that was received, or the one to be sent.
         payload_in, payload_out: the shards behind them, empty where they travel otherwise.
         nbytes_in, nbytes_out: of a message.
         header_in, header_out: the requests.
@@ -61,16 +63,22 @@ class Mailbox:
         *,
         inline: bool,
         shared: bool = False,
+        settings: int = 0,
     ) -> None:
         self.inline = inline and travels_inline(params.nbytes)
         # A header alone takes a short way through most MPIs, which one with 4 KiB behind it does not.
+        rooms = [HEADER_BYTES + (tag == Tag.PUSH) * settings_bytes(settings) for tag in (incoming, outgoing)]
         self.nbytes_in, self.nbytes_out = (
-            HEADER_BYTES + (self.inline and not (shared and tag == Tag.PUSH)) * params.nbytes
-            for tag in (incoming, outgoing)
+            room + (self.inline and not (shared and tag == Tag.PUSH)) * params.nbytes
+            for tag, room in zip((incoming, outgoing), rooms, strict=True)
         )
         inbox, outbox = np.zeros(self.nbytes_in, np.uint8), np.zeros(self.nbytes_out, np.uint8)
         self.incoming, self.outgoing = Header.inside(inbox), Header.inside(outbox)
         self.outgoing_bytes = outbox.data[: ctypes.sizeof(Header)]
-        self.payload_in, self.payload_out = (box[HEADER_BYTES:].view(params.dtype) for box in (inbox, outbox))
+        pushes = inbox if incoming == Tag.PUSH else outbox
+        self.settings = pushes[HEADER_BYTES : HEADER_BYTES + 8 * settings].view(np.float64)
+        self.payload_in, self.payload_out = (
+            box[room:].view(params.dtype) for box, room in zip((inbox, outbox), rooms, strict=True)
+        )
         self.header_in = comm.Recv_init([inbox, MPI.BYTE], rank, incoming)
         self.header_out = comm.Send_init([outbox, MPI.BYTE], rank, outgoing)

@@ -47,9 +47,12 @@ class _WorkerLink(Mailbox):
         ranges: Sequence[range],
         grads: Vector | None,
         inline: bool,
+        settings: int,
     ) -> None:
         shared = grads is not None
-        super().__init__(comm, rank, params, incoming=Tag.PUSH, outgoing=Tag.REPLY, inline=inline, shared=shared)
+        super().__init__(
+            comm, rank, params, incoming=Tag.PUSH, outgoing=Tag.REPLY, inline=inline, shared=shared, settings=settings
+        )
         self.turn = (self.header_out, self.header_in)
         self.slots: list[Vector] = []
         self.slots_in: list[MPI.Prequest] = []
@@ -83,6 +86,7 @@ class MpiServerTransport:
         grads: each worker's gradient for this shard where it can be read from here, else None; None where none can.
         follows: whether this server receives server 0's log.
         inline: small shards travel in the header's message.
+        settings: how many numbers for the rule follow a push's header.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class MpiServerTransport:
         grads: Sequence[Vector | None] | None = None,
         follows: bool = False,
         inline: bool = True,
+        settings: int = 0,
     ) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -105,7 +110,8 @@ class MpiServerTransport:
         self._inline = inline and travels_inline(params.nbytes)
         comm, seen = mesh.world, grads or [None] * mesh.workers
         self._links = [
-            _WorkerLink(comm, mesh.worker_rank(w), params, ranges, seen[w], self._inline) for w in range(mesh.workers)
+            _WorkerLink(comm, mesh.worker_rank(w), params, ranges, seen[w], self._inline, settings)
+            for w in range(mesh.workers)
         ]
         self._events: deque[Header | LogEntry] = deque()
         self._reading: list[list[MPI.Prequest]] = [[] for _ in ranges]
@@ -167,6 +173,9 @@ class MpiServerTransport:
         view = link.slots[at][: len(self._ranges[segment])]
         self.bytes_received += view.nbytes
         return view
+
+    def settings(self, worker: int) -> NDArray[np.float64]:
+        return self._links[worker].settings
 
     def settle(self, segment: int) -> None:
         reading = self._reading[segment]

@@ -31,9 +31,19 @@ class _ServerLink(Mailbox):
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, rank: int, params: Vector, grads: Vector, segment: int, shared: bool, inline: bool
+        self,
+        comm: MPI.Intracomm,
+        rank: int,
+        params: Vector,
+        grads: Vector,
+        segment: int,
+        shared: bool,
+        inline: bool,
+        settings: int,
     ) -> None:
-        super().__init__(comm, rank, params, incoming=Tag.REPLY, outgoing=Tag.PUSH, inline=inline, shared=shared)
+        super().__init__(
+            comm, rank, params, incoming=Tag.REPLY, outgoing=Tag.PUSH, inline=inline, shared=shared, settings=settings
+        )
         self.copies = self.inline and not shared
         self.params, self.grads = params, grads
         self.payload_bytes = WHOLE
@@ -76,8 +86,11 @@ class MpiWorkerTransport:
                 mesh.server_rank(server),
                 bool(reached and reached[server]),
             )
-            links.append(_ServerLink(mesh.world, rank, params[mine], grads[mine], segment, shared, inline))
+            links.append(
+                _ServerLink(mesh.world, rank, params[mine], grads[mine], segment, shared, inline, context.settings)
+            )
         self._links = links
+        self._settings = context.optimizer.rule.settings
         self.header = links[0].outgoing
         self.header.worker = mesh.index
         self._headers_out = [link.header_out for link in links]
@@ -93,7 +106,7 @@ class MpiWorkerTransport:
         self._eager = eager_tests(context.waiter)
         self._message_bytes = sum(link.nbytes_out for link in links)
         # Of one server that reads gradients where they lie, the header is in place. Who has `inline` off sends others.
-        self._writes = not inline or len(links) > 1 or links[0].copies
+        self._writes = not inline or len(links) > 1 or links[0].copies or context.settings > 0
         self._gradient_bytes = sum(link.params.nbytes for link in links if not link.copies)
         self._payload = sum(link.params.nbytes for link in links if not link.inline)
 
@@ -157,6 +170,8 @@ class MpiWorkerTransport:
                 link.outgoing_bytes[:] = raw
                 link.outgoing.shard = index
             link.outgoing.payload_bytes = link.payload_bytes
+            if self._settings is not None:
+                self._settings.write(link.settings)
             if link.copies and with_grads:
                 link.payload_out[:] = link.grads
 

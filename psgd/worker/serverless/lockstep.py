@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from psgd.checkpoint.declared import Arrays, Combine
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
@@ -16,15 +17,17 @@ if TYPE_CHECKING:
 class LockstepWorker(WorkerBase):
     """The common part of such a worker. Creating is collective, blocks.
 
-    A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`. `finish` frees `comm`.
+    A strategy writes `_take_step` and `_round`, and sets `_votes.algorithms`. `finish` frees `comm`. `together` says
+    that all take the same steps, so that the rule must go by the same settings.
     """
 
-    def __init__(self, context: RunContext, comm: "Communicator", grads: Vector) -> None:
+    def __init__(self, context: RunContext, comm: "Communicator", grads: Vector, together: bool = False) -> None:
         self._votes = CheckpointVotes()
         super().__init__(context.params, grads, comm.rank, self._votes)
         self._comm = comm
         self._metrics = context.metrics
-        self._rounds = StatusRounds(comm, context.metrics, self._votes)
+        settings = context.optimizer.rule.settings if together else None
+        self._rounds = StatusRounds(comm, context.metrics, self._votes, settings)
 
     def start(self) -> None:
         self._rounds.begin(self.params)
@@ -38,6 +41,9 @@ class LockstepWorker(WorkerBase):
     def step(self, samples: int, loss: float) -> None:
         super().step(samples, loss)
         self._rounds.waited_s = self.waited_s
+
+    def spans(self) -> list[Traceable]:
+        return [Span(self._rounds, "exchange", "wait")]
 
     def _round(self, done: bool) -> None:
         """A round, with what follows from it; `done` says that this worker has no more steps. Collective, blocks."""

@@ -6,6 +6,7 @@ the sums from it, worker 0 counts, and a worker whose data is at its end continu
 
 import math
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint.requests import SAVE
 from psgd.collectives.mpi import byte_counts
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim.rules import Settings
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.exchange_counts import ExchangeCounts
 
@@ -30,6 +32,8 @@ class StatusRounds:
         comm: the workers. Collective over it, blocks.
         metrics: counters; filled on worker 0.
         votes: this worker's requests for checkpoints, passed on with each round; None has none.
+        settings: what the rule goes by: after a round all have those of the worker with the most steps behind it, the
+            first of such, among those that had steps in it; None: each goes by its own, if any.
 
     Attributes:
         request: for a checkpoint: the largest of all in the last round.
@@ -38,12 +42,18 @@ class StatusRounds:
         version: rounds so far in which anybody had samples.
         active: workers that were not at their end in the last round.
         stop: worker 0 asked to stop in the last round, alike on all workers.
-        all_done: all workers were at their end in the last round.
+        all_done: all workers were at their end in the last round, and had no more evaluations to report.
         waited_s: seconds that the worker has spent in `step`; it adds them itself.
         bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
 
-    def __init__(self, comm: "Communicator", metrics: RunMetrics, votes: CheckpointVotes | None = None) -> None:
+    def __init__(
+        self,
+        comm: "Communicator",
+        metrics: RunMetrics,
+        votes: CheckpointVotes | None = None,
+        settings: Settings | None = None,
+    ) -> None:
         self.version = self.request = 0
         self._votes = votes or CheckpointVotes()
         self.stop = self.all_done = False
@@ -53,12 +63,14 @@ class StatusRounds:
         self.samples = np.zeros(comm.size, np.int64)
         self.pushes = np.zeros(comm.size, np.int64)
         self._comm, self._metrics = comm, metrics
-        self._mine = np.zeros(_WORDS)
-        self._all = np.zeros((comm.size, _WORDS))
+        self._settings, self._steps = settings, np.zeros(comm.size, np.int64)
+        words = _WORDS + (0 if settings is None else settings.size)
+        self._mine = np.zeros(words)
+        self._all = np.zeros((comm.size, words))
         self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
         self._noted = ExchangeCounts()
-        self._report: tuple[float, float] | None = None
+        self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
         self._seconds: tuple[float, float] | None = None
         self._held = self._ended = 0.0  # seconds in the last round, and when it ended
         self._active = np.zeros(comm.size, bool)  # not at their end in the last round
@@ -93,11 +105,11 @@ class StatusRounds:
         self._noted.clear()
 
     def report(self, accuracy: float, loss: float) -> None:
-        """Counts an evaluation: on worker 0 at once, from others with the next round (the last one before it)."""
+        """Counts an evaluation: on worker 0 at once, from others with the next rounds, one with each."""
         if self._comm.rank == 0:
             self._metrics.report(accuracy, loss)
         else:
-            self._report = accuracy, loss
+            self._reports.append((accuracy, loss))
 
     def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False, began: float | None = None) -> int:
         """Tells all of this worker's steps since the last round, and learns the others'. Collective, blocks.
@@ -112,27 +124,31 @@ class StatusRounds:
             The samples of all workers since the last round.
         """
         self.note(samples, loss)
-        noted, report = self._noted, self._report
+        noted, reports = self._noted, len(self._reports)
         began = time.perf_counter() if began is None else began
         waited, computed = self._seconds or (self.waited_s, time.perf_counter() - self._began - self.waited_s)
         if done:
             self._seconds = waited, computed
-        accuracy, test_loss = report or (0.0, 0.0)
+        accuracy, test_loss = self._reports.popleft() if reports else (0.0, 0.0)
         stop = self._metrics.stop + 2 * self._votes.take_request()
         counts = noted.samples, noted.loss, noted.pushes, stop, done, waited, computed, self._held
-        self._mine[:] = (*counts, report is not None, accuracy, test_loss)
+        self._mine[:_WORDS] = (*counts, reports, accuracy, test_loss)
+        if self._settings is not None:
+            self._settings.write(self._mine[_WORDS:])
         self._gather.run()
         ended = time.perf_counter()
         self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         self.forget()
-        self._report = None
         self.samples[:] = self._all[:, _SAMPLES]
         self.pushes[:] = self._all[:, _PUSHES]
         self.request = int(self._all[:, _STOP].max()) // 2
         self.stop = bool(int(self._all[0, _STOP]) % 2) or self._votes.stopping or self.request > SAVE
         self.active = self._comm.size - int(self._all[:, _DONE].sum())
-        self.all_done = self.active == 0
+        self.all_done = self.active == 0 and not (self._all[:, _REPORTS] > 1).any()
         total = int(self.samples.sum())
+        self._steps += self.pushes
+        if self._settings is not None and self.pushes.any():
+            self._settings.read(self._all[np.where(self.pushes > 0, self._steps, -1).argmax(), _WORDS:])
         if self._comm.rank == 0:
             self._count()
         self._held, self._ended = ended - began, ended

@@ -44,3 +44,24 @@ def test_packed_bytes_fill_another_module_also_from_read_only_memory():
     data.flags.writeable = False
     buffers.unpack(list(other.buffers()), data)
     assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
+
+
+def test_buffers_of_several_workers_become_their_mean():
+    from psgd.kernels.errors import CheckpointError
+    from psgd.torch import buffers
+
+    def saved(mean, count):
+        module = torch.nn.BatchNorm1d(2)
+        module.running_mean.fill_(mean)
+        module.num_batches_tracked.fill_(count)
+        return buffers.packed(list(module.buffers()))
+
+    all_saved = [saved(1.0, 7), saved(2.0, 9)]
+    for means, expected in ((True, 1.5), (False, 1.0)):
+        module = torch.nn.BatchNorm1d(2)
+        buffers.restore(list(module.buffers()), all_saved, means)
+        assert module.running_mean.tolist() == [expected] * 2 and module.num_batches_tracked == 7
+    buffers.restore(list(module.buffers()), saved(5.0, 1), True)
+    assert module.running_mean.tolist() == [5.0] * 2
+    with pytest.raises(CheckpointError, match="buffers of the module: expected 32 bytes, got 24"):
+        buffers.restore(list(torch.nn.BatchNorm1d(3).buffers()), saved(5.0, 1), True)
