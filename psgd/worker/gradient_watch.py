@@ -121,7 +121,7 @@ class GradientWatch:
                 "long, or an earlier gradient, of this rank or another, was not finite; if no line names its rank and "
                 "step, on_nan=stop does, since it looks at all elements in each step"
             )
-        if self._leads and not array_module(params).isnan(params).any():
+        if self._leads and array_module(params).isinf(params).any():  # NaN beside it: the difference of two
             return f"{what}, since the parameters have become infinite: lower the learning rate, or use clip_norm"
         return ""
 

@@ -46,10 +46,17 @@ def test_it_stops(lines):
 
 @pytest.mark.parametrize(
     ("worker", "params", "said"),
-    [(0, np.nan, False), (1, np.nan, False), (0, np.inf, True), (1, np.inf, False)],
+    [
+        (0, [np.nan], False),
+        (1, [np.nan], False),
+        (0, [np.inf], True),
+        (1, [np.inf], False),
+        (0, [np.nan, -np.inf], True),  # steps of two workers, too long and opposite: no gradient was wrong before
+        (1, [np.nan, -np.inf], False),
+    ],
 )
 def test_what_follows_from_others_is_not_said_again(lines, worker, params, said):
-    GradientWatch("warn", worker + 1, worker, leaves_out=False).found(np.array([1.0, params]), 7, 1)
+    GradientWatch("warn", worker + 1, worker, leaves_out=False).found(np.array([1.0, *params]), 7, 1)
     assert len(lines) == said and all("parameters have become infinite" in line for line in lines)
 
 
