@@ -251,6 +251,12 @@ def test_a_loss_that_is_no_number_tells_as_much(comm):
     assert len(said) == (comm.rank == 1) and all("step 5: " in line for line in said)
 
 
+@pytest.mark.job
+def test_steps_that_are_too_long_are_said_where_all_write_to_one_vector(psgd_command):
+    done = psgd_command(*RUN, "--strategy", "hogwild", "--lr", "1e20")
+    assert done.returncode == 3 and "not finite (NaN or infinite)" in done.stderr, done.stderr
+
+
 RUN = ("train", "--epochs", "1", "--eval-every", "0", "--hidden", "8", "--json")
 
 
