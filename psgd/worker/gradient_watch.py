@@ -36,6 +36,7 @@ class GradientWatch:
     def __init__(self, on_nan: str, rank: int, worker: int, leaves_out: bool) -> None:
         self.skipped, self.exact = 0, True
         self.looks_well: Callable[[Worker, int, bool], bool] = self._whole_look
+        self._given: Array | None = None
         self._every = 1
         self._saw = False  # `overlapping`, something that is not finite
         self._on_nan, self._leaves_out = on_nan, leaves_out
@@ -48,7 +49,8 @@ class GradientWatch:
         return self._on_nan != "warn"
 
     def begin(self, grads: Array) -> None:
-        """Chooses the look for such gradients, and how often; compiles what it needs."""
+        """Chooses the look for gradients like the caller's parameters, and how often; compiles what it needs."""
+        self._given = grads
         holds_numbers(grads[:0])
         part_finite(np.empty(0, grads.dtype), 0, PARTS)
         if not self.acts and not self._leaves_out and (on_device(grads) or grads.nbytes > LARGE_BYTES):
@@ -115,13 +117,14 @@ class GradientWatch:
         if holds_numbers(params):
             return f"{what}; training continues with it; on_nan=skip omits such gradients, on_nan=stop ends the run"
         # One that came before has made the parameters so, and its rank has said it; or steps were too long.
-        if self._leads and not self.exact:
+        others_write = self._given is not None and params is not self._given  # hogwild: and worker 0 saw it too late
+        if self._leads and (others_write or not self.exact):
             return (
                 f"{self._who}, step {step}: the parameters are not finite (NaN or infinite) any more: steps were too "
                 "long, or an earlier gradient, of this rank or another, was not finite; if no line names its rank and "
                 "step, on_nan=stop does, since it looks at all elements in each step"
             )
-        if self._leads and not array_module(params).isnan(params).any():
+        if self._leads and array_module(params).isinf(params).any():  # NaN beside it: the difference of two
             return f"{what}, since the parameters have become infinite: lower the learning rate, or use clip_norm"
         return ""
 

@@ -46,10 +46,17 @@ def test_it_stops(lines):
 
 @pytest.mark.parametrize(
     ("worker", "params", "said"),
-    [(0, np.nan, False), (1, np.nan, False), (0, np.inf, True), (1, np.inf, False)],
+    [
+        (0, [np.nan], False),
+        (1, [np.nan], False),
+        (0, [np.inf], True),
+        (1, [np.inf], False),
+        (0, [np.nan, -np.inf], True),  # steps of two workers, too long and opposite: no gradient was wrong before
+        (1, [np.nan, -np.inf], False),
+    ],
 )
 def test_what_follows_from_others_is_not_said_again(lines, worker, params, said):
-    GradientWatch("warn", worker + 1, worker, leaves_out=False).found(np.array([1.0, params]), 7, 1)
+    GradientWatch("warn", worker + 1, worker, leaves_out=False).found(np.array([1.0, *params]), 7, 1)
     assert len(lines) == said and all("parameters have become infinite" in line for line in lines)
 
 
@@ -242,6 +249,12 @@ def test_a_loss_that_is_no_number_tells_as_much(comm):
     finally:
         gradient_watch.say = real
     assert len(said) == (comm.rank == 1) and all("step 5: " in line for line in said)
+
+
+@pytest.mark.job
+def test_steps_that_are_too_long_are_said_where_all_write_to_one_vector(psgd_command):
+    done = psgd_command(*RUN, "--strategy", "hogwild", "--lr", "1e20")
+    assert done.returncode == 3 and "not finite (NaN or infinite)" in done.stderr, done.stderr
 
 
 RUN = ("train", "--epochs", "1", "--eval-every", "0", "--hidden", "8", "--json")
