@@ -254,6 +254,10 @@ class Communicator(StartedVerbs):
         """Waits for non-blocking calls and frees what this communicator holds; the wrapped one stays.
 
         Collective. Does nothing the second time.
+
+        Raises:
+            ContractError: ranks have disagreed on the last calls; on all ranks.
+            UsageError: some rank's arguments of them were wrong; on all ranks.
         """
         if self._freed:
             return

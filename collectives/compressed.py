@@ -96,8 +96,26 @@ class CompressedAllreduce:
         nbytes = self.codec.encode(update, self._payload)
         marks = self._calls % MARK_EVERY == 0
         self._calls += 1
+        self._add_all(nbytes, zlib.crc32(out.data) if marks else UNMARKED, out)
+
+    def replace(self, update: NDArray[Any]) -> None:
+        """Puts what all ranks' codecs say, summed in rank order, in the place of the update. Collective, blocks.
+
+        Args:
+            update: this rank's, finite, 1-D and contiguous; the same bits on all ranks afterwards.
+
+        Raises:
+            CodecError: a payload is damaged, on all ranks.
+        """
+        nbytes = self.codec.encode(update, self._payload)
+        self._calls += 1
+        update.fill(0)
+        self._add_all(nbytes, UNMARKED, update)
+
+    def _add_all(self, nbytes: int, mark: int, out: NDArray[Any]) -> None:
+        """Exchanges payloads, of which this rank's has so many bytes, and adds all to `out`."""
         self._mine[_LENGTH] = nbytes
-        self._mine[_MARK] = zlib.crc32(out.data) if marks else UNMARKED
+        self._mine[_MARK] = mark
         self._comm.Allgather(self._mine, self._words.reshape(-1))
         if (self._words[:, _MARK] != self._words[0, _MARK]).any():
             raise ContractError(

@@ -35,7 +35,7 @@ def open_rows(path: str) -> tuple[Any, str | None]:
         good = isinstance(data, np.ndarray) and data.ndim == 2 and data.dtype.kind in "fiu" and data.size > 0
         return data, None if good else f"argument --data: {path}: expected one 2-D array of real numbers, not empty"
     except (OSError, ValueError, EOFError) as error:
-        return None, f"argument --data: {path}: {error}"
+        return None, f"argument --data: {path}: {getattr(error, 'strerror', None) or error}"
 
 
 def blobs(rows: range, options: argparse.Namespace) -> NDArray[np.float64]:

@@ -11,8 +11,8 @@ F = TypeVar("F", bound=Callable[..., object])
 def kernel(function: F) -> F:
     """Compiles `function` with Numba on its first call, or reads what `code_cache` has kept of it.
 
-    The GIL is released while it runs. Fast-math is off and no contraction is allowed, so that the same
-    inputs give the same bits on every rank of one machine type.
+    The GIL is released while it runs. Fast-math is off and no contraction is allowed (a formula that wants one says so:
+    `update.multiply_add`), so that the same inputs give the same bits on every rank of one machine type.
     """
     compiled: Any = _compiled(function)
     if compiled is function:  # NUMBA_DISABLE_JIT

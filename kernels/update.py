@@ -3,12 +3,27 @@
 In all of them the gradient that is applied is `scale * grad + weight_decay * params`, so that averaging,
 clipping and L2 regularization cost no pass of their own. Arithmetic is in the dtype of `params`. Arrays are NumPy's or
 CuPy's.
+
+SGD, with and without momentum, rounds where PyTorch's does (torch.optim.SGD: its vector loops fuse a product with the
+sum that follows it), so that the two give the same bits where `scale` is a power of two.
 """
+
+from typing import Any
 
 import numpy as np
 
 from psgd.kernels.by_device import by_device
-from psgd.kernels.jit import kernel
+from psgd.kernels.jit import intrinsic, kernel
+
+
+@intrinsic
+def multiply_add(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """`a * b + c`, rounded once, of three floats of one dtype."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return (a(a, a, a), generate) if a == b == c else None
 
 
 @by_device
@@ -17,7 +32,8 @@ def sgd(params: np.ndarray, grad: np.ndarray, lr: float, scale: float, weight_de
     """`w -= lr * g`."""
     lr_, scale_, decay_ = params.dtype.type(lr), params.dtype.type(scale), params.dtype.type(weight_decay)
     for i in range(params.size):
-        params[i] -= lr_ * (scale_ * grad[i] + decay_ * params[i])
+        g = multiply_add(decay_, params[i], scale_ * grad[i])
+        params[i] = multiply_add(-lr_, g, params[i])
 
 
 @by_device
@@ -36,10 +52,10 @@ def momentum(
     lr_, scale_, decay_ = params.dtype.type(lr), params.dtype.type(scale), params.dtype.type(weight_decay)
     factor_ = params.dtype.type(factor)
     for i in range(params.size):
-        g = scale_ * grad[i] + decay_ * params[i]
+        g = multiply_add(decay_, params[i], scale_ * grad[i])
         v = factor_ * velocity[i] + g
         velocity[i] = v
-        params[i] -= lr_ * (g + factor_ * v if nesterov else v)
+        params[i] = multiply_add(-lr_, multiply_add(factor_, v, g) if nesterov else v, params[i])
 
 
 @kernel

@@ -9,13 +9,17 @@ import click
 
 from psgd.kernels.errors import CheckpointError
 from psgd.launch.output.summary import counted
+from psgd.launch.usage.groups import Group
 
 if TYPE_CHECKING:
     from psgd.checkpoint.folder import Checkpoint
     from psgd.nn.layout import Layout
 
 
-@click.group(invoke_without_command=True)
+_BEST = click.option("--best", is_flag=True, help="Of a folder, use the one with the best test accuracy.")
+
+
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def checkpoint(ctx: click.Context) -> None:
     """Inspect checkpoints. PATH is a checkpoint, or a folder of them: then the newest complete one is used."""
@@ -25,14 +29,18 @@ def checkpoint(ctx: click.Context) -> None:
 
 @checkpoint.command()
 @click.argument("path")
+@_BEST
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as one JSON object.")
-def show(path: str, as_json: bool) -> None:
-    """Print what a checkpoint holds."""
-    from psgd.checkpoint import manifest
+def show(path: str, best: bool, as_json: bool) -> None:
+    """Print what a checkpoint holds, and which of its folder is the best."""
+    from psgd.checkpoint import folder, manifest
 
-    found = _find(path)
-    fields = {"path": str(found.path), **manifest.as_json(found.manifest)}
-    click.echo(json.dumps(fields) if as_json else "\n".join(_lines(found)))
+    found = _find(path, best)
+    directory = found.path.absolute().parent
+    chosen = folder.best_of(folder.readable(directory))
+    fields = {"path": str(found.path), "best": None if chosen is None else str(found.path.with_name(chosen.path.name))}
+    fields |= manifest.as_json(found.manifest)
+    click.echo(json.dumps(fields) if as_json else "\n".join(_lines(found, chosen)))
 
 
 @checkpoint.command()
@@ -63,14 +71,15 @@ def verify(path: str) -> int:
 
 @checkpoint.command()
 @click.argument("path")
+@_BEST
 @click.option("-o", "--output", default="weights.npz", show_default=True, metavar="FILE", help="Output: .npz or .pt.")
-def export(path: str, output: str) -> None:
+def export(path: str, best: bool, output: str) -> None:
     """Write the weights under their layers' names: .npz for NumPy, or .pt, a state dict for PyTorch."""
     from psgd.checkpoint import export as exporter
 
     target = Path(output)
     exporter.check(target, "-o")
-    names = exporter.write(target, *_weights(_find(path)), "-o")
+    names = exporter.write(target, *_weights(_find(path, best)), "-o")
     click.echo(f"wrote {target}: {', '.join(names)}")
 
 
@@ -80,14 +89,19 @@ def _is_one(path: Path) -> bool:
     return (path / FILE).exists()
 
 
-def _find(path: str) -> "Checkpoint":
-    """The checkpoint that a path means, verified."""
+def _find(path: str, best: bool = False) -> "Checkpoint":
+    """The checkpoint that a path means, verified; with `best` that of a folder with the best test accuracy."""
     from psgd.checkpoint import folder, manifest
 
     def warn(line: str) -> None:
         click.echo(f"psgd: warning: {line}", err=True)
 
     place = Path(path)
+    if best and not _is_one(place):
+        chosen = folder.best_of(folder.readable(place))
+        if chosen is None:
+            raise CheckpointError(f"{path}: --best: expected a folder of checkpoints that were evaluated, found none")
+        place = chosen.path
     if _is_one(place):
         found = folder.open_checkpoint(place)
         found.verify()
@@ -99,15 +113,20 @@ def _find(path: str) -> "Checkpoint":
     raise CheckpointError(f"{path}: expected a checkpoint or a folder with a complete one, found none")
 
 
-def _lines(found: "Checkpoint") -> list[str]:
+def _lines(found: "Checkpoint", best: "Checkpoint | None") -> list[str]:
     shown = found.manifest
     accuracy = "none yet" if shown.accuracy is None else f"{shown.accuracy:.4f}"
+    chosen = ""
+    if best is not None:
+        same = best.manifest.step == shown.step
+        chosen = "this one" if same else f"{best.path.name}, accuracy {best.manifest.accuracy:.4f}"
     rows = [
         ("checkpoint", str(found.path)),
         ("step", f"{shown.step:,}"),
         ("samples", f"{shown.samples:,}"),
         ("version", f"{shown.version:,}"),
         ("accuracy", accuracy),
+        ("best", chosen),
         ("size", f"{sum(shard.size for shard in shown.shards):,} bytes in {counted(len(shown.shards), 'shard')}"),
         ("written by", ", ".join(f"{name} {number}" for name, number in shown.software.items())),
         ("run", _brief(shown.run)),
@@ -122,7 +141,9 @@ def _lines(found: "Checkpoint") -> list[str]:
 
 
 def _brief(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", [], {}))
+    """Those that say something: options that are not set are saved as such, or as a text of it."""
+    empty: tuple[object, ...] = (None, "", [], {}, "None", "[]", "{}")
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in empty)
 
 
 def _weights(found: "Checkpoint") -> tuple[Any, "Layout | None"]:

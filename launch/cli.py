@@ -1,20 +1,18 @@
 """The `psgd` command. Subcommands load when used, so that help is quick and starts nothing."""
 
-import difflib
 import importlib
 import os
-import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from psgd.kernels.errors import OutputError, UsageError
 from psgd.kernels.notice import say
 from psgd.launch import cores, ranks, surroundings, threads
-from psgd.launch.output import standard_streams
+from psgd.launch.output import merged, standard_streams
+from psgd.launch.usage import groups, synonyms
 
 _COMMANDS = {
     "train": ("psgd.launch.train", "train", "Train a model: starts a server and workers, or is one of them."),
@@ -22,15 +20,26 @@ _COMMANDS = {
     "doctor": ("psgd.launch.doctor", "doctor", "Show what works here, and how to fix the rest."),
     "checkpoint": ("psgd.launch.checkpoint", "checkpoint", "Show, verify and export checkpoints."),
     "plot": ("psgd.launch.plot.command", "plot", "Draw plots from the logs of psgd train."),
+    "top": ("psgd.launch.view.top", "top", "Show a running job: workers, clocks, staleness, throughput, waiting."),
+    "trace": ("psgd.launch.view.trace", "trace", "Summarize the trace of a run, also of one that was aborted."),
     "slurm": ("psgd.launch.slurm.command", "slurm", "Write batch scripts for SLURM, and submit them."),
 }
 
 _MAY_BE_EMPTY = ("--inject", "--mpiexec-args")  # their default is empty
-_ALONE = (["checkpoint"], ["plot"], ["slurm"], ["bench", "codec"], ["bench", "kernels"], ["bench", "train"])
+_ALONE = (
+    ["checkpoint"],
+    ["plot"],
+    ["top"],
+    ["trace"],
+    ["slurm"],
+    ["bench", "codec"],
+    ["bench", "kernels"],
+    ["bench", "train"],
+)
 """Commands that are never ranks: each process says what it has to say."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(groups.Group):
     """A group that knows its commands' names and one-line helps, and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -45,42 +54,27 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Suggests the nearest name for an unknown one."""
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(_COMMANDS)}"
-            raise click.UsageError(f"no command {args[0]!r}; {hint}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
 
-def version() -> str:
-    """Returns psgd's version: of the installed package, or of the checkout that this is."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("psgd")
-    except PackageNotFoundError:
-        project = Path(__file__).resolve().parent.parent / "pyproject.toml"
-        found = re.search(r'^version = "(.+)"$', project.read_text(), re.M) if project.is_file() else None
-        return f"{found[1]} (checkout)" if found else "unknown"
-
-
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(f"psgd {version()}")
+        versions = importlib.import_module("psgd.launch.doctor.versions")
+        click.echo("\n".join(versions.lines()))
         ctx.exit()
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the versions of psgd, MPI and CUDA.",
 )
 @click.pass_context
 def psgd(ctx: click.Context) -> None:
@@ -127,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     standard_streams.prepare()
     words = sys.argv[1:] if arguments is None else list(arguments)
     ranks.leave()
+    if ranks.place() is not None:
+        merged.follow()
     cores.bind()
     quiet = _quiet(words)
     threads.limit()
@@ -145,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = psgd.main(args=words, prog_name="psgd", standalone_mode=False)
     except click.exceptions.Exit as ending:
         code = ending.exit_code
+    except click.NoSuchOption as error:
+        fail(synonyms.of(error), quiet=quiet)
     except click.ClickException as error:
         fail(error.format_message(), quiet=quiet)
     except UsageError as error:

@@ -65,6 +65,19 @@ def _mapped() -> set[str]:
     return found
 
 
+def remove_own() -> None:
+    """Removes the files of MPI that this process has mapped, for one that is alone: nobody else will open them.
+
+    The memory stays until the process ends, however that happens. Neither MPI removes them at an Abort, and Open MPI
+    not even at its regular end.
+    """
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        for name in {line.partition(f"{SHM}/")[2] for line in lines} & files():
+            with contextlib.suppress(OSError):
+                (SHM / name).unlink()
+
+
 def remove_leftovers(before: set[str]) -> None:
     """Removes this user's files of MPI that no living process has mapped. Blocks for 0.1 s where there are some.
 

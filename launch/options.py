@@ -1,24 +1,27 @@
 """The options of `psgd train`, from flags and from a TOML file, checked one by one before anything starts."""
 
 import codecs
-import difflib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from psgd.checkpoint import export
 from psgd.checkpoint import options as checkpoint
-from psgd.config import OF_THE_RUN, TrainConfig, configure
+from psgd.config import TrainConfig, configure
 from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
+from psgd.launch.usage import synonyms
+from psgd.metrics import tensorboard
 from psgd.nn.catalog import MODELS
 from psgd.runtime import new_files
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.user import reference
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,9 +56,21 @@ def train_options(function: F) -> F:
             metavar = option.metavar or "|".join(option.names) or _METAVARS[option.type]
             # The values are checked by `convert`, in the same words for flags and files.
             several: dict[str, Any] = {"multiple": True, "callback": _joined} if name == "inject" else {}
+            several["shell_complete"] = _completion(option)
             decorate = click.option(flag(name), name, type=str, default=None, metavar=metavar, help=text, **several)
         function = decorate(function)
     return function
+
+
+def _completion(option: Option) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What the shell offers for an option's value: its names, files where it is a path, else nothing."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name) for name in option.names if name.startswith(incomplete)]
+        path = option.type is Path or "PATH" in (option.metavar or "")
+        return names or ([CompletionItem(incomplete, type="file")] if path else [])
+
+    return complete
 
 
 def _joined(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> str | None:
@@ -98,8 +113,8 @@ def read_file(path: str) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0].replace('_', '-')}?" if near else "see psgd train --help"
+            near = synonyms.nearest(key, [each.replace("_", "-") for each in known])
+            hint = f"did you mean {near}?" if near else "see psgd train --help"
             raise UsageError(f"--config {path}: unknown option {key!r}; {hint}")
         if name in values:
             raise UsageError(f"--config {path}: {key!r} is given twice, with - and with _")
@@ -131,6 +146,8 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
             values[name] = known[name].check(flag(name), _parsed(known[name], text))
     result = configure(**values)
     _check_checkpoints(values)
+    if "hidden" in values and reference.is_reference(result.model):
+        raise UsageError(f"--hidden: expected a model by name with it, got --model {result.model}; omit it")
     _check_strategy(result)
     return result
 
@@ -144,12 +161,19 @@ def _check_strategy(config: TrainConfig) -> None:
     requirements.check(config.strategy, vars(config), config.own, _FLAGS)
     if not strategy.servers and config.server_device != "cpu":
         raise UsageError(f"--server-device: strategy {config.strategy} has no servers; omit it")
+    if config.servers == 0 and config.server_device != "cpu":
+        raise UsageError(f"--server-device {config.server_device}: there are no servers with --servers 0; omit it")
     if strategy.servers and config.servers == 0 and (config.workers or 1) != 1:
         raise UsageError(f"--servers 0: expected --workers 1 with it, got {config.workers}")
     if config.placement != "auto" and (not strategy.servers or config.servers == 0):
         raise UsageError(f"--placement {config.placement}: there are no servers to place; omit it")
     if config.data_device != "auto" and config.device != "cuda":
         raise UsageError(f"--data-device {config.data_device}: expected --device cuda with it")
+    for name in ("early_stop", "keep_best"):
+        if getattr(config, name) and not config.eval_every:
+            raise UsageError(f"{flag(name)}: expected evaluations: --eval-every above 0 with it")
+    if config.early_stop and (config.record or config.replay):
+        raise UsageError("--early-stop: when a run stops depends on timing; omit it with --record and --replay")
     if config.target_accuracy and (config.record or config.replay):
         raise UsageError("--target-accuracy: when it is reached depends on timing; omit it with --record and --replay")
 
@@ -161,7 +185,7 @@ def check_alone(config: TrainConfig) -> None:
 
 def _check_checkpoints(values: Mapping[str, Any]) -> None:
     """Refuses the options of checkpoints, of those that were given, where there are none."""
-    names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume", "save_signal")
+    names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "keep_best", "resume", "save_signal")
     if "checkpoint_dir" not in values:
         checkpoint.refuse([flag(name) for name in names if values.get(name)], "--checkpoint-dir")
 
@@ -176,6 +200,12 @@ def check_files(config: TrainConfig) -> None:
         path: Path | None = getattr(config, name)
         if path is not None:
             new_files.check(f"--{name}", path)
+    if config.trace is not None:
+        from psgd.metrics.trace import chrome
+
+        chrome.check("--trace", config.trace)
+    if config.tensorboard is not None:
+        tensorboard.check("--tensorboard", config.tensorboard)
     if config.save is not None:
         export.check(config.save, "--save")
     if config.replay is not None and not config.replay.is_file():
@@ -191,10 +221,15 @@ def check_here(config: TrainConfig) -> None:
     check_files(config)
     if config.checkpoint_dir is not None:
         _check_directory(config, config.checkpoint_dir)
+    model, made = (reference.find(flag(name), getattr(config, name)) for name in ("model", "dataset"))
+    for each in filter(None, (model, made)):
+        reference.check(each)  # the ranks run it
+    if made is not None:
+        return
     from psgd.data import load
 
     dataset = load(config.dataset)
-    if not MODELS[config.model].any_samples:
+    if model is None and not MODELS[config.model].any_samples:
         from psgd.nn.models import build as build_model
 
         build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
@@ -205,7 +240,7 @@ def _check_directory(config: TrainConfig, directory: Path) -> None:
     from psgd.checkpoint import folder
 
     folder.check_writable(directory)
-    run = {name: getattr(config, name) for name in ("strategy", "reduction", *OF_THE_RUN)}
+    run = {"strategy": config.strategy, "reduction": config.reduction, **config.of_the_run()}
     if not config.resume:
         folder.refuse_occupied(directory, run)
     elif (found := folder.newest(directory)) is not None:

@@ -8,12 +8,12 @@ import stat
 from pathlib import Path
 
 from psgd.launch import cores
-from psgd.launch.output import exit_status, terminal
+from psgd.launch.output import exit_status, merged, terminal
 from psgd.runtime.launcher_env import FROM_A_LAUNCHER, LAUNCHERS, ancestors, name_of, place, sees_all_processes
 
 __all__ = ["leave", "place", "speaks"]
 
-_OURS = (exit_status.VARIABLE, terminal.VARIABLE, cores.VARIABLE)
+_OURS = (exit_status.VARIABLE, terminal.VARIABLE, merged.VARIABLE, cores.VARIABLE)
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish"}
 """Never ranks themselves, even where a tool has preloaded MPI."""
 

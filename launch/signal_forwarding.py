@@ -7,12 +7,16 @@ would die of either. So on one host each rank gets the signal from here, as soon
 import contextlib
 import os
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from psgd.runtime.launcher_env import LAUNCHERS, name_of, parent
 
+STOP = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STARTING_S = 2.0  # for mpiexec to have started all ranks, when it is stopped as it begins
 
 
@@ -108,3 +112,64 @@ def descendants(pid: int) -> list[int]:
     for child in found:  # grows as it is walked
         found += children.get(child, [])
     return found
+
+
+class Pauses:
+    """How long this process was stopped."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+@contextlib.contextmanager
+def follow(pid: int) -> Iterator[Pauses]:
+    """Inside the block, SIGTSTP and its like stop `pid` and all below it until this process continues.
+
+    Launchers, and whoever has started one, go on: they end their ranks should this process be killed meanwhile. A
+    signal that is ignored or has a handler stays so; outside the main thread nothing is done.
+    """
+    pauses = Pauses()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped = _stop_all(pid)
+        began = time.monotonic()
+        # One that ends this process waits until the others go on: the stopped would not hear of its end.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _END)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # stops here; a process that no shell waits for does not stop
+        signal.signal(number, stop)
+        for each in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGCONT)
+        pauses.seconds += time.monotonic() - began
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    ours = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in STOP if ours and signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield pauses
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _stop_all(pid: int) -> list[int]:
+    """Stops them, also those that are started meanwhile; returns whom it has stopped."""
+    stopped: list[int] = []
+    while new := [each for each in [pid, *descendants(pid)] if each not in stopped and not _launches(each)]:
+        for each in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGSTOP)
+        stopped += new
+    return stopped
+
+
+def _launches(pid: int) -> bool:
+    return any(name_of(each) in LAUNCHERS for each in [pid, *descendants(pid)])

@@ -11,10 +11,10 @@ from pathlib import Path
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.launch import cores, mpiexec, node_memory, supervise, threads
-from psgd.launch.output import exit_status, terminal
+from psgd.launch.output import exit_status, merged, terminal
 from psgd.launch.signal_forwarding import Forwarding
 
-_OURS = (*threads.VARIABLES, exit_status.VARIABLE, terminal.VARIABLE)
+_OURS = (*threads.VARIABLES, exit_status.VARIABLE, terminal.VARIABLE, merged.VARIABLE)
 
 
 def again(argv: Sequence[str] | None = None) -> list[str]:
@@ -74,8 +74,10 @@ def run(
     here = len(cores.usable())
     env = node_memory.settings(found.vendor) | os.environ
     threads.limit(env)
-    for name in (terminal.VARIABLE, cores.VARIABLE):
+    for name in (terminal.VARIABLE, merged.VARIABLE, cores.VARIABLE):
         env.pop(name, None)
+    if merged.find():
+        env[merged.VARIABLE] = "1"
     if shown := terminal.name():
         env[terminal.VARIABLE] = shown
     if found.vendor == mpiexec.INTEL and not mpiexec.places(extra):
@@ -129,7 +131,7 @@ def _report_in(folder: Path) -> Path:
         exit_status.prepare(path)
     except OSError as error:
         raise UsageError(
-            f"{folder}: expected space for the report of the run's end: {error}; free some space"
+            f"{folder}: expected space for the report of the run's end: {error.strerror}; free some space"
         ) from None
     return path
 

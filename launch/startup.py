@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from psgd.launch import cores, node_memory, threads
 from psgd.launch.output import exit_status
 from psgd.launch.output.summary import counted
-from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name
+from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -44,6 +44,8 @@ def start() -> "MPI.Intracomm":
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
     if foreign or (expected > 1 and MPI.COMM_WORLD.Get_size() == 1):
         raise AloneError(expected, MPI.get_vendor())
+    if MPI.COMM_WORLD.Get_size() == 1 and place() is None:
+        node_memory.remove_own()
     return MPI.COMM_WORLD
 
 

@@ -11,11 +11,10 @@ from types import FrameType
 
 from psgd.kernels.notice import say
 from psgd.launch.output.relay import Relays
-from psgd.launch.signal_forwarding import Forwarding, descendants
+from psgd.launch.signal_forwarding import STOP, Forwarding, descendants
 
 GRACE_S = 3.0
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_STOP = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -49,7 +48,7 @@ def run(
         if stopped is not None:
             forwarding.resume(stopped)
 
-    handlers: dict[int, Handler] = {**dict.fromkeys(_END, note), **dict.fromkeys(_STOP, stop)}
+    handlers: dict[int, Handler] = {**dict.fromkeys(_END, note), **dict.fromkeys(STOP, stop)}
     handlers |= dict.fromkeys(forward, forward_signal)
     # One that was ignored when the command started, as by nohup, stays ignored.
     before = {n: signal.signal(n, each) for n, each in handlers.items() if signal.getsignal(n) != signal.SIG_IGN}

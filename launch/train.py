@@ -8,10 +8,11 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from psgd.checkpoint import requests
 from psgd.config import TrainConfig
@@ -30,7 +31,12 @@ _ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @click.command()
-@click.option("--config", metavar="FILE.toml", help="Read options from this file; flags take precedence.")
+@click.option(
+    "--config",
+    metavar="FILE.toml",
+    shell_complete=lambda ctx, param, incomplete: [CompletionItem(incomplete, type="file")],
+    help="Read options from this file; flags take precedence.",
+)
 @options.train_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object at the end of stdout.")
 @click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, quoted as in a shell.")
@@ -66,6 +72,8 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
     code = spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
+    if code and chosen.trace is not None:
+        _merge_trace(chosen.trace)
     lost = code not in _OWN and chosen.checkpoint_dir is not None
     if code in _ENDED or lost:
         if sys.stderr is not None and sys.stderr.isatty():
@@ -73,6 +81,19 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
                 print(file=sys.stderr)  # ends the line of the bar, which the ranks have not
         say(_advice(chosen))
     return code
+
+
+def _merge_trace(path: Path) -> None:
+    """Merges what the ranks have recorded, where the run was aborted before it did that itself."""
+    from psgd.metrics.trace import chrome
+
+    try:
+        ranks = chrome.merge_parts(path)
+    except (OSError, UsageError) as error:
+        say(f"warning: trace {path}: what the ranks recorded stays beside it: {error}")
+        return
+    if ranks:
+        say(f"the run was aborted: {path} has what {ranks} ranks had recorded until then")
 
 
 def _advice(config: TrainConfig) -> str:
@@ -213,6 +234,11 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     values = {} if isinstance(config, UsageError) or complaint is not None else config.flat()
     agree(comm, "", {name: str(value) for name, value in values.items()}, complaint)
     assert isinstance(config, TrainConfig)
+    if "cuda" in (config.device, config.server_device):
+        from psgd.backend import places
+
+        serves = comm.rank in placement.agree(comm, config.servers or 0, config.placement)
+        places.check(comm, (config.server_device if serves else config.device) == "cuda")
     return config
 
 

@@ -38,6 +38,7 @@ if not (_PACKAGE / "collectives").is_dir() and _CheckoutFinder not in sys.meta_p
 
 _EXPORTS = {
     "Error": "psgd.kernels.errors",
+    "Callback": "psgd.metrics.callback",
     "CheckpointError": "psgd.kernels.errors",
     "CodecError": "psgd.kernels.errors",
     "ContractError": "psgd.kernels.errors",
@@ -53,6 +54,7 @@ _EXPORTS = {
     "rules": "psgd.optim.rules",
     "schedules": "psgd.optim.schedules",
     "torch": "psgd.torch",
+    "jax": "psgd.jax",
 }
 
 

@@ -13,11 +13,14 @@ from psgd.compression import catalog as compression
 from psgd.nn.catalog import MODELS
 from psgd.optim import catalog as optim
 from psgd.runtime import choices
+from psgd.runtime.jsonable import clean
 from psgd.runtime.option import Option, above_zero, from_zero, one_of, path, switch, whole
 from psgd.strategies import catalog as strategies
+from psgd.user import reference
 
 OF_THE_RUN = ("dataset", "model", "hidden", "batch_size", "seed")
 """Options that a run shares with the one whose checkpoint it resumes, beside those that `psgd.connect` compares."""
+_MODELS = ", ".join(MODELS)
 _HIDDEN = ", ".join(name for name, model in MODELS.items() if model.hidden)
 _INJECT = (
     "Injected faults, separated by commas or repeated: slow:W:F, slow:rotating:F:SHARE, compute:S, kill:RANK@STEP, "
@@ -37,13 +40,21 @@ class TrainConfig:
     dataset: str = Option(
         str,
         "digits",
-        "digits, fashion-mnist, or a path to IDX, .npz or .npy files.",
-        bool,
-        "a name or a path",
-        metavar="NAME|PATH",
+        f"digits, fashion-mnist, a path to IDX, .npz or .npy files, or your own {reference.FORM}.",
+        lambda text: text and not text.endswith(".py"),
+        f"a name, a path or {reference.FORM}",
+        metavar=f"NAME|PATH|{reference.FORM}",
     ).field()
     check_data: bool = switch(False, "Compare checksums of the data on all ranks first.").field()
-    model: str = one_of(MODELS, "mlp", "The network to train.").field()
+    model: str = Option(
+        str,
+        "mlp",
+        f"The network to train: {_MODELS}, or what your own {reference.FORM} returns.",
+        lambda text: text in MODELS or reference.is_reference(text),
+        f"one of {_MODELS} or {reference.FORM}",
+        MODELS,
+        metavar=f"NAME|{reference.FORM}",
+    ).field()
     hidden: int = whole(1, 256, f"{_HIDDEN}: number of hidden units.").field()
     strategy: str = one_of(
         strategies.STRATEGIES, "sync", "When gradients are applied, and when workers continue."
@@ -78,6 +89,9 @@ class TrainConfig:
         lambda share: 0 <= share <= 1,
         "a number in [0, 1]",
     ).field()
+    early_stop: int = whole(
+        0, 0, "Stop after this many evaluations in a row without a better test accuracy; 0 is off."
+    ).field()
     own: Mapping[str, Any] = field(default_factory=dict)
     compress: str | None = compression.compress("none" + _CODECS).field()
     density: float | None = compression.DENSITY.unless_given().field()
@@ -92,15 +106,25 @@ class TrainConfig:
     data_device: str = choices.DATA_DEVICE.field()
     inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
     log: Path | None = path("Write JSON lines to this file.").field()
+    trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()
+    tensorboard: Path | None = path(
+        "Write event files for TensorBoard to this folder.", "a folder's path", "DIR"
+    ).field()
     save: Path | None = checkpoint.SAVE.field()
     checkpoint_dir: Path | None = checkpoint.DIRECTORY.field()
     checkpoint_every: int = checkpoint.EVERY.field()
     checkpoint_minutes: float = checkpoint.MINUTES.field()
     checkpoint_keep: int = checkpoint.KEEP.field()
+    keep_best: bool = checkpoint.KEEP_BEST.field()
     resume: bool = checkpoint.RESUME.field()
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()
     placement: str = choices.PLACEMENT.field()
+
+    def of_the_run(self) -> dict[str, Any]:
+        """What the run shares with one that resumes it, as JSON values; of a user's file the name, not the folder."""
+        values = {name: clean(getattr(self, name)) for name in OF_THE_RUN}
+        return values | {name: reference.plain(values[name]) for name in ("dataset", "model")}
 
     def flat(self) -> dict[str, Any]:
         """All options by name; the own ones of any strategy are None where they were not given."""

@@ -56,6 +56,7 @@ class RunOptions:
         staged: parameters lie on a GPU, and the strategy works on the host.
         accumulate: steps of a worker whose gradients make one update.
         on_nan: what a gradient that is not finite does.
+        leaves_out: the strategy omits one in any case.
     """
 
     strategy: Any
@@ -66,6 +67,7 @@ class RunOptions:
     staged: bool = False
     accumulate: int = 1
     on_nan: str = "warn"
+    leaves_out: bool = False
 
 
 NO_LOSS = float("nan")
@@ -109,9 +111,7 @@ class Connection:
         self._options, self._saver, self._saves = options, saver, saver.active
         self._model = model
         self._teardown = Teardown(mesh, saver)
-        self._watch = GradientWatch(
-            options.on_nan, mesh.world.Get_rank(), mesh.index, leaves_out=options.compression is not None
-        )
+        self._watch = GradientWatch(options.on_nan, mesh.world.Get_rank(), mesh.index, options.leaves_out)
         self._overlapped = False  # parts of this step's gradient are on their way
         self._client: Worker | None = None  # inside the block
         self._skipping = False  # inside the block, on a server
@@ -235,10 +235,9 @@ class Connection:
         if samples:
             if self._model is not None:
                 self._model.gather()
-            spoiled = self._model is not None and self._model.spoiled
-            looks = saver.clock % watch.every == 0 and not self._overlapped and not spoiled
             wrong = loss != loss and loss is not NO_LOSS  # noqa: PLR0124 -- does not wait for one on a GPU
-            if wrong or (looks and not watch.holds_numbers(client.grads)):
+            left_out = self._model is not None and self._model.spoiled
+            if wrong or not (left_out or watch.looks_well(client, saver.clock, self._overlapped)):
                 samples = watch.found(client.params, saver.clock + 1, samples)
         self._overlapped = False
         client.step(samples, loss)
@@ -272,8 +271,10 @@ class Connection:
             return None
         ready = client.overlap(samples)
         self._overlapped = ready is not None
-        if ready is not None and self._model is not None:
-            self._model.announce(ready)
+        if ready is not None:
+            ready = self._watch.overlapping(ready, client.grads, self._saver.clock)
+            if self._model is not None:
+                self._model.announce(ready)
         return ready
 
     def report(self, accuracy: float, loss: float) -> None:
@@ -330,18 +331,12 @@ class Connection:
         gradients = memory(mesh, params.size, params.dtype)
         self._teardown.listen()
         context = PushPullContext(
-            mesh,
-            params,
-            options.optimizer,
-            self.metrics,
-            self._teardown.waiter(),
-            options.segment,
-            options.compression,
+            mesh, params, options.optimizer, self.metrics, self._teardown.waiter(), options.segment, options.compression
         )
         if gradients.own is None:
             serving = Serving(context, options.strategy, options.scale, gradients.workers, self._saver)
             self._teardown.transport = serving.transport
-            self.leaving = serving.run()
+            self.leaving = self._serve(serving)
             if self._model is not None:
                 self._model.unbind()
                 self._model.end(mesh.world, self._teardown.wait, mesh.servers, None)
@@ -351,6 +346,9 @@ class Connection:
             client = starter.create_push_pull(context, gradients)
             self._teardown.transport = client.transport
             self._begin(client)
+
+    def _serve(self, serving: Serving) -> bool:
+        return serving.run()
 
     def _begin(self, client: Worker) -> None:
         if self._given is not self._params:

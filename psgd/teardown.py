@@ -1,5 +1,7 @@
 """What a rank of a run has to give back at its end, and how it signals a failure to the others."""
 
+from collections.abc import Callable
+
 from mpi4py import MPI
 
 from psgd.checkpoint.saver import Saver
@@ -22,12 +24,14 @@ class Teardown:
     Attributes:
         alarm: towards the ranks that this one exchanges messages with; None before `listen` and after `end`.
         transport: this rank's side of the wire, with servers; closed in any case.
+        before_end: called first where the run ends well, on all ranks; collective. None does nothing.
         bytes_sent, bytes_received: by the transport, once it has ended.
     """
 
     def __init__(self, mesh: Mesh, saver: Saver) -> None:
         self.alarm: Alarm | None = None
         self.transport: MpiWorkerTransport | MpiServerTransport | None = None
+        self.before_end: Callable[[], None] | None = None
         self.bytes_sent = self.bytes_received = 0
         self._mesh, self._saver = mesh, saver
 
@@ -63,6 +67,13 @@ class Teardown:
 
         After a failure the communicators are not freed: a late message could reach the next one of that number.
         """
+        before, self.before_end = self.before_end, None
+        if before is not None and error is None:
+            try:
+                before()
+            except BaseException as failure:
+                self.end(failure)
+                raise
         transport, self.transport = self.transport, None
         failed = error is not None
         try:

@@ -12,18 +12,19 @@ import click
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 LONGEST = 120
 ELSEWHERE = {
     *("--oversubscribe", "--allow-run-as-root", "--with-ft", "--mca", "--map-by", "--bind-to"),  # mpirun
     *("--mpi", "--nodes", "--ntasks", "--cpus-per-task", "--gpus-per-task", "--ntasks-per-node"),  # srun
     *("--jobid", "--overlap", "--kill-on-bad-exit", "--no-kill", "--batch", "--signal", "--qos"),
     *("--build-arg", "--nv"),  # apptainer
-    *("--pid", "--timeout", "--pty", "--me"),  # py-spy, pytest, srun, squeue
-    *("--fmad", "--list"),
+    *("--pid", "--timeout", "--pty", "--me", "--logdir"),  # py-spy, pytest, srun, squeue, tensorboard
+    *("--fmad", "--list", "--check"),
+    "--xla",  # in XLA_FLAGS
 }
 """Options of other programs."""
-MADE = {"out.png", "a.png", "run.png", "weights.npz", "weights.pt"}
 SUFFIXES = (".py", ".md", ".sbatch", ".def", ".svg", ".toml")
 
 
@@ -112,7 +113,7 @@ def test_single_file_names_exist(path):
         each for text in re.findall(r"`([^`\n]+)`", path.read_text()) for each in re.findall(r"^[\w]+\.\w+$", text)
     }
     named = {each for each in named if each.endswith(SUFFIXES)}
-    assert named - known - {"script.py"} == set()
+    assert named - known - {"script.py", "fit.py"} == set()
 
 
 def resolve(name):
@@ -205,6 +206,19 @@ def test_the_table_of_strategies_has_all():
 
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert set(rows) == set(STRATEGIES)
+    linked = re.findall(r"^\| \[(\w+)\]\(strategies/\1\.md\)", (ROOT / "docs/strategies.md").read_text(), re.MULTILINE)
+    assert set(linked) == set(STRATEGIES)
+
+
+def test_each_strategy_has_a_page_that_says_the_same_things():
+    from psgd.strategies import STRATEGIES
+
+    for name in STRATEGIES:
+        text = (ROOT / f"docs/strategies/{name}.md").read_text()
+        said = re.findall(r"^- \*\*(Use it|Avoid it|Cost|Memory|Source|Code)", text, re.MULTILINE)
+        assert {"Use it", "Avoid it", "Cost", "Memory", "Source", "Code"} - set(said) == set(), name
+        (code,) = re.findall(r"^- \*\*Code\*\*: `([\w/.]+)`", text, re.MULTILINE)
+        assert (ROOT / code).exists()
 
 
 @pytest.mark.parametrize("folder", ["kernels", "collectives", "psgd", "launch"])

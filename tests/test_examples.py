@@ -64,6 +64,26 @@ def test_rounds_of_easgd(job):
         assert times == pytest.approx([count * link for count in counts], abs=0.11 + 0.2 * link)
 
 
+@pytest.mark.one_mpi
+@pytest.mark.job
+@pytest.mark.parametrize(("n", "strategy"), [(2, "allreduce"), (3, "async")])
+def test_jax_logistic(job, n, strategy):
+    pytest.importorskip("jax")
+    result = job(n, [sys.executable, str(EXAMPLES / "jax_logistic.py"), strategy], check=True, timeout=60)
+    said = re.search(rf"{strategy} on {n} ranks: ([\d.]+) of 300 digits are read correctly", result.stdout)
+    assert float(said.group(1)) > 0.9, result.stdout
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("n", "strategy"), [(None, "sync"), (2, "hogwild")])
+def test_matrix_factorization(job, n, strategy):
+    """The factors explain held-out ratings far better than their mean, down to little more than the noise."""
+    result = job(n, [sys.executable, str(EXAMPLES / "matrix_factorization.py"), strategy], check=True)
+    said = re.search(rf"{strategy} on {n or 1} ranks?: RMSE ([\d.]+) .*noise ([\d.]+), the mean rating", result.stdout)
+    rmse, noise = map(float, said.groups())
+    assert noise < rmse < 1.2 * noise, result.stdout
+
+
 @pytest.mark.job
 @pytest.mark.parametrize(("n", "strategy"), [(2, "allreduce"), (3, "async")])
 @pytest.mark.parametrize("example", ["torch_mlp.py", "torch_optimizer.py"])
@@ -72,3 +92,77 @@ def test_torch(job, example, n, strategy):
     result = job(n, [sys.executable, str(EXAMPLES / example), strategy], check=True)
     said = re.search(rf"{strategy} on {n} ranks: ([\d.]+) of the points", result.stdout)
     assert float(said.group(1)) > 0.93, result.stdout
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("plot", ["picture.svg", None])
+def test_strategies_on_fashion(job, tmp_path, plot):
+    names = ["allreduce", "ssp"] if plot else ["hogwild"]
+    flags = [f"--strategy={name}" for name in names] + ([f"--plot={tmp_path / plot}"] if plot else [])
+    small = ["--dataset", "digits", "--samples", "1200", "--epochs", "4"]
+    program = [sys.executable, str(EXAMPLES / "strategies_on_fashion.py")]
+    result = job(None, [*program, *small, *flags], check=True, timeout=240)
+    header, *rows = [line.split() for line in result.stdout.splitlines()]
+    assert header == ["strategy", "seconds", "samples/s", "loss", "accuracy"]
+    assert [row[0] for row in rows] == names
+    assert all(float(row[4]) > 0.6 for row in rows), result.stdout
+    if plot:
+        text = (tmp_path / plot).read_text()
+        assert text.startswith("<?xml") and all(f"<!-- {name} -->" in text for name in names)
+
+
+@pytest.mark.job
+def test_torch_resnet(job):
+    pytest.importorskip("torch")
+    result = job(2, [sys.executable, str(EXAMPLES / "torch_resnet.py")], check=True, timeout=300)
+    said = re.search(r"allreduce on 2 ranks: ([\d.]+) of the test images", result.stdout)
+    assert float(said.group(1)) > 0.8, result.stdout
+
+
+@pytest.mark.job
+def test_torch_resnet_without_a_loop(job):
+    pytest.importorskip("torch")
+    file = str(EXAMPLES / "torch_resnet.py")
+    flags = [
+        "--model",
+        f"{file}:make",
+        "--dataset",
+        f"{file}:make_dataset",
+        "--epochs",
+        "2",
+        "--json",
+        "--workers",
+        "1",
+    ]
+    command = [sys.executable, "-m", "psgd.launch", "train", *flags, "--servers", "0", "--eval-every", "0"]
+    result = json.loads(job(None, command, check=True, timeout=300).stdout.splitlines()[-1])
+    assert result["samples"] == 2 * 1280 and result["train_loss"] < 1.8, result  # guesses have log 10 = 2.3
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("n", [4, 5])
+def test_solver_with_server(job, n):
+    """The surrogate is right about cases that the solver computes anew."""
+    program = [sys.executable, str(EXAMPLES / "solver_with_server.py"), "--cases", "80"]
+    result = job(n, program, check=True, timeout=240)
+    assert {4: "1 rank solved 80 cases", 5: "2 ranks solved 80 cases"}[n] in result.stdout
+    errors = re.search(r"its error is ([\d.]+), that of always answering the mean ([\d.]+)", result.stdout)
+    assert float(errors.group(1)) < 0.5 * float(errors.group(2)), result.stdout
+
+
+@pytest.mark.job
+def test_the_solver_is_right_about_a_plate_of_one_material_and_the_same_on_any_number_of_ranks(job):
+    code = f"""
+import runpy
+import numpy as np
+from mpi4py import MPI
+solver = runpy.run_path({str(EXAMPLES / "solver_with_server.py")!r})["effective_conductivity"]
+for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):
+    assert abs(solver(comm, np.array([0.0, 0.2])) - 1) < 1e-9
+    found = [solver(comm, np.array([s, 0.3])) for s in (-2.0, 2.0)]
+    assert 0.3 < found[0] < 1 < found[1] < 3
+    assert abs(found[0] * found[1] - 1) < 0.02, found  # Keller's duality: of a plate and its inverse it is the inverse
+    print(*np.round(found, 9), flush=True)
+"""
+    lines = job(3, code, check=True, timeout=120).stdout.splitlines()
+    assert len({line.split("] ")[-1] for line in lines}) == 1 and len(lines) == 6, lines

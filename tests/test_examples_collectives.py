@@ -186,7 +186,10 @@ def test_wrong_arguments_and_limits(job, tmp_path):
         ([KMEANS, "--tolerance", "nan"], "kmeans.py: argument --tolerance: expected at least 0, got nan"),
         ([KMEANS, "--clusters", "0"], "kmeans.py: argument --clusters: expected at least 1, got 0"),
         ([*few, "--clusters", "3"], "expected at most 2, the number of distinct points, got 3"),
-        ([KMEANS, "--data", str(tmp_path / "none.npy")], "No such file"),
+        (
+            [KMEANS, "--data", str(tmp_path / "none.npy")],
+            f"--data: {tmp_path / 'none.npy'}: No such file or directory\n",
+        ),
         ([KMEANS, "--data", str(tmp_path / "text.npy")], "text.npy: "),
         ([KMEANS, "--data", str(tmp_path / "cube.npy")], "expected one 2-D array of real numbers"),
         ([KMEANS, "--data", str(tmp_path / "nan.npy"), "--clusters", "1"], "NaN, infinite or too large"),

@@ -32,7 +32,7 @@ ORDER = {
         "__init__",
     ),
     "psgd": (
-        "runtime",
+        "runtime user",
         "metrics",
         "data",
         "nn",
@@ -47,10 +47,11 @@ ORDER = {
         "teardown",
         "connection",
         "connector",
-        "training torch",
+        "torch jax",
+        "training",
         "__init__",
     ),
-    "psgd.launch": ("output", "*", "plot", "slurm", "doctor", "bench", "__main__ __init__"),
+    "psgd.launch": ("output usage", "*", "plot", "view", "slurm", "doctor", "bench", "__main__ __init__"),
 }
 """Bottom to top. Names in a row do not import each other; `*` is every file of that folder that is not named."""
 MOST_MODULES, MOST_LINES, MOST_BOXES, MOST_ARROWS = 15, 400, 20, 80
@@ -59,7 +60,7 @@ NAMES_TWICE = {
     "measure.py": "and so do the parts of a benchmark: what it measures,",
     "picture.py": "what it draws,",
     "table.py": "what it prints,",
-    "ranks.py": "and what its ranks run",
+    "ranks.py": "and what its ranks run; a trace's, drawn",
     "interface.py": "a room's protocol",
     "errors.py": "kernels' are everybody's; those of collectives are their texts",
     "agreement.py": "one text on all ranks: of mpi's room, and psgd's signature on top",

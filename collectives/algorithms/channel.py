@@ -73,7 +73,7 @@ class Channel:
         if first is None:
             header = np.empty(layout.DESCRIPTOR_WORDS, np.int64)
             test = self._comm.Irecv(header, rank, Tag.DATA).Test
-            first = self._firsts[source] = _First(test, header, self._descriptor)
+            first = self._firsts[source] = _First(rank, test, header, self._descriptor)
         return first.then(lambda: self._receiving(rank, into))
 
     def poll(self) -> None:
@@ -132,9 +132,10 @@ class _First:
     that are asked for meanwhile start in their order, since messages are matched in the order of their receives.
     """
 
-    __slots__ = ("_descriptor", "_header", "_test", "_waiting")
+    __slots__ = ("_descriptor", "_header", "_rank", "_test", "_waiting")
 
-    def __init__(self, test: Test, header: NDArray[np.int64], descriptor: NDArray[np.int64]) -> None:
+    def __init__(self, rank: int, test: Test, header: NDArray[np.int64], descriptor: NDArray[np.int64]) -> None:
+        self._rank = rank
         self._test = test
         self._header = header
         self._descriptor = descriptor
@@ -156,7 +157,7 @@ class _First:
             return False
         ours, theirs = self._descriptor, self._header
         if ours[layout.CALL] != theirs[layout.CALL] or not agree(ours, theirs):
-            raise Mismatch(call=int(theirs[layout.CALL]))
+            raise Mismatch(call=int(theirs[layout.CALL]), peer=(self._rank, theirs))
         waiting, self._waiting = self._waiting, None
         for later in waiting:
             later.begin()

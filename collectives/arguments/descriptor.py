@@ -26,6 +26,7 @@ CALLS = (
     "Reduce",
     "Barrier",
     "empty",
+    "free",
 )
 KINDS = (
     *("?", "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from psgd.collectives.arguments.descriptor import STARTED, Words, agree
 from psgd.collectives.dispatch.contract import describe, judge
-from psgd.collectives.mpi.agreement import TEXT_BYTES, name_ranks, packed, unpacked
+from psgd.collectives.mpi.agreement import TEXT_BYTES, Mismatch, name_ranks, packed, unpacked
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.shm import layout
@@ -30,6 +30,7 @@ _REPORT = np.dtype(
         ("lane", "i8"),
         ("blocked", "i8"),
         ("other_calls", "i8"),
+        ("exchanging", "i8"),
         ("descriptor", "i8", layout.DESCRIPTOR_WORDS),
         ("text", "u1", TEXT_BYTES),  # the last one: not sent where there is none
     ]
@@ -47,12 +48,14 @@ class Waiting:
         descriptor: of the call, with its number among those of its lane.
         blocked: its rank can do nothing else before the call is done.
         other_calls: of the other lane, that the rank had started by then.
+        exchanging: its rank takes part in an exchange of all ranks' descriptors of that call.
     """
 
     lane: int
     descriptor: Words
     blocked: bool
     other_calls: int
+    exchanging: bool = False
 
     @property
     def call(self) -> int:
@@ -72,6 +75,7 @@ class Control:
     Attributes:
         waits: what ranks that wait for long have told last, by lane and rank.
         past: gives the descriptor of this rank's call of a number, where it is known.
+        past_across: the same of the other lane, for calls that are done.
         look_across: whether a rank waits in a call of the other lane, which this rank will not come to.
         twin: of the other engine: it hears of a failure that concerns both.
         crossed: the failure is one of both engines.
@@ -80,9 +84,10 @@ class Control:
     def __init__(self, comm: MPI.Intracomm, lane: int = 0, token: int = 0) -> None:
         self.waits: tuple[dict[int, Waiting], dict[int, Waiting]] = ({}, {})
         self.past: Callable[[int], Words | None] = lambda call: None
+        self.past_across: Callable[[int], Words | None] = lambda call: None
         self.look_across: Callable[[], bool] = lambda: False
         self.twin: Control | None = None
-        self.crossed = False
+        self.crossed = self._settled = False
         self._comm, self._lane, self._token = comm, lane, token
         self._told = self._heard = 0
         self._status = MPI.Status()
@@ -126,7 +131,9 @@ class Control:
             self._earliest = min(self._earliest, int(words[layout.CALL]))
         if kind == WAITING:
             self._heard += 1
-            self.waits[lane][source] = Waiting(lane, words, bool(report["blocked"]), int(report["other_calls"]))
+            self.waits[lane][source] = Waiting(
+                lane, words, bool(report["blocked"]), int(report["other_calls"]), bool(report["exchanging"])
+            )
         elif kind == LEFT:
             self._left[source] = unpacked(report["text"])
         else:
@@ -137,6 +144,10 @@ class Control:
         """Starts to tell the other ranks, where they are very many the first ones, what this rank waits in."""
         self._told += 1
         self._send(WAITING, waiting.descriptor, "", _HEARERS, waiting)
+
+    def unheard(self, call: int) -> bool:
+        """Whether a rank has failed in a call of this lane up to that number, or left it, and has no answer yet."""
+        return self.poll() and not self._settled and self._earliest <= call
 
     def drain(self) -> None:
         """Receives all that was told and is still on its way: else a later communicator may get it. Collective, blocks.
@@ -176,14 +187,14 @@ class Control:
         report["lane"] = self._lane if lane is None else lane
         if waiting is not None:
             report["lane"], report["blocked"] = waiting.lane, waiting.blocked
-            report["other_calls"] = waiting.other_calls
+            report["other_calls"], report["exchanging"] = waiting.other_calls, waiting.exchanging
         sent = data if text else data[:_HEAD_BYTES]
         self._sending = [each for each in self._sending if not each[0].Test()]
         for rank in range(min(peers or self._comm.size, self._comm.size)):
             if rank != self._comm.rank:
                 self._sending.append((self._comm.Isend(sent, rank, Tag.CONTROL), data))
 
-    def settle(self, descriptor: Words, text: str, call: int = 0) -> Error:
+    def settle(self, descriptor: Words, text: str, found: Mismatch | None = None) -> Error:
         """Reports to all ranks that the call failed here, waits for their reports, and makes the error.
 
         Blocks until all ranks have reported, 5 s at most: a rank in no call reports nothing.
@@ -191,17 +202,16 @@ class Control:
         Args:
             descriptor: of this rank's call.
             text: what is wrong with its own arguments; empty where nothing is.
-            call: the number of the call that another rank was seen in; 0 where it is not known.
+            found: how this rank came to know.
         """
-        if self._left:
+        found = found or Mismatch()
+        self._settled = True
+        self.crossed |= found.crossed
+        if self._gone():
             return self._departed(descriptor)
-        calls = [call, *(int(theirs[layout.CALL]) for _, theirs, _ in self._failures.values())]
-        failed = min(filter(None, calls), default=0)
-        mine = descriptor.copy()
-        if not self.crossed and 0 < failed < mine[layout.CALL] and (before := self.past(failed)) is not None:
-            mine = before.copy()  # this rank was done with the call that the others failed in
-        self._send(CROSSED if self.crossed else FAILED, mine, text)
-        self._failures[self._comm.rank] = (self._lane, mine, text)
+        lane, mine = self._disagreed(descriptor, found)
+        self._send(CROSSED if self.crossed else FAILED, mine, text, lane=lane)
+        self._failures[self._comm.rank] = (lane, mine, text)
         began = time.monotonic()
         limit = began + _PATIENCE_S
         told_twin = False
@@ -213,13 +223,15 @@ class Control:
             # Others may have found out first. Whoever waits in the other lane needs to hear of this from each rank.
             if self.crossed and not told_twin:
                 told_twin = True
-                self._tell_twin(mine, text)
+                self._tell_twin(mine, text, lane)
                 limit = time.monotonic() + _PATIENCE_S
-            if complete or self._left or time.monotonic() > limit:
+            if complete or self._gone() or time.monotonic() > limit:
                 break
             time.sleep(1e-4)
-        if self._left:
+        if self._gone():
             return self._departed(descriptor)
+        if not complete and found.peer is not None:  # which is in no call any more
+            self._failures.setdefault(found.peer[0], (self._lane, found.peer[1], ""))
         ranks = sorted(self._failures)
         descriptors = [self._failures[rank][1] for rank in ranks]
         texts = [self._failures[rank][2] for rank in ranks]
@@ -232,12 +244,35 @@ class Control:
             )
         return judge(ranks, descriptors, texts)
 
-    def _tell_twin(self, mine: Words, text: str) -> None:
+    def _disagreed(self, descriptor: Words, found: Mismatch) -> tuple[int, Words]:
+        """The lane and a copy of this rank's call that others do not agree with: it may be done with that one."""
+        if found.mine is not None:
+            return 1 - self._lane, found.mine.copy()
+        mine, reports = descriptor.copy(), list(self._failures.values())
+        if self.crossed:
+            if self.twin is not None:
+                reports += self.twin._failures.values()
+            for lane, theirs, _ in reports:
+                before = (self.past if lane == self._lane else self.past_across)(int(theirs[layout.CALL]))
+                if before is not None and not agree(before, theirs):
+                    return lane, before.copy()
+            return self._lane, mine
+        calls = [found.call, *(int(theirs[layout.CALL]) for _, theirs, _ in reports)]
+        failed = min(filter(None, calls), default=0)
+        if 0 < failed < mine[layout.CALL] and (before := self.past(failed)) is not None:
+            mine = before.copy()  # this rank was done with the call that the others failed in
+        return self._lane, mine
+
+    def _gone(self) -> dict[int, str]:
+        """The ranks that left a call, and why."""
+        return self._left or (self.twin._left if self.crossed and self.twin is not None else {})
+
+    def _tell_twin(self, mine: Words, text: str, lane: int) -> None:
         if self.twin is not None:
-            self.twin._send(CROSSED, mine, text, lane=self._lane)
+            self.twin._send(CROSSED, mine, text, lane=lane)
 
     def _departed(self, descriptor: Words) -> Error:
         reasons = "; ".join(
-            f"rank {rank} left a call before its end: {text}" for rank, text in sorted(self._left.items())
+            f"rank {rank} left a call before its end: {text}" for rank, text in sorted(self._gone().items())
         )
         return PeerLostError(f"{describe(descriptor)}: {reasons}")

@@ -4,6 +4,7 @@ A Communicator has two engines, one for blocking and one for non-blocking calls,
 the other: each has a communicator and a region of shared memory of its own.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,14 @@ from mpi4py import MPI
 from psgd.collectives.algorithms.channel import Channel
 from psgd.collectives.algorithms.intranode import PATHS
 from psgd.collectives.arguments.descriptor import agree
-from psgd.collectives.dispatch import contract
+from psgd.collectives.dispatch import closing, contract
 from psgd.collectives.dispatch.control import Control
 from psgd.collectives.dispatch.errors import Failures
 from psgd.collectives.dispatch.stalls import StallWatchdog
 from psgd.collectives.dispatch.waits import Waits
-from psgd.collectives.mpi.agreement import TEXT_BYTES, packed, unpacked
+from psgd.collectives.mpi.agreement import TEXT_BYTES, Mismatch, packed, unpacked
 from psgd.collectives.mpi.env import Variables
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Steps, Waiter
 from psgd.collectives.shm import layout
 from psgd.collectives.shm.registered import Node
@@ -105,6 +107,9 @@ class Engine:
         self.ways: Any = None
         self.started: Callable[[], int] = lambda: self.calls
         self._yields = False
+        self._ends_alone = not self.published and self.size > 1  # a rank may be done with a call that others fail in
+        if self._ends_alone:
+            closing.watch(self)
         if blocking_calls is not None:
             self._twin(blocking_calls)
 
@@ -113,6 +118,7 @@ class Engine:
         for mine, theirs in ((self, other), (other, self)):
             mine.failures.twin = theirs.failures
             mine.failures.control.twin = theirs.failures.control
+            mine.waits.twin = theirs.waits
             mine.waits.other_calls = lambda theirs=theirs: theirs.started()  # type: ignore[misc]
 
     def run(self, steps: Steps) -> None:
@@ -131,6 +137,7 @@ class Engine:
             # The wait looks after everything else meanwhile: MPI's progress, other requests, lost ranks.
             for test in steps:
                 wait(test)
+            self.waits.done = True
         except BaseException as error:
             agreed = self.failures.ended(steps, error)
             if agreed is error:
@@ -173,11 +180,17 @@ class Engine:
 
         Raises:
             AgreedError: descriptors differ or some rank's arguments are wrong.
+            Mismatch: a rank is ahead of others by a call, on all ranks.
         """
         self.descriptor[layout.ERROR] = len(text.encode())
         descriptors = np.empty((self.size, layout.DESCRIPTOR_WORDS), np.int64)
+        self.waits.exchanging = True
         yield self.comm.Iallgather(self.descriptor, descriptors).Test
+        numbers = descriptors[:, layout.CALL]
+        if numbers.min() != numbers.max():  # messages of the call in which they differ may be on their way still
+            raise Mismatch(text, call=int(numbers.min()))
         if all(agree(descriptors[0], each) for each in descriptors):
+            self.waits.exchanging = False
             return
         texts = np.empty((self.size, TEXT_BYTES), np.uint8)
         yield self.comm.Iallgather(packed(text), texts).Test
@@ -187,12 +200,21 @@ class Engine:
         return self.failures.disagreement()
 
     def free(self) -> None:
-        """Frees the communicator. Collective."""
+        """Frees the communicator. Collective.
+
+        Raises:
+            AgreedError: ranks have disagreed on the last calls.
+        """
         if self.failures.broken:
             return
+        met = not self._ends_alone or not (self.blocking or self.calls)
+        met = met or closing.meet(self, time.monotonic() + closing.PATIENCE_S)
         self.failures.broken = "it was freed"
         if self.ways is not None:
             self.ways.close()
-        if self.blocking and not self.published and self.size > 1:
+        if not met:  # what ranks that come later send must not reach a communicator that is made meanwhile
+            keep_for_ever(self.channel)
+            return
+        if self.blocking and self._ends_alone:
             self.failures.control.drain()
         self.comm.Free()

@@ -12,6 +12,7 @@ from psgd.collectives.dispatch.control import Control
 from psgd.collectives.mpi.agreement import Mismatch
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Steps
+from psgd.collectives.shm import layout
 from psgd.collectives.shm.shared_channel import SharedChannel
 from psgd.kernels.errors import AgreedError, ContractError, PeerLostError
 
@@ -79,13 +80,14 @@ class Failures:
 
     def _failed(self, error: BaseException) -> BaseException:
         if isinstance(error, Mismatch):
-            agreed = self.control.settle(self._descriptor, str(error), error.call)
+            agreed = self.control.settle(self._descriptor, str(error), error)
             self._break(str(agreed))
             if self.control.crossed and self.twin is not None:
                 self.twin._break(str(agreed))
             return agreed
         if isinstance(error, AgreedError):
             self.disagreed = True
+            self._descriptor[layout.CALL] = 0  # settled: what was told of waits in this call is no news in a later one
             return error
         if isinstance(error, MPI.Exception) and error.Get_error_class() in _REFUSALS:
             return error  # by MPI, of arguments that are the same everywhere

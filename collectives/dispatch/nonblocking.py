@@ -247,6 +247,7 @@ class RequestQueue:
                     if not request.test():
                         return False
                 request.test = next(request.steps, None)
+            self.engine.waits.done = True
         except BaseException as error:
             request.error = self.engine.failures.ended(request.steps, error)
         request.finished.set()

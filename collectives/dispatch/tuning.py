@@ -114,7 +114,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ValueError(f"{file}: cannot read the tuning table: {error}; fix or unset PSGD_TUNING") from None
+        raise ValueError(f"{file}: cannot read the tuning table: {error.strerror}; fix or unset PSGD_TUNING") from None
     fix = "; remove it or run `psgd bench allreduce --tune` again"
     try:
         table = json.loads(text)

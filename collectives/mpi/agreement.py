@@ -23,11 +23,21 @@ class Mismatch(Exception):
     Args:
         text: what is wrong with this rank's own arguments; empty where nothing is.
         call: the number of the peer's call, where it is known; this rank may be done with its own of that number.
+        peer: its rank and the descriptor of its call, where both came with a message.
+        crossed: it is in a call of the communicator's other lane: both lanes have failed.
+        mine: the descriptor of this rank's call of the other lane that does not agree, where it is that one.
     """
 
-    def __init__(self, text: str = "", call: int = 0) -> None:
+    def __init__(
+        self,
+        text: str = "",
+        call: int = 0,
+        peer: tuple[int, NDArray[np.int64]] | None = None,
+        crossed: bool = False,
+        mine: NDArray[np.int64] | None = None,
+    ) -> None:
         super().__init__(text)
-        self.call = call
+        self.call, self.peer, self.crossed, self.mine = call, peer, crossed, mine
 
 
 def together(comm: MPI.Intracomm, what: str, make: Callable[[], Made]) -> Made:

@@ -15,4 +15,5 @@ class Tag(IntEnum):
     DATA = 7  # one rank's part in a collective: a header before the first between two ranks
     CONTROL = 8  # to all ranks of a collective: the sender gives up, or has been waiting for long
     PAYLOAD = 9  # worker to server and back: a compressed update
+    TRACE = 10  # to rank 0 and back: the clocks' times; to rank 0: what a rank has recorded
     LANE = 64  # and the tags behind it: a segment between GPUs, by lane

@@ -61,8 +61,8 @@ class CodeCache:
         """What Numba asks next: compiles, or waits until another process has."""
         name, stamp = self._key(arguments, result_type)
         kept, unusable = store(), store().unusable
-        with notices.compiling(kept), kept.alone(name) as waited:
-            found = self._load(name, stamp) if waited else None
+        with notices.compiling(kept), kept.alone(name):
+            found = self._load(name, stamp)  # again: another process may have put it since Numba asked
             if found is not None:
                 self._register(found)
                 return found

@@ -91,29 +91,25 @@ class CodeStore:
             raise
 
     @contextlib.contextmanager
-    def alone(self, name: str) -> Iterator[bool]:
+    def alone(self, name: str) -> Iterator[None]:
         """Waits while another process makes the file, and keeps others waiting meanwhile.
 
         The kernel ends a dead process's turn. It is not waited for one that has stopped for longer than `WAIT_S`, nor
         where the file system has no locks: then several may make the same file, which does no harm.
-
-        Yields:
-            Whether another process had its turn in the meantime.
         """
-        handle, waited, nap = self._open_lock(name), False, _LOOK_S[0]
+        handle, nap = self._open_lock(name), _LOOK_S[0]
         try:
             while handle is not None and self._patience > 0:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    waited = True
                     time.sleep(nap)
                     self._patience -= nap
                     nap = min(1.5 * nap, _LOOK_S[1])
                 except OSError:
                     break
-            yield waited
+            yield
         finally:
             if handle is not None:
                 os.close(handle)

@@ -1,6 +1,7 @@
 """One pass over several arrays in GPU memory: a formula for one element, read and written 16 bytes at a time.
 
-The formulas are compiled without contraction into fused multiply-adds, so that they give the bits of the host's loops.
+The formulas are compiled without contraction into fused multiply-adds, but for those that they write out as `fma`, so
+that they give the bits of the host's loops.
 """
 
 import functools

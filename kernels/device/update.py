@@ -4,11 +4,12 @@ from psgd.kernels.array import Array
 from psgd.kernels.device.elementwise import Elementwise
 from psgd.kernels.update import adam_rates
 
-_SGD = Elementwise("sgd", "inout params, in grad", "lr scale decay", "params -= lr * (scale * grad + decay * params)")
-_VELOCITY = "T g = scale * grad + decay * params; T v = factor * velocity + g; velocity = v; params -= lr * "
+_GRADIENT = "T g = fma(decay, params, scale * grad); "
+_SGD = Elementwise("sgd", "inout params, in grad", "lr scale decay", _GRADIENT + "params = fma(-lr, g, params)")
+_VELOCITY = _GRADIENT + "T v = factor * velocity + g; velocity = v; params = fma(-lr, {along}, params)"
 _MOMENTUM, _NESTEROV = (
-    Elementwise(name, "inout params, in grad, inout velocity", "lr scale decay factor", _VELOCITY + along)
-    for name, along in (("momentum", "v"), ("nesterov", "(g + factor * v)"))
+    Elementwise(name, "inout params, in grad, inout velocity", "lr scale decay factor", _VELOCITY.format(along=along))
+    for name, along in (("momentum", "v"), ("nesterov", "fma(factor, v, g)"))
 )
 _ADAM = Elementwise(
     "adam",

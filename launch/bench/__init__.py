@@ -9,12 +9,14 @@ import click
 from psgd.launch.bench.alone.command import peers
 from psgd.launch.bench.codec.command import codec
 from psgd.launch.bench.collective.command import COMMANDS
+from psgd.launch.bench.ddp.command import ddp
 from psgd.launch.bench.kernels.command import kernels
 from psgd.launch.bench.pushpull.command import pushpull
 from psgd.launch.bench.train.command import train
+from psgd.launch.usage.groups import Group
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
     """Run benchmarks: verify psgd, and compare it with peers in the same run."""
@@ -25,6 +27,7 @@ def bench(ctx: click.Context) -> None:
 bench.add_command(pushpull)
 bench.add_command(codec)
 bench.add_command(train)
+bench.add_command(ddp)
 bench.add_command(kernels)
 bench.add_command(peers)
 for command in COMMANDS:

@@ -15,7 +15,7 @@ from psgd.launch.doctor.check import Check
 
 def checks() -> list[Check]:
     """Software, cores, threads."""
-    from psgd.launch.cli import version as own
+    from psgd.launch.doctor.versions import psgd as own
 
     found = [Check("python", f"{platform.python_version()} ({sys.executable})"), Check("psgd", own())]
     found += [Check(name, child.installed(name) or "-") for name in ("mpi4py", "numpy", "numba")]

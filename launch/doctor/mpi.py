@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from psgd.kernels.errors import UsageError
-from psgd.launch import mpiexec, node_memory, supervise
+from psgd.launch import mpiexec, node_memory, signal_forwarding, supervise
 from psgd.launch.cores import usable
 from psgd.launch.doctor import child
 from psgd.launch.doctor.check import Check
@@ -84,7 +84,8 @@ def ranks(library: mpiexec.Library, program: str, timeout_s: float = 60.0) -> Ch
         preexec_fn=supervise.die_with(os.getpid()),  # noqa: PLW1509 -- no threads here
     ) as process:
         try:
-            said = process.communicate(timeout=timeout_s)[0].decode(errors="replace")
+            with signal_forwarding.follow(process.pid):
+                said = process.communicate(timeout=timeout_s)[0].decode(errors="replace")
             if process.returncode == 0 and said.count(_MET) == 2:
                 return Check("two ranks", "start and reach each other")
             reason = next((line for line in said.splitlines() if re.search(r"\w", line)), "no message")

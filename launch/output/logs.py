@@ -18,7 +18,7 @@ from psgd.launch.output import standard_streams, terminal
 from psgd.launch.output.progress import Progress
 from psgd.launch.output.text_streams import Both, Lines
 from psgd.runtime import job_end
-from psgd.runtime.new_files import lose, open_text
+from psgd.runtime.new_files import lose, make_folder, open_text
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -81,7 +81,7 @@ def output(folder: Path | None, comm: "MPI.Comm") -> Iterator[Output]:
 def prepare(folder: Path) -> str | None:
     """Makes the folder of the files, and says why a rank could not write there, or None."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         return f"--log-dir {folder}: cannot be created: {error.strerror}"
     if not os.access(folder, os.W_OK | os.X_OK):

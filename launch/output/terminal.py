@@ -8,6 +8,7 @@ import socket
 import sys
 from typing import TextIO
 
+from psgd.launch.output import merged
 from psgd.runtime.new_files import AS_NAMES
 
 VARIABLE = "PSGD_TERMINAL"
@@ -36,6 +37,7 @@ def find() -> TextIO | None:
             return open(descriptor, "w", errors=AS_NAMES)
         os.close(descriptor)
     try:
-        return sys.stderr if sys.stderr.isatty() else None
+        # Merged with stdout it may be a terminal that Open MPI made for its own use.
+        return sys.stderr if sys.stderr.isatty() and merged.VARIABLE not in os.environ else None
     except ValueError:
         return None

@@ -8,6 +8,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.output import picture
 from psgd.launch.output.summary import counted
 from psgd.launch.plot.log import Run, read
+from psgd.metrics.trace import chrome
 
 TALLEST_INCHES = 200.0  # matplotlib draws no more than 65,536 pixels
 Window = tuple[float, float]
@@ -25,11 +26,18 @@ Window = tuple[float, float]
 )
 @click.option("--window", metavar="FROM:TO", help="Which seconds the timeline shows.  [default: all]")
 def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str | None) -> None:
-    """Plot loss, accuracy, staleness and waiting from the logs of psgd train."""
+    """Plot loss, accuracy, staleness and waiting from the logs of psgd train, or what ranks did from its traces."""
     target = Path(output)
     picture.check("-o", target)
     shown = None if window is None else _window(window)
-    runs = [read(Path(log)) for log in logs]
+    paths = [Path(log) for log in logs]
+    if traces := [path for path in paths if chrome.is_trace(path)]:
+        if len(traces) < len(paths):
+            raise UsageError(f"{traces[0]}: expected logs or traces, not both; draw this trace by itself")
+        _draw_traces(traces, target, shown)
+        click.echo(f"wrote {target}")
+        return
+    runs = [read(path) for path in paths]
     names = [run.name for run in runs]
     for run, log in zip(runs, logs, strict=True):
         if names.count(run.name) > 1:
@@ -38,6 +46,18 @@ def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str 
         timeline = shown is not None or (len(runs) == 1 and bool(runs[0].waits))
     draw(runs, target, runs if timeline else [], shown)
     click.echo(f"wrote {target}")
+
+
+def _draw_traces(paths: list[Path], target: Path, window: Window | None) -> None:
+    """Writes a picture with a panel for each trace."""
+    from psgd.launch.plot import ranks
+
+    found = [ranks.Ranks(path) for path in paths]
+    heights = [1.0 + 0.35 * len(each.labels) for each in found]
+    figure = picture.figure(12.0, min(sum(heights), TALLEST_INCHES))
+    for axis, each in zip(figure.subplots(len(found), 1, squeeze=False, height_ratios=heights), found, strict=True):
+        ranks.draw(axis[0], each, window)
+    picture.save(figure, "-o", target)
 
 
 def _window(text: str) -> Window:

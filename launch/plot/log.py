@@ -133,6 +133,9 @@ def _forget(run: Run, seconds: float, samples: float) -> None:
     """A run that resumes from a checkpoint does again what came after it: that is forgotten."""
     newest = max((points[-1][1] for points in (run.progress, run.tests) if points), default=0.0)
     if not run.begins and samples >= newest:
+        for points in (run.progress, run.tests):
+            if points and points[-1][0] > seconds:  # a damaged time: lines are in the order in which they happened
+                points[:] = [point for point in points if point[0] <= seconds]
         return
     run.begins = False
     for points in (run.progress, run.tests):

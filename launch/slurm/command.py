@@ -18,6 +18,7 @@ from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.render import render
 from psgd.launch.slurm.templates import KINDS
 from psgd.launch.slurm.training import names, training
+from psgd.launch.usage.groups import Group
 from psgd.launch.whole_numbers import Whole
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,7 +41,7 @@ def render_options(function: F) -> F:
     return click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")(function)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def slurm(ctx: click.Context) -> None:
     """Write batch scripts for SLURM, and submit them.

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from psgd.launch.slurm import job_states
 
 TIMEOUT_S = 60.0  # scontrol waits for a busy controller, for longer than one wants to know
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9])")
 _ANSWERS = (
-    re.compile(r"Submitted batch job (?P<number>[1-9]\d*)(?: on cluster (?P<cluster>[\w.-]+))?"),
+    re.compile(r"(?:sbatch: )?Submitted batch job (?P<number>[1-9]\d*)(?: on cluster (?P<cluster>[\w.-]+))?"),
     re.compile(r"(?P<number>[1-9]\d*);(?P<cluster>[\w.-]+)"),
     re.compile(r"(?P<number>[1-9]\d*)(?P<cluster>)"),
 )
@@ -108,5 +108,8 @@ def _fields(said: str) -> dict[str, str]:
             fields[match[1]] = match[2]
         else:
             words = re.split(r"\s+(?=[A-Z][\w:/]*=)", line.strip())
-            fields |= dict(word.partition("=")[::2] for word in words if "=" in word)
+            first, *others = [word.partition("=")[::2] for word in words if "=" in word] or [("", "")]
+            for name, value in others:  # a job's name and its comments may contain what looks like a field
+                fields.setdefault(name, value)
+            fields[first[0]] = first[1]
     return fields

@@ -35,7 +35,10 @@ def submit(text: str) -> Job:
     if shutil.which("sbatch") is None:
         raise UsageError("sbatch: not found on PATH; submit from a login node of a cluster with SLURM")
     script = text.encode(errors="surrogateescape")
-    done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, check=False)
+    try:
+        done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, check=False)
+    except OSError as error:
+        raise UsageError(f"sbatch: {shutil.which('sbatch')} cannot be run: {error.strerror}") from None
     said = done.stderr.decode(errors="replace")
     job = queries.submitted(done.stdout.decode(errors="replace"))
     if job is not None:  # whatever the exit code: with --sbatch=--wait it is the job's
@@ -44,9 +47,13 @@ def submit(text: str) -> Job:
     if done.returncode:
         # After a timeout the controller may have taken the job all the same.
         hint = "; `squeue --me` shows whether the job was queued anyway" if "timed out" in said.lower() else ""
-        raise UsageError(f"sbatch: {reason or f'exit code {done.returncode}'}{hint}")
+        raise UsageError(f"sbatch: {reason or _ending(done.returncode)}{hint}")
     got = reason or _first_line(done.stdout.decode(errors="replace")) or "nothing"
     raise UsageError(f"sbatch: expected the job's number, got {got}; `squeue --me` shows whether a job was queued")
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code > 0 else f"ended by signal {-code}"
 
 
 def _first_line(said: str) -> str:

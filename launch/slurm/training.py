@@ -4,13 +4,16 @@ from collections.abc import Sequence
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.slurm.templates import KINDS, TRIALS
+from psgd.user import reference
+
+_FILES = ("--model", "--dataset")
 
 
 def training(kind: str, train: Sequence[str] | None) -> list[str]:
     """Returns a script's options: those that make the kind, unless `train` names them, and `train` or the example."""
     chosen = KINDS[kind]
     words = list(chosen.example if train is None else train)
-    return [word for pair in chosen.always if pair[0] not in names(words) for word in pair] + words
+    return absolute([word for pair in chosen.always if pair[0] not in names(words) for word in pair] + words)
 
 
 def trials(kind: str, train: Sequence[str] | None, given: Sequence[str]) -> list[str]:
@@ -22,7 +25,7 @@ def trials(kind: str, train: Sequence[str] | None, given: Sequence[str]) -> list
     if kind != "array":
         return []
     if given:
-        return [" ".join(text.split()) for text in given]
+        return [" ".join(absolute(text.split())) for text in given]
     named, left = names(train or ()), dict[str, None]()
     for text in TRIALS:
         words = text.split()
@@ -33,6 +36,18 @@ def trials(kind: str, train: Sequence[str] | None, given: Sequence[str]) -> list
             "kind array: --lr and --batch-size are both given, so nothing is left to try; expected --trial"
         )
     return list(left)
+
+
+def absolute(words: Sequence[str]) -> list[str]:
+    """Returns the words with absolute paths of the user's files (`--model FILE.py:make`): jobs may start elsewhere."""
+    done = []
+    for before, word in zip(["", *words], words, strict=False):
+        flag, equals, text = word.partition("=")
+        if equals and flag in _FILES:
+            done.append(f"{flag}={reference.absolute(text)}")
+        else:
+            done.append(reference.absolute(word) if before in _FILES else word)
+    return done
 
 
 def names(words: Sequence[str]) -> set[str]:

@@ -7,6 +7,23 @@ from psgd.kernels.notice import say
 from psgd.runtime.agreement import agree, gather
 
 
+def check(comm: MPI.Intracomm, uses: bool) -> None:
+    """Looks whether each rank that is to use a GPU has one; chooses none. Collective, blocks.
+
+    Raises:
+        AgreedUsageError: CuPy or a GPU is missing on some rank; on all ranks.
+    """
+    from psgd.collectives.device.pick_gpu import visible_devices
+
+    complaint = None
+    try:
+        if uses:
+            visible_devices()
+    except UsageError as error:
+        complaint = str(error)
+    agree(comm, "", {}, complaint)
+
+
 def choose(comm: MPI.Intracomm, uses: bool) -> None:
     """Gives each rank that uses one its GPU: those of a node take the visible ones in turn. Collective, blocks.
 

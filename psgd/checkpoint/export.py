@@ -51,13 +51,28 @@ def write(target: Path, vector: "NDArray[Any]", layout: "Layout | None", what: s
     """
     torch = target.suffix == ".pt"
     arrays = {"params": vector} if layout is None else (layout.for_torch if torch else layout.views)(vector)
+    write_named(target, arrays, what)
+    return list(arrays)
+
+
+def write_named(target: Path, arrays: "Mapping[str, Any]", what: str) -> None:
+    """Writes arrays of NumPy, or tensors of PyTorch on the CPU, as `write` does.
+
+    Args:
+        target: the file; checked, see `check`.
+        arrays: by name; of bfloat16 a `.npz` has float32.
+        what: as in `check`.
+
+    Raises:
+        UsageError: it cannot be written. Then there is nothing new.
+    """
+    torch = target.suffix == ".pt"
     try:
         with new_files.replacing(target) as file:
             (_torch if torch else _numpy)(file, arrays)
     except (OSError, RuntimeError) as error:  # PyTorch's writer raises the latter on a full disk
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{what} {target}: cannot be written: {reason}") from None
-    return list(arrays)
 
 
 def _has_torch() -> bool:
@@ -67,17 +82,19 @@ def _has_torch() -> bool:
         return False
 
 
-def _numpy(file: BinaryIO, arrays: "Mapping[str, NDArray[Any]]") -> None:
+def _numpy(file: BinaryIO, arrays: "Mapping[str, Any]") -> None:
     """As numpy.savez, which takes no array named `file`."""
     import numpy as np
 
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
+                wide = array.float() if str(array.dtype) == "torch.bfloat16" else array  # NumPy has none
+                np.lib.format.write_array(entry, np.asarray(wide, order="C"), allow_pickle=False)
 
 
-def _torch(file: BinaryIO, arrays: "Mapping[str, NDArray[Any]]") -> None:
+def _torch(file: BinaryIO, arrays: "Mapping[str, Any]") -> None:
+    """Each tensor with memory of its own, as a state dict that is loaded back has it."""
     import torch
 
-    torch.save({name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, file)
+    torch.save({name: torch.as_tensor(array).clone() for name, array in arrays.items()}, file)

@@ -1,22 +1,25 @@
 """A directory of checkpoints: which are there and whole, publishing one, and removing old ones."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from psgd.checkpoint import manifest as manifests
 from psgd.checkpoint import shards
-from psgd.checkpoint.files import sync_folder
+from psgd.checkpoint.files import open_plain, sync_folder
 from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.shards import ShardFile
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError, UsageError
+from psgd.runtime.new_files import make_folder
 
 _CLAIMED = "checkpoints: another run is writing to {}; use another folder for this one"
 _READY = re.compile(r"step-(\d{9,18})")
@@ -100,7 +103,7 @@ def folders(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{directory}: cannot be listed: {error}") from None
+        raise CheckpointError(f"{directory}: cannot be listed: {getattr(error, 'strerror', None) or error}") from None
     found = [(int(match[1]), name) for name in names if (match := _READY.fullmatch(name))]
     return [directory / name for _, name in sorted(found, reverse=True)]
 
@@ -161,7 +164,7 @@ def refuse_occupied(directory: Path, run: Mapping[str, object]) -> None:
 def _differing(found: Checkpoint, run: Mapping[str, object]) -> str | None:
     """The first name of `run` under which the checkpoint has something else, or None."""
     was = found.manifest.run
-    names = (name for name in run if name not in ("workers", "servers"))
+    names = (name for name in run if name not in ("workers", "servers", "files"))
     return next((name for name in names if was.get(name) != run[name]), None)
 
 
@@ -172,18 +175,31 @@ def put_aside(paths: Sequence[Path]) -> None:
         path.rename(path.with_name(f"{path.name}.damaged{name}"))
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Removes all but the newest `keep` and the one with the best accuracy; those that cannot be read stay."""
+def readable(directory: Path) -> list[Checkpoint]:
+    """Those whose manifests can be read, newest first; their shards are not looked at."""
     found = []
     for path in folders(directory):
-        try:
+        with contextlib.suppress(CheckpointError):
             found.append(open_checkpoint(path))
-        except CheckpointError:
-            continue
-    evaluated = [checkpoint for checkpoint in found if checkpoint.manifest.accuracy is not None]
-    best = max(evaluated, key=lambda checkpoint: checkpoint.manifest.accuracy or 0.0, default=None)
+    return found
+
+
+def best_of(found: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The one with the best accuracy: of several the first, which is the nearest to the evaluation. None: no accuracy.
+
+    Args:
+        found: newest first.
+    """
+    evaluated = [checkpoint for checkpoint in reversed(found) if checkpoint.manifest.accuracy is not None]
+    return max(evaluated, key=lambda checkpoint: checkpoint.manifest.accuracy or 0.0, default=None)
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Removes all but the newest `keep` and the one with the best accuracy; those that cannot be read stay."""
+    found = readable(directory)
+    kept = best_of(found)
     for checkpoint in found[max(1, keep) :]:
-        if checkpoint is not best:
+        if checkpoint is not kept:
             _remove(checkpoint.path)
 
 
@@ -226,11 +242,13 @@ def check_writable(directory: Path) -> None:
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         cause = "no permission" if above.is_dir() else f"{above} is a file"
         raise UsageError(f"checkpoints: {directory} cannot be written: {cause}")
-    with contextlib.suppress(OSError), open(directory / ".lock", "rb") as lock:
+    with contextlib.suppress(CheckpointError), open_plain(directory / ".lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(_CLAIMED.format(directory)) from None
+        except OSError:
+            pass  # a file system without locks
 
 
 class Claim:
@@ -248,7 +266,10 @@ class Claim:
 
 def _open_lock(path: Path) -> int:
     """Opens the lock's file, which nobody else can: who can read it can hold it."""
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, ".lock in it is not a plain file", str(path))
     with contextlib.suppress(OSError):
         os.fchmod(number, 0o600)  # an older version may have made it
     return number
@@ -261,10 +282,13 @@ def claim(directory: Path) -> Claim:
         UsageError: another run writes there (on another host: where the file system has locks), or it cannot be made.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         number = _open_lock(directory / ".lock")
     except (OSError, ValueError) as error:
-        raise UsageError(f"checkpoints: {directory} cannot be written: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            reason = ".lock in it is a symbolic link"
+        raise UsageError(f"checkpoints: {directory} cannot be written: {reason}") from None
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -12,6 +12,7 @@ DIRECTORY = path("Folder for checkpoints, which all ranks can access.", "a folde
 EVERY = whole(0, 0, "Optimizer steps between checkpoints; 0 saves only on signals.")
 MINUTES = from_zero(0.0, "Minutes between checkpoints; 0 is off.")
 KEEP = whole(1, 3, "How many of the newest checkpoints to keep, besides the best.")
+KEEP_BEST = switch(False, "Save a checkpoint after each evaluation that is better than all before.")
 RESUME = switch(False, "Resume from the newest complete checkpoint.")
 SAVE_SIGNAL = Option(
     str,

@@ -14,12 +14,17 @@ from psgd.checkpoint.writer import Writer
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.agreement import agree
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.jsonable import JSON, section, whole, wholes
 from psgd.runtime.mesh import Mesh
 
 Taken = TypeVar("Taken")
+
+
+def _nobody_listens(step: int) -> None:
+    pass
 
 
 class Saver:
@@ -38,6 +43,7 @@ class Saver:
         extra: what the program wants to have saved with it: numbers, texts, arrays.
         others: where this worker has no state of its own to resume from: what psgd itself has saved with all workers'.
         found: the checkpoint that this run resumes from, or None.
+        on_save: called with the step once this rank's state is copied.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class Saver:
         self.extra: dict[str, Any] = {}
         self.others: dict[str, Any] = {}
         self.found = plan.found
+        self.on_save: Callable[[int], None] = _nobody_listens
         self._plan, self._mesh, self._metrics, self._accumulate = plan, mesh, metrics, accumulate
         self._name = f"{mesh.role}-{mesh.index}"
         self._leads = mesh.world.Get_rank() == 0
@@ -101,6 +108,7 @@ class Saver:
         state.facts["loop"] = {"clock": self.clock, **facts}
         if not self._leads:
             self._writer.save(step, state)
+            self.on_save(step)
             return
         state.facts["metrics"] = self._metrics.facts()
         facts = state.facts
@@ -114,6 +122,7 @@ class Saver:
             layout=self._plan.layout,
         )
         self._writer.save(step, state, manifest, self._names(facts.get("savers")))
+        self.on_save(step)
 
     def restored(self, take: Callable[[], Taken]) -> Taken:
         """Calls what restores this rank's part. Collective, blocks: what one rank cannot restore ends all alike.
@@ -202,6 +211,12 @@ class Saver:
         """Rank 0's counters, and its clock, continue from where they were."""
         if self._counted:
             self._metrics.restore(self._counted)
+
+    def spans(self) -> list[Traceable]:
+        """What a trace times: copying a state, and writing it in the background."""
+        if self._writer is None:
+            return []
+        return [Span(self, "save", "save"), Span(self._writer, "_work", "write", track=1)]
 
     def check(self) -> None:
         """Raises CheckpointError where one could not be written. Blocks for nothing."""

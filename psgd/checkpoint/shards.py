@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from psgd.checkpoint.files import open_plain, parse_object, read_text, sync_folder, write_whole
-from psgd.checkpoint.state import State
+from psgd.checkpoint.state import WEIGHTS, State
 from psgd.kernels.errors import CheckpointError
 from psgd.runtime.jsonable import JSON
 
@@ -123,7 +123,7 @@ def verify(folder: Path, shard: ShardFile) -> dict[str, JSON]:
         Its facts: `read` can read it.
 
     Raises:
-        CheckpointError: missing, truncated, damaged, or no safetensors file of psgd.
+        CheckpointError: missing, truncated, damaged, no safetensors file of psgd, or its weights are not numbers.
     """
     path = folder / (shard.name + SUFFIX)
     with _sized(path, shard) as file:
@@ -132,7 +132,10 @@ def verify(folder: Path, shard: ShardFile) -> dict[str, JSON]:
             found.update(data)
     if found.hexdigest() != shard.sha256:
         raise CheckpointError(f"{path}: damaged: its SHA-256 is {found.hexdigest()}, the manifest says {shard.sha256}")
-    return _open(path, lambda file: None)[1]
+    weights, facts = _open(path, lambda file: {name: file.get_tensor(name) for name in file.keys() if name in WEIGHTS})  # noqa: SIM118
+    if not State(weights).finite:
+        raise CheckpointError(f"{path}: NaN or infinity in the parameters")
+    return facts
 
 
 def read(folder: Path, shard: ShardFile) -> State:

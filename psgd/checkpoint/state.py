@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from psgd.runtime.jsonable import JSON
 
-_WEIGHTS = ("params", "centre", "pulled")
+WEIGHTS = ("params", "centre", "pulled")
+"""Tensors that must be numbers: a run goes on from them."""
 
 
 @dataclass
@@ -34,4 +35,4 @@ class State:
     @property
     def finite(self) -> bool:
         """Whether the weights in it are numbers. A state that has others is not saved, and not believed."""
-        return all(bool(np.isfinite(self.tensors[name]).all()) for name in _WEIGHTS if name in self.tensors)
+        return all(bool(np.isfinite(self.tensors[name]).all()) for name in WEIGHTS if name in self.tensors)

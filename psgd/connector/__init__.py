@@ -16,11 +16,15 @@ from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
+from psgd.connector.observed import ObservedConnection
 from psgd.connector.options import ConnectOptions, check, checked_vector, prepared
 from psgd.connector.signature import common, signature
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
+from psgd.metrics.callback import Callback
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.trace import chrome
+from psgd.metrics.trace.run_trace import RunTrace
 from psgd.nn.layout import Layout
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
@@ -64,13 +68,15 @@ def connect(
     run: Mapping[str, Any] | None = None,
     layout: Layout | None = None,
     checkpoint_request: CheckpointRequest | None = None,
+    callbacks: Sequence[Callback] = (),
+    trace: str | Path | None = None,
     **options: Any,
 ) -> "Connection":
     """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.
 
     `servers` ranks serve, the others work. The servers stay inside `__enter__` until all workers have left
     the block; then the block's body is skipped there at its first use of a worker's attribute. The first worker's
-    `params` are where everyone starts. On leaving, every rank's `params` hold the final weights, servers' too.
+    `params` are where everyone starts. On leaving, every rank's `params` hold the final weights, servers' too::
 
         with psgd.connect(comm, params, strategy="async", lr=0.1) as ps:
             for batch in my_shard(ps.worker, ps.workers):
@@ -84,7 +90,8 @@ def connect(
         params: float32 or float64, 1-D, contiguous, writable; the same size and dtype on all ranks. Updated in
             place by `step` and owned by the caller; do not write to it inside the block. Of NumPy, or on workers of
             CuPy: then `grads` is too, and what the strategy does not do on the GPU is copied (docs/gpu.md). Or a
-            PyTorch module that `psgd.torch.wrap` has wrapped (docs/pytorch.md).
+            PyTorch module that `psgd.torch.wrap` has wrapped (docs/pytorch.md), or what
+            `psgd.jax.wrap` gives (docs/jax.md).
         strategy: a name in `psgd.strategies.STRATEGIES`.
         servers: number of servers; None means 1, or 0 on a single rank and for strategies without servers.
         placement: which ranks serve: `dedicated`, the first ones; `spread`, one per node in turn; `colocated`, evenly
@@ -121,6 +128,8 @@ def connect(
             the data, for example.
         layout: names and shapes in `params`, for readers of the checkpoints; a wrapped module has its own.
         checkpoint_request: requests checkpoints from outside the loop (`psgd.checkpoint.requests`).
+        callbacks: told of steps, epochs, checkpoints and errors on this rank (`psgd.Callback`).
+        trace: a file to which rank 0 writes what each rank did when, for chrome://tracing or ui.perfetto.dev.
         **options: the strategy's own, and `accumulate`, which every strategy has: the number of a worker's steps whose
             gradients make one update.
 
@@ -145,6 +154,8 @@ def connect(
     try:
         checked = check(given, vector, comm.Get_size())
         signed = signature(given, checked, vector, model)
+        if trace is not None and comm.Get_rank() == 0:
+            chrome.check("trace", Path(trace))
         checked.plan.must_agree(common(signed, "servers", "reduction"), run or {})
     except Exception as error:  # whatever it is, all ranks must raise it
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
@@ -164,7 +175,11 @@ def connect(
     serving = placements.agree(comm, checked.servers, placement)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
     saver = Saver(plan, mesh, metrics, checkpoint_request, chosen.accumulate)
-    return Connection(mesh, vector, chosen, metrics, saver, model)
+    if trace is None and not callbacks:
+        return Connection(mesh, vector, chosen, metrics, saver, model)
+    watched = ObservedConnection(mesh, vector, chosen, metrics, saver, model)
+    traced = None if trace is None else RunTrace(Path(trace), comm.Get_rank(), mesh, watched.wait)
+    return watched.observe(callbacks, traced)
 
 
 def _ordered(policy: Policy, given: ConnectOptions, signed: dict[str, Any], comm: MPI.Intracomm, plan: Plan) -> Policy:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from psgd.compression.options import Compression
 from psgd.connection import RunOptions
 from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
+from psgd.metrics.callback import Callback
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.layout import Layout
 from psgd.optim import catalog as optim
@@ -70,6 +72,8 @@ class ConnectOptions:
     layout: Layout | None
     checkpoint_request: CheckpointRequest | None
     options: dict[str, Any]
+    callbacks: Sequence[Callback] = ()
+    trace: str | Path | None = None
 
     @property
     def serverless(self) -> bool:
@@ -146,7 +150,10 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     near = codec is None and strategies.find(given.strategy).on_device
     staged = (size > 1 or isinstance(strategy, Alone)) and on_device(vector) and not near
     on_nan = optim.ON_NAN.check("on_nan", given.on_nan)
-    run = RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate, on_nan)
+    known = strategies.find(given.strategy)
+    updates = known.codec is not None and known.sends_updates(given.options)
+    leaves_out = size > 1 and (codec is not None or updates)
+    run = RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate, on_nan, leaves_out)
     return CheckedOptions(servers, workers, run, plan)
 
 
@@ -154,6 +161,11 @@ def _check_kinds(given: ConnectOptions) -> None:
     """Refuses a `layout` or a `run` of another kind."""
     if given.layout is not None and not isinstance(given.layout, Layout):
         raise UsageError(f"layout: expected a psgd.Layout, got {type(given.layout).__name__}")
+    listed = isinstance(given.callbacks, Sequence)
+    for each in given.callbacks if listed else (given.callbacks,):
+        if not listed or not isinstance(each, Callback):
+            got = f"the class {each.__name__}" if isinstance(each, type) else type(each).__name__
+            raise UsageError(f"callbacks: expected a list of instances of psgd.Callback, got {got}")
     if given.run is not None and not isinstance(given.run, Mapping):
         raise UsageError(f"run: expected a dictionary of names and JSON values, got {given.run!r}")
     for name, value in (given.run or {}).items():
@@ -218,6 +230,8 @@ def checked_vector(params: ArrayLike) -> tuple[Vector, str | None]:
         array_module(params)
     except UsageError as error:
         fix = ": wrap it with psgd.torch.wrap(module)" if hasattr(params, "named_parameters") else ""
+        if "jax" in sys.modules and isinstance(params, (dict, list, tuple, sys.modules["jax"].Array)):
+            fix = ": wrap it with psgd.jax.wrap(params, loss_fn)"
         return np.empty(0, np.float32), f"params: {error}{fix}"
     vector = cast(Vector, params)
     if vector.dtype not in (np.float32, np.float64):

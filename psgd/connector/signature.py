@@ -35,6 +35,7 @@ def signature(
         "compress": repr(checked.run.compression),
         "workers": checked.workers,
         "replay": given.replay is not None,
+        "trace": given.trace is not None,
         "checkpoint_dir": None if plan.directory is None else str(plan.directory),
         "checkpoint_every": plan.every,
         "checkpoint_minutes": plan.minutes,

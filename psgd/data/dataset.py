@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from psgd.kernels.errors import DataError
 
 SAMPLE_DTYPES = ("uint8", "float32", "float64")
-CHANNELS, SMALLEST_IMAGE = (1, 3, 4), 8
-"""Images of so many channels are taken for channels last, where the two dimensions before are no shorter than that."""
+CHANNELS, SMALLEST_IMAGE, MOST_CHANNELS = (1, 2, 3, 4), 8, 16
+"""Images of so many channels are taken for channels last, where the two dimensions before are no shorter than that; so
+are square ones of up to 16 channels that are no more than half as many as the pixels of a side."""
 HELD_OUT = 6
 """Without a test part, the last sixth of the samples (rounded up) is held out for testing."""
 
@@ -20,7 +21,7 @@ class Split:
     """Samples and labels.
 
     Attributes:
-        x: shape (n, *sample_shape), uint8, float32 or float64, C-contiguous and read-only. A memory map where
+        x: shape `(n, *sample_shape)`, uint8, float32 or float64, C-contiguous and read-only. A memory map where
             the file allows it (plain IDX, `.npy`).
         y: shape (n,), any native integer dtype, read-only.
         x_where: the file (and array) that x comes from, for messages.
@@ -71,13 +72,15 @@ def split(x: NDArray[Any], y: NDArray[Any], x_where: str, y_where: str) -> Split
     Raises:
         DataError: another number of dimensions, another dtype, empty, or counts that differ.
     """
+    if x.ndim == 1 and y.ndim > 1 and len(x) == len(y):
+        raise DataError(f"{x_where}: samples of shape {x.shape} and labels of shape {y.shape}; are x and y swapped?")
     if not 2 <= x.ndim <= 4:
         fix = "x.reshape(-1, 1)" if x.ndim == 1 else "x.reshape(len(x), -1)"
         raise DataError(
             f"{x_where}: samples need shape (n, d), (n, height, width) or (n, channels, height, width), got {x.shape}; "
             f"save {fix} instead"
         )
-    if x.ndim == 4 and x.shape[3] in CHANNELS and min(x.shape[1:3]) >= SMALLEST_IMAGE:
+    if _has_channels_last(x.shape):
         raise DataError(
             f"{x_where}: samples need shape (n, channels, height, width), got {x.shape}, where the channels are last; "
             "save x.transpose(0, 3, 1, 2) instead"
@@ -88,16 +91,12 @@ def split(x: NDArray[Any], y: NDArray[Any], x_where: str, y_where: str) -> Split
             f"convert them, as with x.astype('float32')"
         )
     if y.ndim != 1:
-        columns = y.size // max(1, len(y)) if y.ndim else 1
-        fix = "y.reshape(-1)" if columns == 1 else "y.argmax(1), if they are one-hot,"
         raise DataError(
-            f"{y_where}: labels need shape (n,), one class number for each sample, got {y.shape}; save {fix} instead"
+            f"{y_where}: labels need shape (n,), one class number for each sample, got {y.shape}; "
+            f"{_fix_shape(y, len(x))}"
         )
     if y.dtype.kind not in "iu" or not y.dtype.isnative:
-        fix = "y.astype('int64')" if y.dtype.kind in "biuf" else "numpy.unique(y, return_inverse=True)[1]"
-        raise DataError(
-            f"{y_where}: labels need an integer dtype in native byte order, got {y.dtype}; convert them, as with {fix}"
-        )
+        raise DataError(f"{y_where}: labels need an integer dtype in native byte order, got {y.dtype}; {_fix_type(y)}")
     if len(x) != len(y):
         last = x.ndim > 1 and x.shape[-1] == len(y)
         fix = f"; in shape {x.shape} the samples are last: save numpy.moveaxis(x, -1, 0) instead" if last else ""
@@ -107,6 +106,35 @@ def split(x: NDArray[Any], y: NDArray[Any], x_where: str, y_where: str) -> Split
     if x.ndim == 3:
         x = x.reshape(len(x), 1, *x.shape[1:])
     return Split(_read_only(x), _read_only(y), x_where, y_where)
+
+
+def _has_channels_last(shape: tuple[int, ...]) -> bool:
+    if len(shape) != 4 or min(shape[1:3]) < SMALLEST_IMAGE:
+        return False
+    square = shape[1] == shape[2] and shape[3] <= min(MOST_CHANNELS, shape[1] // 2)
+    return shape[3] in CHANNELS or square
+
+
+def _fix_shape(y: NDArray[Any], samples: int) -> str:
+    """What makes labels of another shape one number a sample, where that can be told."""
+    if y.ndim and y.size == samples:
+        return "save y.reshape(-1) instead"
+    if y.ndim == 2 and len(y) == samples:
+        return "save y.argmax(1), if they are one-hot, instead"
+    if y.ndim == 2 and y.shape[1] == samples:
+        return "save y.argmax(0), if they are one-hot, instead"
+    return f"there are {samples} samples"
+
+
+def _fix_type(y: NDArray[Any]) -> str:
+    """What makes labels of another type whole numbers without changing any."""
+    if y.dtype.kind == "f":
+        whole = np.isfinite(y) & (y == np.floor(y))
+        if not whole.all():
+            row = int(np.argmin(whole))
+            return f"label {y[row]} of sample {row} is no class; psgd trains classifiers, whose labels are 0, 1, ..."
+    fix = "y.astype('int64')" if y.dtype.kind in "biuf" else "numpy.unique(y, return_inverse=True)[1]"
+    return f"convert them, as with {fix}"
 
 
 def assemble(name: str, train: Split, test: Split | None = None, classes: int | None = None) -> Dataset:

@@ -109,9 +109,11 @@ def _check_labels(split: Split, classes: int) -> None:
     bad = (split.y < 0) | (split.y >= classes) if classes > 0 else split.y < 0
     if bad.any():
         row = int(np.argmax(bad))
+        fix = "; save numpy.unique(y, return_inverse=True)[1] instead" if split.y.min() < 0 else ""
         raise DataError(
             f"{split.y_where}: label {split.y[row]} of sample {split.first + row} is out of range; expected "
             + (f"0 to {classes - 1}, the labels of the training set" if classes > 0 else "0, 1, ...")
+            + fix
         )
 
 

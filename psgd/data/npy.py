@@ -42,6 +42,18 @@ def archive_names(path: Path) -> list[str]:
         return [each.removesuffix(".npy") for each in archive.namelist() if each.endswith(".npy")]
 
 
+def dimensions(path: Path, name: str | None = None) -> int:
+    """How many dimensions a `.npy` has, or one array of a `.npz`; 0 where that cannot be read."""
+    try:
+        if name is None:
+            with open(path, "rb") as stream:
+                return len(_header(stream, str(path))[0])
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+            return len(_header(member, str(path))[0])
+    except Exception:  # as in `read_archive`; this is only asked for an error's text
+        return 0
+
+
 def read_archive(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Reads those of the named arrays that a `.npz` holds.
 

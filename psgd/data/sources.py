@@ -20,6 +20,8 @@ _FILES = Path(__file__).resolve().parent / "files"
 _SYSTEM = Path("/usr/share/datasets")
 _TRAIN, _TEST, _WHOLE = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
 _KEYS = (*_TRAIN, *_TEST, *_WHOLE)
+_PARTS = {"train": "train", "training": "train", "tr": "train", "test": "test", "testing": "test", "te": "test"}
+_PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 _WORDS = {
     "x": {"x", "xs", "image", "images", "data", "samples", "features", "inputs", "imgs"},
     "y": {"y", "ys", "label", "labels", "target", "targets", "classes", "outputs"},
@@ -52,8 +54,10 @@ def load(name_or_path: str | os.PathLike[str]) -> Dataset:
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except (OSError, ValueError) as error:
-        raise DataError(f"dataset {name!r}: {error}; expected {ACCEPTED}") from error
-    if is_file and path.suffix == ".npz":
+        raise DataError(
+            f"dataset {name!r}: {getattr(error, 'strerror', None) or error}; expected {ACCEPTED}"
+        ) from error
+    if is_file and path.suffix.lower() == ".npz":
         return _archive(name, path)
     if is_file:
         raise DataError(f"dataset {path}: one file is not a dataset unless it is an .npz; expected {ACCEPTED}")
@@ -116,8 +120,11 @@ def _archive(name: str, path: Path) -> Dataset:
         chosen = ", ".join(f"{key}=d[{old!r}]" for key, old in renamed.items())
         return f"d = numpy.load({path.name!r}); numpy.savez({path.name!r}, {chosen})"
 
+    def flat(old: str) -> bool:
+        return npy.dimensions(path, old) == 1
+
     found = npy.archive_names(path)
-    return _numpy_pairs(name, path, found, arrays.__getitem__, lambda key: f"{path} ({key})", fix)
+    return _numpy_pairs(name, path, found, arrays.__getitem__, lambda key: f"{path} ({key})", fix, flat)
 
 
 def _numpy_folder(name: str, folder: Path) -> Dataset:
@@ -133,25 +140,52 @@ def _numpy_folder(name: str, folder: Path) -> Dataset:
     def fix(renamed: dict[str, str]) -> str:
         return "; ".join(f"mv {old}.npy {key}.npy" for key, old in renamed.items() if key != old)
 
-    return _numpy_pairs(name, folder, found, lambda key: npy.read(files[key]), lambda key: str(files[key]), fix)
+    def flat(old: str) -> bool:
+        return npy.dimensions(folder / f"{old}.npy") == 1
+
+    return _numpy_pairs(name, folder, found, lambda key: npy.read(files[key]), lambda key: str(files[key]), fix, flat)
 
 
-def _renamed(found: Sequence[str]) -> dict[str, str]:
+def _renamed(found: Sequence[str], flat: Callable[[str], bool]) -> dict[str, str]:
     """What the arrays should be called, each with its name as it is; empty where that cannot be guessed.
 
-    By words that others use: `X_train`, `train_images`, `labels`, `test_y`, and of two arrays the first.
+    By words that others use: `X_train`, `trainImages`, `labels`, `test_y`, `x_val`. Of two arrays the other one, or by
+    their dimensions.
+
+    Args:
+        found: the names that there are.
+        flat: tells of one whether it has one dimension, as labels have.
     """
     guess: dict[str, str] = {}
     for old in found:
-        words = re.split(r"[^a-z]+", old.lower())
-        part = next((f"_{part}" for part in ("train", "test") if part in words), "")
+        words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", old).lower())
+        words += [each for word in words if word[1:] in _PARTS for each in (word[0], word[1:])]  # xtrain
+        part = next((f"_{_PARTS[word]}" for word in words if word in _PARTS), "")
         kind = next((kind for kind, known in _WORDS.items() if known.intersection(words)), None)
         if kind is not None:
             guess.setdefault(kind + part, old)
-    if not guess and len(found) == 2:
-        guess = dict(zip(_WHOLE, found, strict=True))
-    pairs = [pair for pair in (_TRAIN, _TEST, _WHOLE) if guess.keys() >= set(pair)]
-    return {key: guess[key] for pair in pairs for key in pair} if pairs and pairs[0] != _TEST else {}
+    for kind in "xy":
+        guess.setdefault(f"{kind}_test", guess.pop(f"{kind}_val", ""))
+    guess = {key: old for key, old in guess.items() if old}
+    if len(found) == 2 and not any(guess.keys() >= set(pair) for pair in (_TRAIN, _WHOLE)):
+        guess = _of_two(found, set(guess.values()), guess, flat)
+    pairs = [pair for pair in (_TRAIN, _WHOLE) if guess.keys() >= set(pair)][:1]
+    pairs += [_TEST] if pairs and guess.keys() >= set(_TEST) else []
+    return {key: guess[key] for pair in pairs for key in pair}
+
+
+def _of_two(
+    found: Sequence[str], known: set[str], guess: dict[str, str], flat: Callable[[str], bool]
+) -> dict[str, str]:
+    """Of two arrays: one whose name says something makes the other one the other; else dimensions do, or the order."""
+    if len(known) == 1:
+        key, old = next(iter(guess.items()))
+        rest = next(name for name in found if name != old)
+        return {"x": old, "y": rest} if key[0] == "x" else {"x": rest, "y": old}
+    if not known:
+        return dict(zip(_WHOLE, sorted(found, key=flat) if sum(map(flat, found)) == 1 else found, strict=True))
+    kinds = {key[0]: old for key, old in guess.items()}
+    return kinds if len(kinds) == 2 and not guess.keys() & set(_TEST) else guess
 
 
 def _numpy_pairs(
@@ -161,6 +195,7 @@ def _numpy_pairs(
     read: Callable[[str], NDArray[Any]],
     place: Callable[[str], str],
     fix: Callable[[dict[str, str]], str],
+    flat: Callable[[str], bool],
 ) -> Dataset:
     """Joins those of x_train, y_train, x_test, y_test, x, y that are there.
 
@@ -171,12 +206,13 @@ def _numpy_pairs(
         read: gives one of them.
         place: says where it is.
         fix: the line that gives arrays their names, from what they are called now.
+        flat: tells whether an array has one dimension.
     """
     present = set(found)
     source = _TRAIN if present.issuperset(_TRAIN) else _WHOLE
     incomplete = [key for pair in (_TRAIN, _TEST) if len(present & set(pair)) == 1 for key in pair]
     if incomplete or not present.issuperset(source):
-        renamed = _renamed(found)
+        renamed = _renamed(found, flat)
         line = f": {fix(renamed)}" if renamed else ""
         missing = next((key for key in incomplete if key not in present), None)
         what, only = (f"{missing} is missing", "") if missing else ("expected x_train and y_train, or x and y", "only ")

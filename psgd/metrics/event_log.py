@@ -24,6 +24,11 @@ class EventLog:
             lose(what, error)
             self._file = SideFile(what, None)
 
+    @property
+    def on(self) -> bool:
+        """Whether what is written goes anywhere."""
+        return self._file.open
+
     def write(self, event: str, **fields: Any) -> None:
         """Writes one line; numbers that are not finite become null."""
         if self._file.open:

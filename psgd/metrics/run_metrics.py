@@ -1,5 +1,6 @@
 """What happened in a run, counted on server 0: pushes and their staleness, waiting, losses, progress, evaluations."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,9 +11,11 @@ from psgd.runtime.jsonable import JSON, fact, number, numbers, section, whole, w
 
 Event = Literal["progress", "epoch", "eval"]
 _NAP_S = 0.1
-_COUNTS = ("_next_epoch", "_loss_samples", "samples", "steps")
+_COUNTS = ("_next_epoch", "_loss_samples", "samples", "steps", "since_best")
 _NUMBERS = ("_loss_sum", "lr")
-_OPTIONAL = ("_epoch_loss", "accuracy", "test_loss", "seconds_to_target")
+_NEWER: dict[str, JSON] = {"best_accuracy": None, "since_best": 0}
+"""Counters that checkpoints of earlier versions lack, with what they are then."""
+_OPTIONAL = ("_epoch_loss", "accuracy", "test_loss", "seconds_to_target", "best_accuracy")
 _COUNTS_BY_WORKER = ("pushes", "waited", "dropped")
 _SECONDS_BY_WORKER = ("waited_s", "computed_s")
 
@@ -27,6 +30,7 @@ class RunMetrics:
         samples_per_epoch: size of the training set; 0 if there are no epochs.
         target_accuracy: `stop` is set once an evaluation reaches it; 0 is off.
         waits: where each wait for another worker is kept; None keeps none.
+        patience: `stop` is set after so many evaluations in a row that were not better than all before; 0 is off.
 
     Attributes:
         samples_per_epoch, waits: as given.
@@ -43,6 +47,8 @@ class RunMetrics:
             known to have waited for another worker.
         computed_s: all its other seconds, known once it is done.
         accuracy, test_loss: newest evaluation (None before the first).
+        best_accuracy: of all evaluations (None before the first).
+        since_best: evaluations since that one.
         stop: workers should stop at their next step.
         seconds_to_target: when the target was reached, or None.
     """
@@ -54,6 +60,7 @@ class RunMetrics:
         samples_per_epoch: int = 0,
         target_accuracy: float = 0.0,
         waits: WaitLog | None = None,
+        patience: int = 0,
     ) -> None:
         self.staleness: Counter[int] = Counter()
         self.pushes = [0] * workers
@@ -67,11 +74,13 @@ class RunMetrics:
         self.computed_s = [0.0] * workers
         self.accuracy: float | None = None
         self.test_loss: float | None = None
+        self.best_accuracy: float | None = None
+        self.since_best = 0
         self.stop = False
         self.seconds_to_target: float | None = None
         self._on_event = on_event
         self.samples_per_epoch = samples_per_epoch
-        self._target = target_accuracy
+        self._target, self._patience = target_accuracy, patience
         self._started = time.perf_counter()
         self._next_event = 0.0
         self._next_epoch = samples_per_epoch
@@ -153,6 +162,12 @@ class RunMetrics:
     def report(self, accuracy: float, loss: float, seconds: float | None = None) -> None:
         """The parameters were evaluated, `seconds` after the start; None is just now."""
         self.accuracy, self.test_loss = accuracy, loss
+        if accuracy > (-math.inf if self.best_accuracy is None else self.best_accuracy):
+            self.best_accuracy, self.since_best = accuracy, 0
+        else:
+            self.since_best += 1
+        if self._patience and self.since_best >= self._patience:
+            self.stop = True
         if self._target and accuracy >= self._target and not self.stop:
             self.stop = True
             self.seconds_to_target = self.elapsed_s() if seconds is None else seconds
@@ -183,6 +198,7 @@ class RunMetrics:
         Raises:
             CheckpointError: something is missing, or is something else. Then nothing has changed.
         """
+        facts = _NEWER | dict(facts)
         found: dict[str, JSON] = {name: whole(facts, name) for name in _COUNTS}
         found |= {name: number(facts, name) for name in _NUMBERS}
         found |= {name: None if fact(facts, name) is None else number(facts, name) for name in _OPTIONAL}

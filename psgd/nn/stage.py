@@ -154,7 +154,7 @@ class Stage:
         return Context(batch, xp, self, states, wants_dx)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """Returns (n, *output_shape), a buffer of `ctx` that its next use overwrites, and waits for `backward`.
+        """Returns `(n, *output_shape)`, a buffer of `ctx` that its next use overwrites, and waits for `backward`.
 
         x, the parameters and the output must stay unchanged until then.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from psgd.kernels.errors import AgreedError, DivergedError, OutputError, PeerLostError, UsageError
+from psgd.runtime.launcher_env import place
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -120,11 +121,11 @@ class JobRank:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        with contextlib.suppress(OSError):
-            first, *lines = text.split("\n")
-            mine = f"[{self.rank}/{self.size}] " if self.size > 1 else ""
-            words = "".join([first, *(f"\n{mine}{line}" for line in lines), "\n"]).encode(errors="backslashreplace")
-            for descriptor in _outputs:
+        first, *lines = text.split("\n")
+        mine = f"[{self.rank}/{self.size}] " if self.size > 1 else ""
+        words = "".join([first, *(f"\n{mine}{line}" for line in lines), "\n"]).encode(errors="backslashreplace")
+        for descriptor in _outputs:
+            with contextlib.suppress(OSError):  # one that is full or closed must not cost the other
                 rest = words
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
@@ -133,6 +134,8 @@ class JobRank:
         with contextlib.suppress(Exception):
             if here or MPI.Query_thread() == MPI.THREAD_MULTIPLE:
                 self.comm.Revoke()
+        if MPI.COMM_WORLD.Get_size() == 1 and place() is None:
+            os._exit(code)  # nobody else is to be ended, and Open MPI would say that it cannot find what to say
         with contextlib.suppress(Exception):
             MPI.COMM_WORLD.Abort(code)
         os._exit(code)

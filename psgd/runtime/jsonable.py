@@ -35,7 +35,7 @@ def unsaid(value: object, where: str, nested: int = 0) -> str | None:
     """What keeps a value from coming back from JSON equal and of the same types; None where nothing does."""
     kind = type(value)
     if nested > MOST_NESTED:
-        return f"{where}: lists and dicts are nested more than {MOST_NESTED} deep"
+        return f"{where[:60]}...: lists and dicts are nested more than {MOST_NESTED} deep"
     if isinstance(value, str) and kind is str:
         # Two halves of a surrogate pair become one character; each alone comes back.
         return None if json.loads(json.dumps(value)) == value else f"{where}: JSON would change this string"

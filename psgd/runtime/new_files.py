@@ -21,11 +21,14 @@ from psgd.kernels.notice import say
 AS_NAMES = "psgd-names"
 """How texts are encoded where names of files are among them: what the encoding lacks, as the system has it."""
 
+_WIDE = ("utf-16", "utf-32")  # in these a byte alone is nothing
 _lost: list[str] = []
 
 
 def _as_names(error: UnicodeError) -> tuple[str | bytes, int]:
     assert isinstance(error, UnicodeEncodeError)
+    if error.encoding.lower().startswith(_WIDE):
+        return codecs.backslashreplace_errors(error)
     try:
         return os.fsencode(error.object[error.start : error.end]), error.end
     except UnicodeEncodeError:
@@ -50,18 +53,31 @@ def check(what: str, path: Path, replaced: bool = False) -> None:
     if not folder.is_dir():
         raise UsageError(f"{what} {path}: expected a file in an existing folder, but {folder} is not a folder")
     try:
-        foreign = _is_foreign_link(path)
+        complaint = _prepared(path) or (None if replaced or not path.exists() else _left(path, path.stat()))
     except OSError as error:  # a name that is too long
         raise UsageError(f"{what} {path}: cannot be written: {error.strerror}") from None
-    if foreign:
-        raise UsageError(f"{what} {path}: is a symbolic link that another user made; remove it or use another name")
+    if complaint:
+        raise UsageError(f"{what} {path}: {complaint}; remove it or use another name")
     if path.is_dir() or not os.access(folder if replaced or not path.exists() else path, os.W_OK):
         found = "it is a folder" if path.is_dir() else "permission is denied"
         raise UsageError(f"{what} {path}: expected a file that can be written, but {found}")
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder by the name that a user gave, and those above it; it may be there.
+
+    Raises:
+        OSError: it cannot be made, or the name leads through a link that another user made.
+    """
+    if complaint := _led_away(path.absolute()):
+        raise PermissionError(errno.EPERM, complaint, str(path))
+    path.mkdir(parents=True, exist_ok=True)
+
+
 def _new_part(folder: Path) -> tuple[int, Path]:
     """Makes a file that nobody can have prepared: its descriptor and its path."""
+    if complaint := _led_away(folder.absolute()):
+        raise PermissionError(errno.EPERM, complaint, str(folder))
     part = folder / f".psgd-{secrets.token_hex(8)}.part"
     return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), part
 
@@ -86,24 +102,67 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Opens a file by the name that a user gave, and returns its descriptor.
+    """Opens a file by the name that a user gave, and returns its descriptor. Does not wait for a pipe's reader.
 
     Raises:
-        OSError: it cannot be opened, or it is a link that another user made (and not root).
+        OSError: it cannot be opened, another user may have prepared what is there, or it is a pipe that nobody reads.
     """
+    if complaint := _led_away(path.absolute().parent):
+        raise PermissionError(errno.EPERM, complaint, str(path))
+    given = flags & ~os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        try:
+            number = os.open(path, given | os.O_NOFOLLOW, mode)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            if complaint := _prepared(path):
+                raise PermissionError(errno.EPERM, complaint, str(path)) from None
+            number = os.open(path, given, mode)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno != errno.ENXIO:
             raise
-    if _is_foreign_link(path):
-        raise PermissionError(errno.EPERM, "it is a symbolic link that another user made", str(path))
-    return os.open(path, flags | os.O_CLOEXEC, mode)
+        raise OSError(errno.ENXIO, "it is a pipe that nobody reads", str(path)) from None
+    found = os.fstat(number)
+    if complaint := _left(path, found):
+        os.close(number)
+        raise PermissionError(errno.EPERM, complaint, str(path))
+    os.set_blocking(number, True)
+    if flags & os.O_TRUNC and stat.S_ISREG(found.st_mode):
+        os.ftruncate(number, 0)
+    return number
 
 
-def _is_foreign_link(path: Path) -> bool:
-    """As Linux has it in folders that all can write to: of neither this user, nor root, nor the folder's owner."""
-    return path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid(), path.absolute().parent.stat().st_uid)
+_LINK = "a symbolic link that another user made"
+
+
+def _prepared(path: Path) -> str | None:
+    """Whether another user (not root) may have made a name lead elsewhere, in words, or None."""
+    if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
+        return f"is {_LINK}"
+    return _led_away(path.absolute().parent)
+
+
+def _led_away(folder: Path) -> str | None:
+    """The same of a folder's name. As Linux can have it: links count in folders that all can write to.
+
+    Elsewhere, or by the owner of the folder that they are in, links are how shared file systems are laid out.
+    """
+    for each in (folder, *folder.parents):
+        if each.is_symlink():
+            above = each.parent.stat()
+            if above.st_mode & stat.S_IWOTH and each.lstat().st_uid not in (0, os.geteuid(), above.st_uid):
+                return f"{each} is {_LINK}"
+    return None
+
+
+def _left(path: Path, found: os.stat_result) -> str | None:
+    """Whether a file or pipe was left by another user where all can make files, in words, or None."""
+    above = path.absolute().parent.stat()
+    common = above.st_mode & stat.S_ISVTX and above.st_mode & stat.S_IWOTH
+    kind = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+    theirs = found.st_uid not in (0, os.geteuid(), above.st_uid)
+    return "is a file that another user made, in a folder that all can write to" if common and kind and theirs else None
 
 
 def open_text(path: Path, append: bool = False) -> TextIO:
@@ -122,6 +181,15 @@ def open_text(path: Path, append: bool = False) -> TextIO:
         with contextlib.suppress(OSError):  # the next write fails too, and is reported
             os.write(number, b"\n")
     return file
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Opens a new file to write; each write reaches the system at once.
+
+    Raises:
+        OSError: it cannot be made, or there is one of that name.
+    """
+    return open(open_named(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)  # type: ignore[return-value]
 
 
 def _is_torn(number: int, path: Path) -> bool:
@@ -174,14 +242,14 @@ def lost() -> list[str]:
 
 
 class SideFile:
-    """A text file beside a run: a write that fails costs the file, not the run.
+    """A file beside a run: a write that fails costs the file, not the run.
 
     Args:
         what: names it in the warning.
-        file: open; None writes nothing.
+        file: open, of text or bytes; None writes nothing.
     """
 
-    def __init__(self, what: str, file: TextIO | None) -> None:
+    def __init__(self, what: str, file: TextIO | BinaryIO | None) -> None:
         self._what, self._file = what, file
 
     @property
@@ -189,9 +257,9 @@ class SideFile:
         """Whether what is written still goes anywhere."""
         return self._file is not None
 
-    def write(self, text: str) -> None:
+    def write(self, content: str | bytes) -> None:
         """Writes, as far as there is a file still."""
-        self._do("write", text)
+        self._do("write", content)
 
     def flush(self) -> None:
         """Hands over to the system what was written."""
@@ -202,7 +270,7 @@ class SideFile:
         self._do("close")
         self._file = None
 
-    def _do(self, name: str, *arguments: str) -> None:
+    def _do(self, name: str, *arguments: str | bytes) -> None:
         if self._file is None:
             return
         try:

@@ -5,9 +5,11 @@ whether their group stayed open, who was released, and where checkpoints were ma
 the same data ends with the same bits.
 """
 
+import errno
 import json
 import math
 import os
+import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -42,7 +44,9 @@ class Recorder:
         self._strategy = strategy
         self._path = path
         try:
-            number = open_named(path, os.O_RDWR | (0 if resumed else os.O_CREAT | os.O_TRUNC))
+            number = open_named(path, os.O_RDWR if resumed else os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            if resumed and not stat.S_ISREG(os.fstat(number).st_mode):
+                raise OSError(errno.EINVAL, "expected the file of the run that is resumed")
         except OSError as error:
             raise UsageError(f"record: {path} cannot be written: {error.strerror}") from None
         self._text = open(number, "r+" if resumed else "w", encoding="utf-8")  # noqa: SIM115
@@ -176,7 +180,7 @@ def load(path: Path, run: Mapping[str, Any]) -> list[LogEntry]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"replay: {path} cannot be read: {error}") from None
+        raise UsageError(f"replay: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     number = 1
     try:
         head = json.loads(lines[0])

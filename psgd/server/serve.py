@@ -8,6 +8,7 @@ from mpi4py import MPI
 from psgd.checkpoint.saver import Saver
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.server.context import PushPullContext
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder
@@ -60,6 +61,11 @@ class Serving:
             from psgd.server.transports.compressed_server_transport import CompressedServerTransport
 
             self.transport = CompressedServerTransport(context, context.compression, params, ranges, follows)
+
+    def spans(self) -> list[Traceable]:
+        """What a trace times: waiting for the next message, and work on the shard."""
+        shard = self._shard
+        return [Span(self.transport, "next", "wait"), Span(shard, "apply", "apply"), Span(shard, "add", "apply")]
 
     def run(self) -> bool:
         """Serves until all workers are done. Blocks.

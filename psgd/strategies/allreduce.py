@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
@@ -55,6 +56,10 @@ class AllreduceWorker(LockstepWorker):
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         return self._buckets.overlap(samples)
+
+    def spans(self) -> list[Traceable]:
+        reduces = [Span(self._buckets, name, "all-reduce") for name in ("launch", "wait", "reduce")]
+        return [*super().spans(), *reduces, Span(self._optimizer, "take", "apply")]
 
     def _take_step(self, samples: int, loss: float) -> None:
         complete = self._buckets.add(samples)

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
 from psgd.kernels import accumulate
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.device_vectors import registered
 from psgd.worker.context import Alone, RunContext
 from psgd.worker.interface import Vector, Worker
@@ -89,6 +90,13 @@ class AveragingWorker(LockstepWorker):
         super().start()
         if self._old is not None:
             self._old[:] = self.params
+
+    def spans(self) -> list[Traceable]:
+        return [
+            *super().spans(),
+            Span(self._optimizer, "take", "apply"),
+            Span(self, "_take_average", "all-reduce"),
+        ]
 
     def _take_step(self, samples: int, loss: float) -> None:
         """Blocks where parameters are averaged: until all workers that still train have arrived."""

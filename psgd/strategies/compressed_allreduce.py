@@ -15,6 +15,7 @@ from psgd.collectives.compressed import CompressedAllreduce
 from psgd.compression import residuals
 from psgd.compression.before_encoding import BeforeEncoding
 from psgd.compression.options import Compression
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.worker.accumulation import GradientSum
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
@@ -46,6 +47,9 @@ class CompressedAllreduceWorker(LockstepWorker):
         self._applied = 0
         self._shares = 1.0  # workers of a resumed run for each that there is now
         self.reduce.compile(self._update)  # before anything is restored: it encodes what is left to send
+
+    def spans(self) -> list[Traceable]:
+        return [*super().spans(), Span(self, "_apply", "all-reduce")]
 
     def _take_step(self, samples: int, loss: float) -> None:
         self._rounds.note(samples, loss)

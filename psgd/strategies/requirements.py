@@ -53,11 +53,17 @@ def check(name: str, values: Mapping[str, Any], own: Mapping[str, Any], spell: S
 def check_alone(values: Mapping[str, Any], spell: Spelling = LIBRARY) -> None:
     """Refuses on a single rank what would have no effect there: nothing is sent, and there is no order to follow.
 
-    A run that resumes has the options of the one that it resumes, so it may have those of more ranks.
+    A run that resumes has the options of the one that it resumes, so it may have those of more ranks, but not write or
+    follow an order.
 
     Raises:
         UsageError: the first such option.
     """
+    for name in ("record", "replay"):
+        if values[name] is not None:
+            raise UsageError(
+                f"{spell.name(name)}: a single rank's pushes have one order only: omit it, or start more ranks"
+            )
     if values["resume"]:
         return
     for name in ("compress", "density", "compress_warmup", "compress_sync"):
@@ -65,11 +71,6 @@ def check_alone(values: Mapping[str, Any], spell: Spelling = LIBRARY) -> None:
             raise UsageError(
                 f"{spell.given(name, values[name])}: a single rank sends nothing that could be compressed: omit it, "
                 "or start more ranks"
-            )
-    for name in ("record", "replay"):
-        if values[name] is not None:
-            raise UsageError(
-                f"{spell.name(name)}: a single rank's pushes have one order only: omit it, or start more ranks"
             )
 
 

@@ -1,20 +1,29 @@
 """Training of PyTorch's modules: `psgd.torch.wrap` lays a module's parameters out in one vector for `psgd.connect`.
 
 Owns the slots of parameters and gradients in the vectors, what autograd's hooks announce, and the buffers (BatchNorm's
-statistics) of all ranks. PyTorch is imported on the first use. May import every room but `training`. Begin with
-`wrapped.py`.
+statistics) of all ranks; communication hooks for PyTorch's DistributedDataParallel; a sampler for its DataLoader.
+PyTorch is imported on the first use. May import every room but `training`. Begin with `wrapped.py`, for hooks with
+`hooks.py`.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from psgd.kernels.errors import UsageError
 
 if TYPE_CHECKING:
+    from psgd.torch.codec_hooks import onebit_hook, threshold_hook, topk_hook
+    from psgd.torch.hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
     from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
+    from psgd.torch.worker_sampler import WorkerSampler as Sampler
     from psgd.torch.wrapped import Wrapped
 
-
-_MISSING = "psgd.torch: PyTorch is not installed: pip install 'psgd[torch]'"
+_PLACES = {
+    **{name: ("hooks", name) for name in ("allreduce_hook", "bf16_compress_hook", "fp16_compress_hook")},
+    **{name: ("codec_hooks", name) for name in ("onebit_hook", "threshold_hook", "topk_hook")},
+    "Sampler": ("worker_sampler", "WorkerSampler"),
+}
+"""Where names are that need PyTorch as soon as they are defined."""
 
 
 def wrap(module: Any, buffers: str = "average") -> "Wrapped":
@@ -43,13 +52,8 @@ def wrap(module: Any, buffers: str = "average") -> "Wrapped":
     Raises:
         UsageError: PyTorch is missing, or there is something in the module that cannot be trained this way.
     """
-    try:
-        from psgd.torch.wrapped import Wrapped
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError(_MISSING) from None
-    return Wrapped(module, buffers)
+    made: Wrapped = _part("wrapped").Wrapped(module, buffers)
+    return made
 
 
 def DistributedOptimizer(
@@ -92,13 +96,37 @@ def DistributedOptimizer(
     Raises:
         UsageError: something that cannot be; the same on all ranks.
     """
+    made: Distributed = _part("optimizer.distributed").DistributedOptimizer(
+        optimizer, comm, module=module, strategy=strategy, buffers=buffers, options=options
+    )
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    return getattr(_part(module), attribute)
+
+
+def _part(name: str) -> Any:
+    """A module of this room, which imports PyTorch."""
     try:
-        from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
+        return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UsageError(_MISSING) from None
-    return Distributed(optimizer, comm, module=module, strategy=strategy, buffers=buffers, options=options)
+        raise UsageError("psgd.torch: PyTorch is not installed: pip install 'psgd[torch]'") from None
 
 
-__all__ = ["DistributedOptimizer", "wrap"]
+__all__ = [
+    "DistributedOptimizer",
+    "Sampler",
+    "allreduce_hook",
+    "bf16_compress_hook",
+    "fp16_compress_hook",
+    "onebit_hook",
+    "threshold_hook",
+    "topk_hook",
+    "wrap",
+]

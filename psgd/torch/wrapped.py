@@ -73,6 +73,9 @@ class Wrapped(BoundModel):
     def zero_grad(self) -> None:
         """Sets the gradients to zero in place; with the module's own `zero_grad` each step copies them once more."""
         self._grads.zero_()
+        for slot, view in zip(self._slots, self._views, strict=True):
+            if slot.reduced:  # its gradient has memory of its own
+                view.zero_()
         self._restore()
 
     def prepare(self) -> Vector:

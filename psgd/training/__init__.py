@@ -1,9 +1,11 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
-Owns opening the data (`task`), what the options stand for (`preparation`), a worker's loop (`trainer`), the events of
-the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
+Owns opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's file, `torch_module` of a
+PyTorch module), what the options stand for (`preparation`), a worker's loop (`trainer`), the events of the log
+(`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,33 +13,35 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psgd.checkpoint import export
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.collectives.shm import call_kernel
-from psgd.config import OF_THE_RUN, TrainConfig
+from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
+from psgd.connector.observed import ObservedConnection
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
+from psgd.metrics.callback import Callback
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.tensorboard import TensorBoard
+from psgd.metrics.trace.span import Span
 from psgd.metrics.wait_log import WaitLog
-from psgd.nn.layout import Layout
 from psgd.runtime import placement
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
-from psgd.runtime.jsonable import clean
 from psgd.runtime.new_files import lose
 from psgd.strategies import catalog as strategies
-from psgd.training import events, preparation, result
+from psgd.training import events, from_file, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.task import open_task
+from psgd.training.trainable import Trainable
 from psgd.training.trainer import Trainer
 
 _OF_CONNECT = (
     *("strategy", "clip_norm", "reduction", "staleness_lr", "on_nan"),
-    *("compress", "density", "compress_sync", "record", "replay"),
+    *("compress", "density", "compress_sync", "record", "replay", "trace"),
     *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume"),
 )
 """Options that are `psgd.connect`'s, by the same name."""
@@ -48,6 +52,7 @@ def run(
     comm: MPI.Intracomm,
     on_progress: ProgressDisplay | None = None,
     request: CheckpointRequest | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any] | None:
     """Trains. Collective over `comm`; blocks until all are done.
 
@@ -56,6 +61,7 @@ def run(
         comm: all ranks of the run.
         on_progress: shows the progress, on rank 0.
         request: asks for checkpoints from outside.
+        callbacks: told of this rank's part.
 
     Returns:
         On rank 0 the keys of `psgd train --json`; None elsewhere.
@@ -76,39 +82,54 @@ def run(
         places.choose(comm, (config.server_device if serves else config.device) == "cuda")
     task = open_task(config, comm, needs_data=not serves)
     samples, layout = task.samples, task.model.layout
-    with closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log:
+    if config.keep_best:
+        request = request or CheckpointRequest()
+    with (
+        closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log,
+        closing(TensorBoard(config.tensorboard if rank == 0 else None)) as board,
+    ):
         log.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
+        listeners: list[events.Listener] = [board]
+        if config.keep_best and request is not None:
+            listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(log, on_progress),
+            events.listener(log, on_progress, *listeners),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy,
             waits=None if config.log is None else WaitLog(),
+            patience=config.early_stop,
         )
-        params = np.empty(layout.size, np.float32) if serves else preparation.first_params(config, task.model)
+        params = task.model.vector(config, serves)
         injector = Injector(config.inject, placement.index(rank, serving), workers, servers, serves)
         if serves:
             injector.watch(metrics, params)
         if not servers and rank % 2:  # what rank 0 compiles last: on a fresh installation two ranks share the work
             call_kernel.prepare(params.dtype)
         trainer = None if serves else Trainer(config, task, params, injector)
+        files = from_file.checksums(config)
         connection = connect(
             comm,
-            params,
+            task.model.connected(params),
             servers=servers,
             placement=serving or "auto",
             lr=preparation.schedule(config, samples, workers),
             rule=preparation.rule(config, serves),
             compress_warmup=config.compress_warmup * samples,
             metrics=metrics,
-            run={name: clean(getattr(config, name)) for name in OF_THE_RUN},
+            run=config.of_the_run() | ({"files": files} if files else {}),
             layout=layout,
             checkpoint_request=request,
+            callbacks=callbacks,
             **{name: getattr(config, name) for name in _OF_CONNECT},
             **preparation.strategy_options(config, samples),
         )
+        if trainer is not None and isinstance(connection, ObservedConnection):
+            backend = trainer.backend
+            connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
+            from_file.tell_changes(config, connection.resumed_from, files)
         # Overflow is reported as a loss that is not finite, not as a warning from the depths of each rank.
         with np.errstate(over="ignore", invalid="ignore"):
             with connection as ps:
@@ -121,12 +142,13 @@ def run(
         if found is not None:
             events.write_waits(log, metrics)
             log.write("end", **found)
+            board.finish(metrics)
         if config.save is not None and rank == 0 and not connection.leaving:
-            _save(config.save, params, layout)
+            _save(config.save, task.model, params)
         return found
 
 
-def _save(path: Path, params: Array, layout: Layout) -> None:
+def _save(path: Path, model: Trainable, params: Array) -> None:
     """Rank 0 writes the final weights under their names. A full disk costs the file, not the run.
 
     Weights that are not numbers are not written: the file may have sound ones of an earlier run.
@@ -136,7 +158,7 @@ def _save(path: Path, params: Array, layout: Layout) -> None:
         lose(f"--save {path}", "NaN or infinity in the final weights: not written, any earlier file stays as it was")
         return
     try:
-        export.write(path, weights, layout, "--save")
+        model.save(path, weights)
     except UsageError as error:
         lose(f"--save {path}", str(error).removeprefix(f"--save {path}: "))
 

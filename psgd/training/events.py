@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from psgd.checkpoint.requests import CheckpointRequest
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import Event, RunMetrics
+from psgd.metrics.snapshot import Snapshots
+
+Listener = Callable[[RunMetrics, Event], None]
 
 
 class ProgressDisplay(Protocol):
@@ -17,8 +21,9 @@ class ProgressDisplay(Protocol):
         """How far the run is; `accuracy` only where it is new."""
 
 
-def listener(log: EventLog, display: ProgressDisplay | None) -> Callable[[RunMetrics, Event], None]:
-    """What the metrics call at each event: it writes to the log and to the display."""
+def listener(log: EventLog, display: ProgressDisplay | None, *others: Listener) -> Listener:
+    """What the metrics call at each event: it writes to the log and to the display, and calls the others."""
+    snapshots = Snapshots()
 
     def on_event(metrics: RunMetrics, event: Event) -> None:
         fresh = event == "eval"
@@ -28,8 +33,22 @@ def listener(log: EventLog, display: ProgressDisplay | None) -> Callable[[RunMet
         else:
             log.write("progress", **common, loss=metrics.loss, lr=metrics.lr)
         write_waits(log, metrics)
+        if log.on and snapshots.due(metrics):
+            log.write("workers", **snapshots.take(metrics))
         if display is not None:
             display.update(metrics.samples, metrics.epoch, metrics.loss, metrics.accuracy if fresh else None)
+        for other in others:
+            other(metrics, event)
+
+    return on_event
+
+
+def saves_best(request: CheckpointRequest) -> Listener:
+    """Requests a checkpoint at each evaluation that is better than all before."""
+
+    def on_event(metrics: RunMetrics, event: Event) -> None:
+        if event == "eval" and metrics.since_best == 0:
+            request.ask()
 
     return on_event
 

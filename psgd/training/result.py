@@ -73,6 +73,7 @@ def collect(
             "train_loss": metrics.loss,
             "test_accuracy": metrics.accuracy,
             "test_loss": metrics.test_loss,
+            "best_accuracy": metrics.best_accuracy,
             "bytes_sent": int(total[2]),
             "bytes_received": int(total[3]),
             "staleness": metrics.staleness_summary(),

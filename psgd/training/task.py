@@ -8,13 +8,15 @@ from typing import Any
 from mpi4py import MPI
 
 from psgd.config import TrainConfig
-from psgd.data import Dataset, load
+from psgd.data import Dataset
 from psgd.data.description import describe
 from psgd.data.normalization import Statistics, validate
 from psgd.kernels.errors import AgreedContractError, AgreedUsageError, UsageError
 from psgd.nn import models
-from psgd.nn.model import Model
 from psgd.runtime.agreement import gather
+from psgd.training.from_file import DataDescription, make_model, read_dataset
+from psgd.training.trainable import OwnModel, Trainable
+from psgd.user import reference
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Task:
         dataset: None on ranks that need no data.
     """
 
-    model: Model
+    model: Trainable
     samples: int
     test_samples: int
     statistics: Statistics
@@ -46,24 +48,31 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
         AgreedUsageError: data or a model that cannot be, on some rank; the same on all.
         AgreedContractError: ranks with other data than rank 0's; the same on all.
     """
-    dataset = None
+    dataset, made = None, reference.find("--model", config.model)
+    computed = reference.is_reference(config.dataset)  # perhaps with random numbers, on each rank by itself
     mine: dict[str, Any] = {"host": socket.gethostname()}
     leads = comm.Get_rank() == 0
     try:
         if needs_data or leads:
-            dataset = load(config.dataset)
-            mine["data"] = describe(dataset, config.check_data)
+            dataset = read_dataset(config)
+            mine["data"] = describe(dataset, config.check_data or computed)
         if leads and dataset is not None:
             statistics = validate(dataset)
             mine["statistics"] = [statistics.mean, statistics.std]
-            models.build(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
+            if made is None:
+                models.build(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
     except UsageError as error:
         mine["error"] = str(error)
     everyone = gather(comm, mine)
     _refuse_errors(everyone)
     _compare(config.dataset, everyone)
     data, (mean, std) = everyone[0]["data"], everyone[0]["statistics"]
-    model = models.build(config.model, tuple(data["sample shape"]), data["classes"], hidden=config.hidden)
+    shape, classes = tuple(data["sample shape"]), data["classes"]
+    model: Trainable
+    if made is None:
+        model = OwnModel(models.build(config.model, shape, classes, hidden=config.hidden))
+    else:
+        model = make_model(config, comm, made, DataDescription(shape, classes, data["training samples"]))
     return Task(model, data["training samples"], data["test samples"], Statistics(mean, std), dataset)
 
 
@@ -86,8 +95,9 @@ def _compare(name: str, everyone: list[dict[str, Any]]) -> None:
                 sides.setdefault(json.dumps(each["data"].get(key)), []).append(where)
         if len(sides) > 1:
             shown = "; ".join(f"{value} on {', '.join(_brief(ranks))}" for value, ranks in sides.items())
+            drawn = "Does its function draw random numbers that no seed fixes? " if reference.is_reference(name) else ""
             raise AgreedContractError(
-                f"dataset {name}: all ranks need the same data, but {key}: {shown}. Is one of them an old or "
+                f"dataset {name}: all ranks need the same data, but {key}: {shown}. {drawn}Is one of them an old or "
                 "incomplete copy? Copy it again, or use a folder that all nodes share"
             )
 

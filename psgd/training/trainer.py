@@ -8,7 +8,6 @@ from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
-from psgd.training import preparation
 from psgd.training.task import Task
 
 
@@ -19,8 +18,8 @@ class Trainer:
         assert task.dataset is not None
         self._injector = injector
         self._config = config
-        self._dataset = task.dataset
-        self.backend = preparation.backend(config, task.model, task.dataset, task.statistics)
+        self._dataset, self._model = task.dataset, task.model
+        self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
 
     def train(self, ps: Connection) -> None:
@@ -37,6 +36,7 @@ class Trainer:
                 indices = sampler.batch(epoch, step)
                 loss, number = 0.0, epoch * sampler.steps + step
                 injector.begin(number)
+                self._model.begin(config.seed, ps.worker, epoch, step)
                 if len(indices):
                     start = time.perf_counter()
                     touch = partial(injector.poison, number) if poisons else None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from psgd.checkpoint import declared
 from psgd.checkpoint.state import State
+from psgd.metrics.trace.span import Traceable
 from psgd.worker.checkpoint_status import CheckpointStatus
 from psgd.worker.interface import Vector
 
@@ -44,6 +45,9 @@ class WorkerBase:
     def _kept(self) -> list[declared.Item]:
         """What there is to save, in the order in which it is restored. Called at each checkpoint and at `restore`."""
         raise NotImplementedError
+
+    def spans(self) -> list[Traceable]:
+        return []
 
     def state(self) -> State:
         return declared.save(self._kept(), self._index)

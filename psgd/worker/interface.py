@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
+from psgd.metrics.trace.span import Traceable
 from psgd.worker.checkpoint_status import CheckpointStatus
 
 Vector = NDArray[np.floating]
@@ -66,6 +67,9 @@ class Worker(Protocol):
 
     def finish(self) -> None:
         """No more steps; returns with the final parameters once all workers are done. Collective, blocks."""
+
+    def spans(self) -> list[Traceable]:
+        """What a trace times inside of `step`, each in its own place; empty where there is nothing to tell apart."""
 
     def state(self) -> State:
         """What this rank saves at a checkpoint. Views: to be copied before the next step.

@@ -10,6 +10,7 @@ from psgd.checkpoint import restore, vectors
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.jsonable import section, wholes
 from psgd.server.shard import Shard
 from psgd.worker.base import WorkerBase
@@ -52,6 +53,9 @@ class LocalWorker(WorkerBase):
     def _plan(self) -> None:
         if every := self.checkpoint.every:
             self._next = (self.version // every + 1) * every
+
+    def spans(self) -> list[Traceable]:
+        return [Span(self._shard, "apply", "apply")]
 
     def state(self) -> State:
         state, size = self._shard.saved(), self.params.size

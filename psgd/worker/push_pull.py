@@ -8,8 +8,10 @@ from psgd.checkpoint.declared import Combine, Fact, Item
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
+from psgd.metrics.trace.span import Traceable
 from psgd.runtime.jsonable import section, wholes
 from psgd.server.context import PushPullContext
+from psgd.server.transports.traced_exchange import TracedExchanges
 from psgd.server.transports.worker_transport import MpiWorkerTransport
 from psgd.server.wire import Header, MessageKind
 from psgd.worker.base import WorkerBase
@@ -45,6 +47,9 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
         self.transport.exchange(MessageKind.INIT if first else MessageKind.PULL, first)
         self.grads[:] = 0
         self._began = time.perf_counter()
+
+    def spans(self) -> list[Traceable]:
+        return [TracedExchanges(self.transport)]
 
     def _pull(self) -> None:
         """Gets the answer to the push that was the last before the checkpoint."""

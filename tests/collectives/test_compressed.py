@@ -41,6 +41,20 @@ def test_all_add_what_all_codecs_say_in_rank_order(comm):
         assert not reduce.codec.residual.any()
 
 
+@pytest.mark.ranks(1, 3)
+def test_the_sum_takes_the_place_of_the_update(comm):
+    with communicator(comm) as c:
+        reduce, sides = CompressedAllreduce(c, codec()), [codec() for _ in range(comm.size)]
+        payload = np.empty(sides[0].max_nbytes(), np.uint8)
+        for call in range(3):
+            mine, wanted = update(comm.rank, call), np.zeros(N, np.float32)
+            reduce.replace(mine)
+            for rank, each in enumerate(sides):
+                sides[0].decode_add(payload[: each.encode(update(rank, call), payload)], wanted)
+            assert wanted.any() and mine.tobytes() == wanted.tobytes()
+        np.testing.assert_array_equal(reduce.codec.residual, sides[comm.rank].residual)
+
+
 @pytest.mark.ranks(3)
 def test_whose_update_is_not_finite_is_known_to_all(comm):
     with communicator(comm) as c:

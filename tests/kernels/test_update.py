@@ -1,10 +1,14 @@
-"""Each optimizer step against its formula in float64, twice, and the same bits on a GPU."""
+"""Each optimizer step against its formula in float64, twice, the same bits on a GPU, and SGD against PyTorch's bits."""
+
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from harness.device import on_gpu
+from harness.fused import multiply_add
 
 from psgd.kernels import update
+from psgd.kernels.jit import kernel
 
 LR, SCALE, DECAY, FACTOR = 0.1, 0.25, 0.01, 0.9
 
@@ -48,3 +52,46 @@ def test_adam(form, dtype, tolerance):
     np.testing.assert_allclose(m, mean, rtol=10 * tolerance, atol=tolerance)
     np.testing.assert_allclose(s, square, rtol=10 * tolerance, atol=tolerance)
     np.testing.assert_allclose(w, expected, rtol=100 * tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("factor", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize("decay", [0.0, 5e-4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 7, 101, 4099])
+def test_sgd_has_the_bits_of_pytorch(n, dtype, decay, factor, nesterov):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(n)
+    w = rng.standard_normal(n).astype(dtype)
+    start, v = w.copy(), np.zeros_like(w)
+    theirs = torch.nn.Parameter(torch.from_numpy(w.copy()))
+    optimizer = torch.optim.SGD([theirs], lr=0.05, momentum=factor, weight_decay=decay, nesterov=nesterov)
+    for _ in range(5):
+        g = rng.standard_normal(n).astype(dtype)
+        theirs.grad = torch.from_numpy(g / 2)
+        optimizer.step()
+        if factor:
+            update.momentum(w, g, v, 0.05, 0.5, decay, factor, nesterov)
+        else:
+            update.sgd(w, g, 0.05, 0.5, decay)
+    np.testing.assert_array_equal(w, theirs.detach().numpy())
+    assert (w != start).all()
+
+
+@kernel
+def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray, out: np.ndarray) -> None:
+    for i in range(out.size):
+        out[i] = update.multiply_add(a[i], b[i], c[i])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_product_and_a_sum_are_rounded_once(dtype):
+    rng = np.random.default_rng(1)
+    a, b, c = rng.standard_normal((3, 5001)).astype(dtype)
+    c[:2000] = -(a * b)[:2000]  # what is left is the rounding error of the product
+    c[2000:3000] *= 2.0**-20
+    out, exact = np.empty_like(c), [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)]
+    fused(a, b, c, out)
+    assert out[:2000].any(), "rounded twice it would be 0"
+    np.testing.assert_array_equal(out, multiply_add(a, b, c))  # the simulations' own
+    gap = [abs(e + Fraction(float(z)) - Fraction(float(o))) for e, z, o in zip(exact, c, out, strict=True)]
+    assert all(2 * g <= Fraction(float(np.spacing(abs(o)))) for g, o in zip(gap, out, strict=True))

@@ -30,7 +30,13 @@ def directory(tmp_path):
     runs.mkdir()
     for step, layout in ((100, None), (200, LAYOUT)):
         told = Manifest(
-            step, 6400, 200, 0.91, {"strategy": "sync", "lr": 0.1, "log": None}, {"a": "ring"}, layout=layout
+            step,
+            6400,
+            200,
+            0.91,
+            {"strategy": "sync", "lr": 0.1, "log": None, "own": "[]", "none": "None", "more": {}},
+            {"a": "ring"},
+            layout=layout,
         )
         writers = [Writer(runs, "k", name, NAMES if name == NAMES[0] else None) for name in NAMES]
         weights = VECTOR + step - 200
@@ -64,7 +70,8 @@ def test_show(directory):
         text, _ = run("show", path)
         for line in ("step         200", "samples      6,400", "accuracy     0.9100", "strategy sync, lr 0.1"):
             assert line in text
-        assert "linear1.weight 7 x 3" in text and "worker-0 " in text and "numpy" in text and "log" not in text
+        assert "linear1.weight 7 x 3" in text and "worker-0 " in text and "numpy" in text
+        assert not any(word in text for word in ("log", "own", "none", "more", "None", "[]", "{}"))
     told = json.loads(run("show", directory, "--json")[0])
     assert told["step"] == 200 and told["path"].endswith("step-000000200")
     assert [shard["name"] for shard in told["shards"]] == NAMES and told["layout"]["parameters"][0]["shape"] == [7, 3]
@@ -169,3 +176,25 @@ def test_the_command_starts_no_mpi(directory, tmp_path):
         assert len(lines) == (2 if code else 1)
     damage(folder.ready_path(directory, 200))
     assert command("verify", directory).returncode == 1
+
+
+def test_the_best_of_a_folder_is_named_and_found(directory):
+    better = Manifest(300, 9600, 300, 0.95, {"strategy": "sync"})
+    worse = Manifest(400, 12800, 400, 0.5, {"strategy": "sync"})
+    for told in (better, worse):
+        writer = Writer(directory, "k", "server-0", ["server-0"])
+        writer.save(told.step, sharded(range(64), VECTOR.size, {"params": VECTOR}), told)
+        writer.wait()
+    shown = dict(line.split(maxsplit=1) for line in run("show", directory)[0].splitlines())
+    assert (shown["step"], shown["best"]) == ("400", "step-000000300, accuracy 0.9500")
+    shown = dict(line.split(maxsplit=1) for line in run("show", "--best", directory)[0].splitlines())
+    assert (shown["step"], shown["best"]) == ("300", "this one")
+    one = directory / "step-000000100"
+    assert json.loads(run("show", "--json", one)[0])["best"] == str(directory / "step-000000300")
+    exported, _ = run("export", "--best", directory, "-o", directory.parent / "w.npz")
+    assert exported.startswith("wrote ")
+
+
+def test_a_best_where_nothing_was_evaluated_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="--best: expected a folder of checkpoints that were evaluated"):
+        run("show", "--best", tmp_path)

@@ -1,5 +1,6 @@
 """MPI's shared memory: what dead ranks left is removed, what a living process has mapped stays."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -92,3 +93,43 @@ def test_ranks_that_may_not_read_each_other_send_large_messages(job):
     code = f"import sys; from psgd.launch import spawn; sys.exit(spawn.run([sys.executable, '-c', {RANK!r}], 2))"
     result = job(None, [*FORBIDDEN, sys.executable, "-c", code])
     assert result.returncode == 0, result.stderr
+
+
+def test_one_that_is_alone_leaves_nothing_however_it_ends(shm):
+    make(shm, "mpich_shm_mine_0", "sm_segment.host.0.1", "mpich_shm_other_0", "mine")
+    kept = []
+    for name in ("mpich_shm_mine_0", "sm_segment.host.0.1", "mine"):
+        with open(shm / name, "r+b") as file:
+            kept.append(mmap.mmap(file.fileno(), 8))
+    node_memory.remove_own()
+    assert names(shm) == {"mpich_shm_other_0", "mine"}
+    for memory in kept:
+        memory[:] = b"12345678"  # it is still there
+        memory.close()
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("end", ["os._exit(3)", "MPI.COMM_WORLD.Abort(3)"])
+def test_a_rank_that_starts_alone_has_removed_its_own(end):
+    code = f"""
+import os
+from psgd.launch import startup
+startup.start()
+from mpi4py import MPI
+print(*{{os.path.basename(line.split()[5]) for line in open("/proc/self/maps") if "/dev/shm/" in line}}, flush=True)
+{end}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment("none", {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert not [
+        name
+        for name in done.stdout.split()
+        if name.startswith(("mpich_shm", "sm_segment")) and os.path.exists(f"/dev/shm/{name}")
+    ]

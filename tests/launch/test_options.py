@@ -66,6 +66,7 @@ WRONG_VALUES = {
     "reduction": ["max"],
     "seed": ["-1", str(2**63)],
     "eval_every": ["-1"],
+    "early_stop": ["-1", "1.5"],
     "target_accuracy": ["1.01", "-0.1", "nan"],
     "softsync": ["0", "x"],
     "staleness": ["-1", "1.5"],
@@ -88,6 +89,8 @@ WRONG_VALUES = {
     "record": [""],
     "replay": [""],
     "log": [""],
+    "tensorboard": [""],
+    "trace": [""],
     "save": ["", "weights.txt"],
     "checkpoint_dir": [""],
     "checkpoint_every": ["-1", "1.5"],
@@ -112,7 +115,9 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 
 def test_every_option_that_can_be_wrong_is_tested():
-    assert set(WRONG_VALUES) == set(KINDS) - {"scale_lr", "average_momentum", "inject", "resume", "check_data"}
+    assert set(WRONG_VALUES) == set(KINDS) - {
+        *("scale_lr", "average_momentum", "inject", "resume", "check_data", "keep_best"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ def test_every_option_that_can_be_wrong_is_tested():
         ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
         ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
         ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
-        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp, got ['mlp']"),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp or "),
         ("log = 3", "log in FILE: expected a file's path, got 3"),
         ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
         ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
@@ -259,6 +264,30 @@ def test_options_that_do_not_go_together(flags, message):
         options.build(flags)
 
 
+def test_a_users_file_is_looked_at_but_not_run(tmp_path):
+    (tmp_path / "net.py").write_text("raise RuntimeError\ndef make(): ...\n")
+    options.check_here(TrainConfig(model=f"{tmp_path}/net.py:make", dataset=f"{tmp_path}/net.py:make"))
+    for name in ("model", "dataset"):
+        with pytest.raises(UsageError, match=f"^--{name} .*net.py has no function nope; it defines make$"):
+            options.check_here(TrainConfig(**{name: f"{tmp_path}/net.py:nope"}))
+    with pytest.raises(DataError):
+        options.check_here(TrainConfig(model=f"{tmp_path}/net.py:make", dataset=str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"model": "net.py"}, "^--model: expected one of softmax, mlp, cnn, resmlp or FILE.py:FUNCTION, got 'net.py'$"),
+        ({"model": "mpl"}, r"^--model: expected .*, got 'mpl'; did you mean mlp\?$"),
+        ({"dataset": "data.py"}, "^--dataset: expected a name, a path or FILE.py:FUNCTION, got 'data.py'$"),
+        ({"model": "net.py:make", "hidden": "8"}, "^--hidden: expected a model by name with it, got --model net.py:"),
+    ],
+)
+def test_models_and_datasets_by_file(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
 def test_the_dataset_must_open(tmp_path):
     options.check_here(TrainConfig())
     with pytest.raises(DataError):
@@ -311,3 +340,25 @@ def test_giant_numbers_are_taken_or_refused(name):
     for value in ("1e11", "1e308", "1e400", "nan", str(2**31), "9" * 400, "9" * 5000, 10**400, 10**5000, 2.0**70):
         with contextlib.suppress(UsageError):
             options.build({name: value})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"early_stop": "2", "eval_every": "0"}, "--early-stop: expected evaluations: --eval-every above 0"),
+        ({"keep_best": True, "eval_every": "0", "checkpoint_dir": "runs"}, "--keep-best: expected evaluations"),
+        ({"keep_best": True}, "--keep-best: expected --checkpoint-dir with it"),
+        ({"early_stop": "2", "record": "order"}, "--early-stop: when a run stops depends on timing"),
+    ],
+)
+def test_what_evaluations_decide_needs_them(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
+@pytest.mark.parametrize("strategy", ["sync", "ssp", "allreduce"])
+def test_a_device_of_servers_that_there_are_not(strategy):
+    alone = {"servers": "0", "workers": "1"}
+    options.build(alone | {"strategy": strategy, "server_device": "cpu"})
+    with pytest.raises(UsageError, match=r"^--server-device.*omit it$"):
+        options.build(alone | {"strategy": strategy, "server_device": "cuda"})

@@ -1,6 +1,7 @@
 """`psgd train` as a whole with a stand-in for the training itself: what starts, what is said, how it ends."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pty
@@ -450,3 +451,22 @@ def test_weights_of_a_diverged_run_replace_no_earlier_file(tmp_path):
     result = run([*words, "--lr", "1e30", "--save", str(file)])
     assert result.returncode == 3 and f"--save {file}: NaN or infinity in the final weights" in result.stderr
     assert file.read_bytes() == b"sound" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is here")
+@pytest.mark.parametrize("option", ["--device", "--server-device"])
+def test_a_gpu_that_is_missing_is_all_that_is_said(option):
+    done = run([sys.executable, "-m", "psgd.launch", "train", option, "cuda"])
+    assert done.returncode == 2 and done.stdout == ""
+    said = [line for line in done.stderr.splitlines() if "not bound to cores" not in line]
+    assert len(said) == 1 and said[0].startswith("psgd: error: device cuda: expected ")
+
+
+def test_in_one_file_the_summary_comes_last(tmp_path):
+    for _ in range(3):
+        with open(tmp_path / "out", "w+") as out:
+            command = [sys.executable, "-m", "psgd.launch", "train", "--epochs", "3"]
+            subprocess.run(command, stdout=out, stderr=out, timeout=120, check=True)
+            out.seek(0)
+            lines = [line.split(" ")[0] for line in out if line.startswith(("epoch", "run", "time"))]
+        assert lines == ["epoch", "epoch", "epoch", "run", "time"]

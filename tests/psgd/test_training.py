@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from psgd import training
+from psgd.checkpoint import folder
 from psgd.config import TrainConfig
 from psgd.nn.layout import Layout
 from psgd.runtime import new_files
@@ -197,3 +198,45 @@ def test_weights_that_cannot_be_written_cost_the_file_not_the_run(tmp_path, caps
     training._save(path, np.zeros(layout.size, np.float32), layout)
     assert capsys.readouterr().err == f"psgd: warning: --save {path}: cannot be written: No such file or directory\n"
     assert new_files.lost()[-1:] == [f"--save {path}"]
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("strategy", ["sync", "async", "allreduce", "hogwild"])
+def test_a_run_that_gets_no_better_stops_early_on_all_ranks(comm, tmp_path, strategy):
+    """With a rate of almost 0 the first evaluation stays the best: it ends two evaluations of worker 0 later."""
+    if strategy in ("allreduce", "hogwild") and comm.size == 4:
+        return
+    options = {"epochs": 60, "lr": 1e-30, "early_stop": 2, "model": "softmax", "log": tmp_path / "log.jsonl"}
+    config = TrainConfig(strategy=strategy, **options)
+    result, weights = final(comm, config)
+    alike = comm.allgather(weights.tobytes())
+    assert len(set(alike)) == 1
+    if comm.rank == 0:
+        if strategy in ("sync", "allreduce"):
+            assert 3 * 1497 <= result["samples"] <= 3 * 1497 + 2 * 32 * comm.size
+        assert result["samples"] < 20 * 1497
+        lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+        assert len([line for line in lines if line["event"] == "eval"]) == 3 + 1
+        assert result["best_accuracy"] == result["test_accuracy"]
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("strategy", ["sync", "allreduce"])
+def test_the_best_is_saved_and_kept(comm, tmp_path, strategy):
+    """With a rate of almost 0 the first evaluation stays the best: its checkpoint stays, newer ones push out others."""
+    folder_ = tmp_path / "runs"
+    config = TrainConfig(
+        epochs=8, strategy=strategy, checkpoint_dir=folder_, checkpoint_every=10, checkpoint_keep=2, keep_best=True,
+        log=tmp_path / "log.jsonl", lr=1e-30,
+    )  # fmt: skip
+    training.run(config, comm)
+    if comm.rank == 0:
+        found = folder.readable(folder_)
+        best = folder.best_of(found)
+        lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+        tested = [(line["accuracy"], line["samples"]) for line in lines if line["event"] == "eval"]
+        accuracy, samples = max(tested, key=lambda each: each[0])
+        assert len(found) == 3 and found[-1].path == best.path, found
+        assert best.manifest.accuracy == accuracy
+        assert samples < best.manifest.samples <= samples + 3 * 32 * comm.size
+    comm.Barrier()

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 import psgd
-from psgd.launch import supervise, threads
+from psgd.launch import signal_forwarding, supervise, threads
 
 TIMEOUT_S = 120.0
 _PR_SET_PDEATHSIG = 1
@@ -175,17 +175,23 @@ def output(command: Sequence[str], timeout_s: float, variables: Mapping[str, str
 
     Args:
         command: the program and its arguments.
-        timeout_s: after which it is stopped.
+        timeout_s: after which it is stopped; time does not count in which this process is stopped, as by Ctrl-Z.
         variables: to add to `environment()`.
 
     Raises:
         RuntimeError: it failed or took longer than `timeout_s`; the message ends with its last words.
     """
     process = start(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, variables=variables)
+    left_s, result = timeout_s, None
     try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"no result within {timeout_s:.0f} s: {' '.join(command)}") from None
+        with signal_forwarding.follow(process.pid) as pauses:
+            while result is None:
+                try:
+                    result = process.communicate(timeout=left_s)
+                except subprocess.TimeoutExpired:
+                    if not (left_s := pauses.take()):
+                        raise RuntimeError(f"no result within {timeout_s:.0f} s: {' '.join(command)}") from None
+        out, err = result
     finally:
         stop(process)
     if process.returncode:

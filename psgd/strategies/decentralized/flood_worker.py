@@ -8,6 +8,7 @@ from mpi4py import MPI
 from psgd.checkpoint import restore
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.strategies.decentralized.flood import (
     APPLIED,
     KIND,
@@ -84,6 +85,9 @@ class FloodWorker(FreeRunningWorker):
         if self._rank == 0:
             self.stop = self._metrics.stop
         self.stop = self.stop or self.checkpoint.stopping
+
+    def spans(self) -> list[Traceable]:
+        return [Span(self, "_push", "push"), Span(self._waiter, "soon", "wait"), Span(self.updates, "add", "apply")]
 
     def _may_go_on(self) -> bool:
         self._take()

@@ -22,6 +22,7 @@ from psgd.checkpoint.declared import Arrays, Combine, Fact, Item, OwnFacts
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi import byte_counts
 from psgd.kernels.errors import UsageError
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import JSON, wholes
 from psgd.runtime.rng import generator
@@ -87,6 +88,9 @@ class GossipWorker(FreeRunningWorker):
         self.version, self.stop = int(lines[:, PUSHES].sum()), bool(lines[0, STOP]) or self.checkpoint.stopping
         if self._rank == 0:
             self._show()
+
+    def spans(self) -> list[Traceable]:
+        return [Span(self._optimizer, "take", "apply"), Span(self.exchanges, "look", "pull")]
 
     def _checkpoint(self) -> None:
         """Waits until no exchange is under way; all know each other's lines then."""

@@ -101,6 +101,10 @@ class CentreRing:
     def _gone(self) -> bool:
         return self._liveness.passed(self._sends)
 
+    def meet(self) -> None:
+        """Waits until all workers are here, after the last round; looks after them meanwhile."""
+        self._waiter.soon(self._comm.Ibarrier().Test)
+
     def close(self) -> None:
         """No centre comes any more: frees requests and communicator."""
         self._close()

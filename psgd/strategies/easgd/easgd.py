@@ -19,6 +19,7 @@ import numpy as np
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.device_vectors import on_device
 from psgd.strategies.easgd.exchange_order import ExchangeOrder
 from psgd.strategies.easgd.force import Force
@@ -129,6 +130,10 @@ class EasgdWorker(WorkerBase):
     def _move(self, samples: int, position: int) -> None:
         if samples:
             self._optimizer.take(self.grads, self._factor, position)
+
+    def spans(self) -> list[Traceable]:
+        order = self.order
+        return [Span(order, "pull", "pull"), Span(order, "push", "push"), Span(self._optimizer, "take", "apply")]
 
     def report(self, accuracy: float, loss: float) -> None:
         self.order.report(accuracy, loss)

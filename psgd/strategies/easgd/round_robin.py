@@ -16,6 +16,7 @@ import numpy as np
 from psgd.checkpoint import restore
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import elastic
+from psgd.runtime.agreement import gather
 from psgd.strategies.easgd.centre_ring import CentreRing
 from psgd.strategies.easgd.exchange_order import ExchangeOrder
 from psgd.worker.context import RunContext
@@ -44,6 +45,7 @@ class RoundRobinOrder(ExchangeOrder):
         self._head[_LAST] = -1
         self._lines = self._head[_HEAD:].reshape(-1, _WORDS)
         self.displacement: Vector = np.empty_like(self._params)
+        self._workers, self._reports = context.workers, list[tuple[float, float]]()
         self._tally = ExchangeCounts()
         self._lr = self._began = 0.0
 
@@ -161,7 +163,11 @@ class RoundRobinOrder(ExchangeOrder):
         self._metrics.count(worker, int(pushes), int(samples), loss, int(staleness))
 
     def report(self, accuracy: float, loss: float) -> None:
-        self._metrics.report(accuracy, loss)
+        """Counts an evaluation: worker 0's at once, others' at the end."""
+        if self._rank == 0:
+            self._metrics.report(accuracy, loss)
+        else:
+            self._reports.append((accuracy, loss))
 
     def finish(self, waited_s: float) -> None:
         computed = time.perf_counter() - self._began - waited_s
@@ -173,6 +179,11 @@ class RoundRobinOrder(ExchangeOrder):
             self._metrics.progress(self.samples, self.version, self._lr)
             for worker, line in enumerate(self._lines.tolist()):
                 self._metrics.ended(worker, line[_WAITED], line[_COMPUTED])
+        self._ring.meet()
+        everyone = gather(self._workers, {"reports": self._reports})
+        if self._rank == 0:
+            for accuracy, loss in (evaluation for each in everyone for evaluation in each["reports"]):
+                self._metrics.report(accuracy, loss)
         self.bytes_sent, self.bytes_received = self._ring.bytes_sent, self._ring.bytes_received
         self._ring.close()
 

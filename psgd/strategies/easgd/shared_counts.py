@@ -32,6 +32,7 @@ class SharedCounts:
         self._shown = [Sums(0, 0, 0.0)] * workers.size  # what the metrics know of each
         self._staleness: Counter[int] = Counter()
         self._steps = self._counted = 0  # of this worker; of them, in `_staleness`
+        self._reports: list[tuple[float, float]] = []
         self._next_show = 0.0
         self.lr = 0.0
 
@@ -75,9 +76,12 @@ class SharedCounts:
         self._metrics.progress(sum(each.samples for each in self._shown), self._memory.exchanges, self.lr)
 
     def report(self, accuracy: float, loss: float) -> None:
-        """Counts an evaluation."""
-        self._metrics.report(accuracy, loss)
-        self._pass_stop_on()
+        """Counts an evaluation: worker 0's at once, others' at the end."""
+        if self._leads:
+            self._metrics.report(accuracy, loss)
+            self._pass_stop_on()
+        else:
+            self._reports.append((accuracy, loss))
 
     def _pass_stop_on(self) -> None:
         if self._leads and self._metrics.stop:
@@ -107,7 +111,8 @@ class SharedCounts:
     def complete(self, waited_s: float, computed_s: float) -> None:
         """Puts together what all did. Collective, blocks; nobody takes steps any more."""
         seconds = [waited_s, computed_s]
-        everyone = gather(self._workers, {"staleness": self._staleness_counts(), "seconds": seconds})
+        mine = {"staleness": self._staleness_counts(), "seconds": seconds, "reports": self._reports}
+        everyone = gather(self._workers, mine)
         self.show()
         if self._leads:
             # Only a worker knows how stale its steps were: until here the metrics have counted all as fresh.
@@ -115,3 +120,5 @@ class SharedCounts:
             for worker, each in enumerate(everyone):
                 self._metrics.staleness.update(dict(each["staleness"]))
                 self._metrics.ended(worker, *each["seconds"])
+                for evaluation in each["reports"]:
+                    self._metrics.report(*evaluation)

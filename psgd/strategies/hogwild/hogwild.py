@@ -28,6 +28,7 @@ from psgd.checkpoint.state import State
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.jsonable import JSON, fact, numbers, pairs, whole
 from psgd.strategies.hogwild.counts import HogwildCounts
 from psgd.strategies.hogwild.nodes import NodeCopies
@@ -138,6 +139,9 @@ class HogwildWorker(FreeRunningWorker):
         self.version, _, _, stop = lines.totals()
         self._others = self.version - optimizer.version
         self.stop = stop != 0 or self.checkpoint.stopping
+
+    def spans(self) -> list[Traceable]:
+        return [Span(self._optimizer, "take", "apply"), Span(self, "_average", "all-reduce")]
 
     def _average(self, done: bool) -> bool:
         """Averages with other nodes; returns whether it was the last time. A request of any node calls this one."""

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from psgd.checkpoint.declared import Arrays, Combine
+from psgd.metrics.trace.span import Span, Traceable
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
@@ -40,6 +41,9 @@ class LockstepWorker(WorkerBase):
     def step(self, samples: int, loss: float) -> None:
         super().step(samples, loss)
         self._rounds.waited_s = self.waited_s
+
+    def spans(self) -> list[Traceable]:
+        return [Span(self._rounds, "exchange", "wait")]
 
     def _round(self, done: bool) -> None:
         """A round, with what follows from it; `done` says that this worker has no more steps. Collective, blocks."""

@@ -6,6 +6,7 @@ the sums from it, worker 0 counts, and a worker whose data is at its end continu
 
 import math
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +42,7 @@ class StatusRounds:
         version: rounds so far in which anybody had samples.
         active: workers that were not at their end in the last round.
         stop: worker 0 asked to stop in the last round, alike on all workers.
-        all_done: all workers were at their end in the last round.
+        all_done: all workers were at their end in the last round, and had no more evaluations to report.
         waited_s: seconds that the worker has spent in `step`; it adds them itself.
         bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
     """
@@ -69,7 +70,7 @@ class StatusRounds:
         self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
         self._noted = ExchangeCounts()
-        self._report: tuple[float, float] | None = None
+        self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
         self._seconds: tuple[float, float] | None = None
         self._held = self._ended = 0.0  # seconds in the last round, and when it ended
         self._active = np.zeros(comm.size, bool)  # not at their end in the last round
@@ -104,11 +105,11 @@ class StatusRounds:
         self._noted.clear()
 
     def report(self, accuracy: float, loss: float) -> None:
-        """Counts an evaluation: on worker 0 at once, from others with the next round (the last one before it)."""
+        """Counts an evaluation: on worker 0 at once, from others with the next rounds, one with each."""
         if self._comm.rank == 0:
             self._metrics.report(accuracy, loss)
         else:
-            self._report = accuracy, loss
+            self._reports.append((accuracy, loss))
 
     def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False, began: float | None = None) -> int:
         """Tells all of this worker's steps since the last round, and learns the others'. Collective, blocks.
@@ -123,28 +124,27 @@ class StatusRounds:
             The samples of all workers since the last round.
         """
         self.note(samples, loss)
-        noted, report = self._noted, self._report
+        noted, reports = self._noted, len(self._reports)
         began = time.perf_counter() if began is None else began
         waited, computed = self._seconds or (self.waited_s, time.perf_counter() - self._began - self.waited_s)
         if done:
             self._seconds = waited, computed
-        accuracy, test_loss = report or (0.0, 0.0)
+        accuracy, test_loss = self._reports.popleft() if reports else (0.0, 0.0)
         stop = self._metrics.stop + 2 * self._votes.take_request()
         counts = noted.samples, noted.loss, noted.pushes, stop, done, waited, computed, self._held
-        self._mine[:_WORDS] = (*counts, report is not None, accuracy, test_loss)
+        self._mine[:_WORDS] = (*counts, reports, accuracy, test_loss)
         if self._settings is not None:
             self._settings.write(self._mine[_WORDS:])
         self._gather.run()
         ended = time.perf_counter()
         self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         self.forget()
-        self._report = None
         self.samples[:] = self._all[:, _SAMPLES]
         self.pushes[:] = self._all[:, _PUSHES]
         self.request = int(self._all[:, _STOP].max()) // 2
         self.stop = bool(int(self._all[0, _STOP]) % 2) or self._votes.stopping or self.request > SAVE
         self.active = self._comm.size - int(self._all[:, _DONE].sum())
-        self.all_done = self.active == 0
+        self.all_done = self.active == 0 and not (self._all[:, _REPORTS] > 1).any()
         total = int(self.samples.sum())
         self._steps += self.pushes
         if self._settings is not None and self.pushes.any():

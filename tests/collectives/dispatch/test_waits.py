@@ -175,7 +175,7 @@ def test_who_is_still_in_the_call_before_ends_that_call_first(comm, odd, second)
 
 @pytest.mark.ranks(2, 3, timeout=20)
 @pytest.mark.parametrize("shared", ["0", "1"])
-@pytest.mark.parametrize("wrong", ["ring", "length"])
+@pytest.mark.parametrize("wrong", ["ring", "length", "native"])
 @soon()
 def test_who_is_done_with_a_call_that_others_fail_in_hears_of_it_in_a_request(comm, wrong, shared):
     """A broadcast's root goes on at once, and then waits for a request that nobody else comes to."""
@@ -189,3 +189,30 @@ def test_who_is_done_with_a_call_that_others_fail_in_hears_of_it_in_a_request(co
             OTHERS[wrong](c)
 
     same_error(comm, calls, ContractError, "rank 0", within=8)
+
+
+@pytest.mark.ranks(2, 3, timeout=20)
+def test_a_rank_that_is_ahead_by_a_call_is_seen_where_all_descriptors_are_compared(comm):
+    """Else MPI would carry out the call, and a message of the broadcast would be taken for one of a later call."""
+    c = communicator(comm, PSGD_SHARED="0").__enter__()
+
+    def calls():
+        if comm.rank == 0:
+            c.Bcast(np.ones(3), 0)
+        OTHERS["native"](c)
+
+    same_error(comm, calls, ContractError, "rank 0 Bcast(float64, 3 elements", "Allreduce", within=2)
+
+
+@pytest.mark.ranks(3, timeout=20)
+@soon(0.05)
+def test_who_waits_for_a_late_rank_while_all_descriptors_are_exchanged_does_not_give_up(comm):
+    """The exchange tells all ranks of the difference: who failed before would take no part in what follows."""
+    with communicator(comm, PSGD_SHARED="0") as c:
+        if comm.rank == 2:
+            time.sleep(0.4)
+        n = 100 + comm.rank // 2 + (comm.rank == 1)
+        call = lambda: c.Allreduce(np.ones(n), np.zeros(n), algorithm="native")  # noqa: E731
+        same_error(comm, call, ContractError, "rank 0", "100 elements", "ranks 1-2", "101 elements", within=2)
+        check(c, "Allreduce", 1000, "float64")
+        check(c, "Bcast", 1000, "float64")

@@ -27,6 +27,18 @@ def count(*given, **arguments):
 
 compiler.compile_extra = count
 
+if "HELD_UP" in os.environ:
+    from psgd.kernels.cache.code_store import CodeStore
+    alone, asked = CodeStore.alone, os.environ["HELD_UP"]
+
+    def held_up(store, name):
+        open(asked, "w").close()
+        while os.path.exists(asked):
+            time.sleep(0.01)
+        return alone(store, name)
+
+    CodeStore.alone = held_up
+
 @kernel
 def twice(x):
     for i in range(x.size):
@@ -82,6 +94,19 @@ def test_of_several_processes_one_compiles(script, tmp_path):
     lines = [process.communicate(timeout=100)[0].split(maxsplit=2) for process in processes]
     assert [sum(int(line[column]) for line in lines) for column in (0, 1)] == [1, 1]
     assert {line[2] for line in lines} == {"[0.0, 2.0, 4.0]\n"}
+
+
+def test_what_was_compiled_between_the_question_and_the_lock_is_taken(script, tmp_path):
+    asked = tmp_path / "asked"
+    late = start(script, tmp_path, HELD_UP=str(asked))
+    while not asked.exists():
+        assert late.poll() is None
+        time.sleep(0.01)
+    assert run(script, tmp_path) == (COMPILED, "")
+    while late.poll() is None:
+        asked.unlink(missing_ok=True)  # for each function once
+        time.sleep(0.01)
+    assert late.communicate() == (LOADED, "")
 
 
 class Evil:

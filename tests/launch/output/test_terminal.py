@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from psgd.launch.output import terminal
+from psgd.launch.output import merged, terminal
 
 
 @pytest.fixture
@@ -41,3 +41,13 @@ def test_its_name(pseudo, monkeypatch):
     with open(pseudo, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         assert terminal.name() == f"{socket.gethostname()}:{pseudo}"
+
+
+def test_a_stderr_that_is_merged_with_stdout_is_not_one(pseudo, monkeypatch):
+    """Open MPI gives a rank a pseudo-terminal of its own for stdout."""
+    monkeypatch.delenv(terminal.VARIABLE, raising=False)
+    with open(pseudo, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert terminal.find() is stream
+        monkeypatch.setenv(merged.VARIABLE, "1")
+        assert terminal.find() is None

@@ -143,3 +143,15 @@ def test_numbers_that_are_too_large_to_be_drawn_are_gaps(tmp_path):
     run = log.read(write_log(tmp_path / "run.jsonl", [EVENTS[0], progress(0.1, 50, 1e300), progress(0.2, 100)]))
     first, second = (loss for _, _, loss in run.progress)
     assert first != first and second == 1.0
+
+
+@pytest.mark.parametrize("wrong", [9.2e18, 7.0, 0.0])
+def test_a_damaged_time_makes_no_curve_run_backwards(tmp_path, wrong):
+    times = [1.0, 2.0, wrong, 4.0, 5.0]
+    lines = [
+        {"event": "progress", "time": at, "samples": 10 * (k + 1), "epoch": 0, "loss": 1.0}
+        for k, at in enumerate(times)
+    ]
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = [at for at, *_ in log.read(tmp_path / "run.jsonl").progress]
+    assert found == sorted(found) and found[-2:] == [4.0, 5.0] and max(found) == 5.0

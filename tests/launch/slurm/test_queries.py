@@ -22,6 +22,9 @@ from psgd.launch.slurm.queries import Job, Record
         ("12 jobs are ahead of you\n4711", Job("4711")),
         ("", None),
         ("\n\n", None),
+        ("\x1b]0;a title\x074711;lab\n", Job("4711", "lab")),
+        ("\x1b[?25h4711\x1b[0m\r\n", Job("4711")),
+        ("sbatch: Submitted batch job 4711\n", Job("4711")),
         ("0\n", None),
         ("4711 4712\n", None),
         ("-4711\n", None),
@@ -58,6 +61,8 @@ ONE_LINE = (
         (MANY_LINES, "/home/me/my jobs/Run A=1  b.out"),
         ("Note: maintenance = soon\n" + MANY_LINES, "/home/me/my jobs/Run A=1  b.out"),
         (ONE_LINE, "/home/me/my jobs/a  b.out"),
+        (MANY_LINES + "   Comment=a JobState=FAILED ExitCode=9:9\n", "/home/me/my jobs/Run A=1  b.out"),
+        (MANY_LINES.replace("=psgd", "=a JobState=FAILED"), "/home/me/my jobs/Run A=1  b.out"),
     ],
 )
 def test_a_path_with_blanks_is_whole(programs, said, log):

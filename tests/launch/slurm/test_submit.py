@@ -1,5 +1,8 @@
 """`psgd slurm submit` against an sbatch and an scontrol of our own: what they are given, and how a job is followed."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from psgd.kernels.errors import UsageError
@@ -45,6 +48,17 @@ def test_a_refusal_is_told_in_sbatchs_words(slurm):
 def test_of_a_long_refusal_one_line_is_told(slurm, said, kept):
     slurm(sbatch=f"printf '{said}' >&2; exit 1")
     with pytest.raises(UsageError, match=f"^sbatch: {kept}$"):
+        submit.submit("")
+
+
+def test_a_program_that_cannot_be_run_or_is_killed(slurm, monkeypatch):
+    slurm(sbatch="kill -9 $$")
+    with pytest.raises(UsageError, match=r"^sbatch: ended by signal 9$"):
+        submit.submit("")
+    slurm(sbatch="")
+    Path(shutil.which("sbatch")).write_text("#!/no/such/program\n")
+    monkeypatch.setenv("PATH", str(Path(shutil.which("sbatch")).parent))
+    with pytest.raises(UsageError, match=r"^sbatch: .*sbatch cannot be run: No such file or directory$"):
         submit.submit("")
 
 

@@ -22,6 +22,17 @@ def test_trials():
         training.trials("array", ["--lr", "1", "--batch-size", "8"], [])
 
 
+def test_a_users_file_has_its_whole_path(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["--model", "net.py:make", "--dataset=a b/data.py:read", "--log", "net.py:make", "--seed", "1"]
+    whole = ["--model", f"{tmp_path}/net.py:make", f"--dataset={tmp_path}/a b/data.py:read"]
+    assert training.training("cpu_parameter_server", words) == ["--strategy", "sync", *whole, *words[3:]]
+    assert training.trials("array", None, ["--model net.py:make", "--model mlp"]) == [
+        f"--model {tmp_path}/net.py:make",
+        "--model mlp",
+    ]
+
+
 def test_words():
     words = ["--lr", "1", "--epochs=3", "--lr=2", "--resume"]
     assert training.names(words) == {"--lr", "--epochs", "--resume"}

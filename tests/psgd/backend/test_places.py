@@ -4,17 +4,19 @@ import importlib.util
 
 import pytest
 
-from psgd.backend.places import choose
+from psgd.backend import places
 from psgd.kernels.errors import AgreedUsageError
 
 
 @pytest.mark.ranks(3)
 def test_who_uses_none_needs_none(comm):
-    choose(comm, False)
+    places.check(comm, False)
+    places.choose(comm, False)
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is here")
-def test_all_hear_of_what_one_lacks(comm):
+@pytest.mark.parametrize("look", ["check", "choose"])
+def test_all_hear_of_what_one_lacks(comm, look):
     with pytest.raises(AgreedUsageError, match=r"device cuda: expected .*CuPy"):
-        choose(comm, comm.rank == 1)
+        getattr(places, look)(comm, comm.rank == 1)

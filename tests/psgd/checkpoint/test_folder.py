@@ -1,10 +1,11 @@
 import json
+import os
 import shutil
 
 import numpy as np
 import pytest
 
-from psgd.checkpoint import folder, shards
+from psgd.checkpoint import folder, manifest, shards
 from psgd.checkpoint.manifest import FILE, UNSEALED, Manifest
 from psgd.kernels.errors import CheckpointError, UsageError
 
@@ -95,9 +96,13 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path):
         make(tmp_path, step, accuracy)
     (folder.ready_path(tmp_path, 4) / FILE).write_text("{")
     folder.prune(tmp_path, 2)
-    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "5", "4", "3"]  # 4 cannot be read
+    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "5", "4", "2"]  # 4 cannot be read
     folder.prune(tmp_path, 0)
-    assert [path.name[-1] for path in folder.folders(tmp_path)] == ["6", "4", "3"]
+    assert [path.name[-1] for path in folder.folders(tmp_path)] == [
+        "6",
+        "4",
+        "2",
+    ]  # of two as good, the nearer one to its evaluation
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -170,3 +175,39 @@ def test_nobody_else_can_hold_the_lock(tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
         folder.claim(tmp_path)
     assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_lock_that_is_no_plain_file_is_refused_and_not_waited_for(tmp_path, make):
+    make(tmp_path / ".lock")
+    folder.check_writable(tmp_path)
+    with pytest.raises(UsageError, match=r"cannot be written: (\.lock in it is not a plain file|Is a directory)"):
+        folder.claim(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_no_directory_is_reached_through_a_link_of_another_user(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp").chmod(0o1777)
+    (tmp_path / "tmp" / "runs").symlink_to(tmp_path / "mine")
+    os.lchown(tmp_path / "tmp" / "runs", 65534, 65534)
+    with pytest.raises(UsageError, match=r"tmp/runs is a symbolic link that another user made"):
+        folder.claim(tmp_path / "tmp" / "runs")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_one_whose_weights_are_not_numbers_is_passed_over(tmp_path):
+    """As an earlier version could save it; its checksums are right."""
+    make(tmp_path, 5)
+    newest = make(tmp_path, 6)
+    whole = folder.open_checkpoint(newest).manifest
+    name = whole.names()[0]
+    state = folder.open_checkpoint(newest).state(name)
+    state.tensors["params"] = np.array([1.0, np.nan])
+    spoiled = shards.write(newest, name, state.tensors, json.dumps(state.facts))
+    manifest.write(newest, whole, [spoiled, *(shard for shard in whole.shards if shard.name != name)])
+    said = []
+    assert next(folder.complete(tmp_path, said.append)).manifest.step == 5
+    assert len(said) == 1 and "step-000000006 is skipped" in said[0] and "NaN or infinity" in said[0]

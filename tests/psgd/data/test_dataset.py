@@ -98,6 +98,11 @@ def test_a_single_sample_cannot_be_held_out():
         (np.zeros((13, 4)), np.array(list("abcabcabcabca")), "got <U1", "numpy.unique(y, return_inverse=True)[1]"),
         (np.zeros((13, 28, 28, 1)), Y, "got (13, 28, 28, 1), where the channels are last", "x.transpose(0, 3, 1, 2)"),
         (np.zeros((13, 32, 48, 3), np.uint8), Y, "the channels are last", "x.transpose(0, 3, 1, 2)"),
+        (np.zeros((13, 16, 24, 2), np.uint8), Y, "the channels are last", "x.transpose(0, 3, 1, 2)"),
+        (np.zeros((13, 32, 32, 13), np.uint8), Y, "the channels are last", "x.transpose(0, 3, 1, 2)"),
+        (np.zeros((13, 4)), Y.reshape(1, 13), "got (1, 13)", "y.reshape(-1)"),
+        (np.zeros((13, 4)), Y.reshape(13, 1, 1), "got (13, 1, 1)", "y.reshape(-1)"),
+        (np.zeros((13, 4)), np.eye(3)[Y].T, "got (3, 13)", "y.argmax(0)"),
         (np.zeros((2, 9, 8, 13)), Y, "in shape (2, 9, 8, 13) the samples are last", "numpy.moveaxis(x, -1, 0)"),
         (np.zeros((13, 2, 3, 2, 2)), Y, "got (13, 2, 3, 2, 2)", "x.reshape(len(x), -1)"),
         (np.zeros(13), Y, "got (13,)", "x.reshape(-1, 1)"),
@@ -113,6 +118,25 @@ def test_the_line_that_fixes_a_dataset_works(x, y, found, fix):
     pair(fixed, y) if "x" in fix.replace("argmax", "").replace("axis", "") else pair(x, fixed)
 
 
-@pytest.mark.parametrize("shape", [(13, 1, 28, 28), (13, 3, 32, 48), (13, 2, 5, 3), (13, 16, 4, 4), (13, 7, 9, 1)])
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((13, 4)), Y + 0.5, r"label 0\.5 of sample 0 is no class"),
+        (np.zeros((13, 4)), np.where(Y == 2, np.nan, Y), r"label nan of sample \d+ is no class"),
+        (Y, np.zeros((13, 4)), r"samples of shape \(13,\) and labels of shape \(13, 4\); are x and y swapped\?"),
+        (np.zeros((13, 4)), np.array(3), r"got \(\); there are 13 samples"),
+        (np.zeros((13, 4)), np.zeros((7, 5), int), r"got \(7, 5\); there are 13 samples"),
+    ],
+)
+def test_what_no_line_fixes_is_explained(x, y, message):
+    with pytest.raises(DataError, match=message) as caught:
+        pair(x, y)
+    assert "save" not in str(caught.value) and "astype" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(13, 1, 28, 28), (13, 3, 32, 48), (13, 2, 5, 3), (13, 16, 4, 4), (13, 7, 9, 1), (13, 64, 32, 8), (13, 16, 16, 16)],
+)
 def test_channels_first_stay_what_they_are(shape):
     assert pair(np.zeros(shape)).x.shape == shape

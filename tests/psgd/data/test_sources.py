@@ -250,6 +250,16 @@ def test_loading_imports_neither_mpi_nor_numba():
         (("data", "target"), {"x": "data", "y": "target"}),
         (("arr_0", "arr_1"), {"x": "arr_0", "y": "arr_1"}),
         (("X_train", "Y_train"), {"x_train": "X_train", "y_train": "Y_train"}),
+        (("trainX", "trainY"), {"x_train": "trainX", "y_train": "trainY"}),
+        (("xtrain", "ytrain"), {"x_train": "xtrain", "y_train": "ytrain"}),
+        (("X_tr", "Y_tr", "X_te", "Y_te"), {"x_train": "X_tr", "y_train": "Y_tr", "x_test": "X_te", "y_test": "Y_te"}),
+        (
+            ("X_train", "Y_train", "X_val", "Y_val"),
+            {"x_train": "X_train", "y_train": "Y_train", "x_test": "X_val", "y_test": "Y_val"},
+        ),
+        (("faces", "labels"), {"x": "faces", "y": "labels"}),
+        (("pixels", "y"), {"x": "pixels", "y": "y"}),
+        (("second", "first"), {"x": "second", "y": "first"}),
         (("train_images", "train_labels"), {"x_train": "train_images", "y_train": "train_labels"}),
         (
             ("train_images", "train_labels", "test_images", "test_labels"),
@@ -261,6 +271,8 @@ def test_loading_imports_neither_mpi_nor_numba():
 def test_the_line_that_renames_arrays_works(tmp_path, monkeypatch, names, fix, archive):
     """The message is taken at its word: its line is run, and the dataset loads then."""
     arrays = {name: X if k % 2 == 0 else Y for k, name in enumerate(names)}
+    if names[0] == "second":  # labels come first
+        arrays = dict(reversed(arrays.items()))
     if archive:
         np.savez(tmp_path / "d.npz", **arrays)
     else:
@@ -283,6 +295,20 @@ def test_the_line_that_renames_arrays_works(tmp_path, monkeypatch, names, fix, a
 
 def _there(where, archive):
     return np.load(where).files if archive else where.glob("*.npy")
+
+
+@pytest.mark.parametrize(("names", "fix"), [(("x_train", "y"), "x=d['x_train'], y=d['y']"), (("x_test", "y"), "")])
+def test_half_of_a_pair(tmp_path, names, fix):
+    np.savez(tmp_path / "d.npz", **dict(zip(names, (X, Y), strict=True)))
+    with pytest.raises(DataError, match=f"found {names[0]}, y") as caught:
+        load(tmp_path / "d.npz")
+    assert str(caught.value).partition("savez('d.npz', ")[2].removesuffix(")") == fix
+
+
+def test_the_suffix_may_be_in_capitals(tmp_path):
+    np.savez(tmp_path / "d.npz", x=X, y=Y)
+    (tmp_path / "d.npz").rename(tmp_path / "D.NPZ")
+    assert load(tmp_path / "D.NPZ").train.samples == 10
 
 
 def test_names_that_say_nothing_are_listed(tmp_path):

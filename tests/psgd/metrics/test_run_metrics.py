@@ -59,3 +59,23 @@ def test_waits_are_counted_and_kept_from_the_start_on():
     assert metrics.waits.take() == {"rows": [(2, 0, 1.0, 1.5)]}
     metrics.ended(2, 0.75, 3.0)
     assert (metrics.waited_s[2], metrics.computed_s[2]) == (0.75, 3.0)
+
+
+def test_patience_ends_after_so_many_evaluations_that_were_not_better():
+    metrics = RunMetrics(1, patience=2)
+    seen = []
+    for accuracy in (0.5, 0.4, 0.6, 0.6, math.nan):
+        metrics.report(accuracy, 1.0)
+        seen.append((metrics.best_accuracy, metrics.since_best, metrics.stop))
+    assert seen == [(0.5, 0, False), (0.5, 1, False), (0.6, 0, False), (0.6, 1, False), (0.6, 2, True)]
+
+
+def test_what_was_best_is_known_after_resuming_also_from_a_checkpoint_of_before():
+    metrics, resumed, older = RunMetrics(1), RunMetrics(1), RunMetrics(1)
+    for accuracy in (0.7, 0.5):
+        metrics.report(accuracy, 1.0)
+    facts = metrics.facts()
+    resumed.restore(facts)
+    assert (resumed.best_accuracy, resumed.since_best) == (0.7, 1)
+    older.restore({name: value for name, value in facts.items() if name not in ("best_accuracy", "since_best")})
+    assert (older.best_accuracy, older.since_best) == (None, 0)

@@ -46,6 +46,20 @@ def test_the_message_goes_to_another_descriptor_too(tmp_path):
     assert done.stderr.startswith("what happened\nand where\n")
 
 
+@pytest.mark.job
+def test_a_descriptor_that_is_full_or_closed_costs_no_other(tmp_path):
+    """As stderr that is a file on a full disk."""
+    file = tmp_path / "last"
+    for spoil in ("os.dup2(os.open('/dev/full', os.O_WRONLY), 2)", "os.close(2)"):
+        run(1, f"job_end.tell(os.open({str(file)!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)); {spoil}")
+        assert file.read_text() == "what happened\nand where\n"
+
+
+@pytest.mark.job
+def test_a_process_alone_says_nothing_else():
+    assert run(3).stderr == "what happened\nand where\n"
+
+
 def test_failures_that_follow_from_others_are_told_apart():
     lost = PeerLostError("rank 2 closed its side")
     following = RuntimeError("cleanup")

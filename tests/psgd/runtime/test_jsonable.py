@@ -114,3 +114,9 @@ def test_readers_give_what_is_there():
             reader(facts, "list", 3)
     with pytest.raises(CheckpointError, match="true or false"):
         jsonable.same_kind(facts, "n", True)
+
+
+def test_what_contains_itself_is_refused_in_a_line_of_some_length():
+    mine = []
+    mine.append(mine)
+    assert "nested more than 100 deep" in unsaid(mine, "extra['a']") and len(unsaid(mine, "extra['a']")) < 200

@@ -105,6 +105,97 @@ def test_no_link_of_another_user_is_followed(tmp_path):
         new_files.own_folder(tmp_path / "theirs")
 
 
+def common(path):
+    """A folder that all can write to, as /tmp."""
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+@as_root
+def test_no_folder_is_reached_through_a_link_of_another_user(tmp_path):
+    (tmp_path / "mine").mkdir()
+    link = common(tmp_path / "tmp") / "link"
+    foreign_link(link, tmp_path / "mine")
+    for name in ("", "below", "below/below"):
+        with pytest.raises(PermissionError, match="another user"):
+            new_files.make_folder(link / name)
+    with pytest.raises(PermissionError, match="another user"):
+        open_named(link / "log", os.O_WRONLY | os.O_CREAT)
+    with pytest.raises(PermissionError, match="another user"), replacing(link / "w.npz"):
+        pass
+    for replaced in (False, True):
+        with pytest.raises(UsageError, match=r"--save .*tmp/link is a symbolic link that another user made"):
+            new_files.check("--save", link / "w.npz", replaced)
+    assert os.listdir(tmp_path / "mine") == []
+    os.lchown(link, 0, 0)
+    new_files.make_folder(link / "below")
+    assert os.listdir(tmp_path / "mine") == ["below"]
+
+
+@as_root
+def test_links_that_lay_out_a_file_system_are_followed(tmp_path):
+    """In a folder that only its owner can write to, whoever made the link."""
+    (tmp_path / "scratch").mkdir()
+    foreign_link(tmp_path / "home", tmp_path / "scratch")
+    new_files.make_folder(tmp_path / "home" / "run")
+    with replacing(tmp_path / "home" / "run" / "w.npz"):
+        pass
+    assert os.listdir(tmp_path / "scratch" / "run") == ["w.npz"]
+
+
+@as_root
+def test_no_link_in_a_folder_of_its_maker_is_followed(tmp_path):
+    """As a file that psgd itself names, in a folder that another user has prepared."""
+    victim, theirs = tmp_path / "victim", tmp_path / "theirs"
+    victim.write_text("mine")
+    theirs.mkdir()
+    os.chown(theirs, OTHERS, OTHERS)
+    foreign_link(theirs / "rank-0000.log", victim)
+    with pytest.raises(PermissionError, match="another user"):
+        open_text(theirs / "rank-0000.log", append=True)
+    assert victim.read_text() == "mine"
+
+
+@as_root
+@pytest.mark.parametrize("make", [lambda path: path.write_text("theirs"), os.mkfifo])
+def test_what_another_user_left_in_a_common_folder_is_not_written(tmp_path, make):
+    path = common(tmp_path / "tmp") / "run.jsonl"
+    make(path)
+    os.chown(path, OTHERS, OTHERS)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(PermissionError, match="another user made"):
+        open_text(path)
+    with pytest.raises(UsageError, match=r"--log .*is a file that another user made, in a folder that all can"):
+        new_files.check("--log", path)
+    new_files.check("--save", path, replaced=True)
+    assert not path.is_file() or path.read_text() == "theirs"
+    os.chown(path, 0, 0)
+    with open_text(path) as file:
+        file.write("mine\n")
+    assert os.read(reader, 100) == b"mine\n"
+    os.close(reader)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a pipe that nobody reads"):
+        open_text(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with open_text(tmp_path / "pipe", append=True) as file:
+        assert os.get_blocking(file.fileno())
+        file.write("line\n")
+    assert os.read(reader, 100) == b"line\n"
+    os.close(reader)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "latin-1", "cp037", "utf-16", "utf-16-le", "utf-32", "utf-7"])
+def test_names_can_be_written_in_any_encoding(encoding):
+    for text in ("donn\udce9es", "\ud800", "\u4e2d\udcff"):
+        assert text.encode(encoding, new_files.AS_NAMES)
+
+
 def test_links_of_ones_own_are(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "log")
     new_files.check("--log", tmp_path / "link")

@@ -2,6 +2,7 @@
 same bits, and so does a second run that follows it. Each strategy's own rule is checked on the order."""
 
 import json
+import os
 import time
 
 import numpy as np
@@ -224,3 +225,17 @@ def test_a_record_of_other_workers_is_not_continued(tmp_path):
         recorder.restore(point)
     recorder.close()
     assert path.read_text() == text
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_written_and_cannot_be_continued(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="cannot be written: it is a pipe that nobody reads"):
+        Recorder(strategies.create("async", 2), path, {})
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    Recorder(strategies.create("async", 2), path, {}).close()
+    assert json.loads(os.read(reader, 1000))["format"]
+    with pytest.raises(UsageError, match="cannot be written: expected the file of the run that is resumed"):
+        Recorder(strategies.create("async", 2), path, {}, resumed=True)
+    os.close(reader)

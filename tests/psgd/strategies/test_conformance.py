@@ -162,6 +162,28 @@ def test_a_report_waits_for_nobody_and_a_target_stops_all(comm, name, form):
     assert comm.rank or (metrics.accuracy, metrics.test_loss, metrics.stop) == (0.75, 0.25, True)
 
 
+@pytest.mark.ranks(1, 2, 3, 5)
+@every_form
+def test_all_reports_of_all_workers_arrive_once(comm, name, form):
+    """Also several between two exchanges, before the first step and after the last."""
+    told = []
+    metrics = RunMetrics(
+        workers_of(comm, name), lambda seen, event: told.append((event, seen.accuracy, seen.test_loss))
+    )
+    with psgd.connect(comm, np.zeros(3), metrics=metrics, **options_of(comm, name, form)) as ps:
+        for clock in range(6):
+            for part in range(clock % 3):
+                ps.report((8 * ps.worker + clock) / 64, float(part))
+            ps.step()
+        ps.report(1.0, float(ps.worker))
+        ps.report(0.75, float(ps.worker))
+    workers = range(workers_of(comm, name))
+    expected = [((8 * w + clock) / 64, part) for w in workers for clock in range(6) for part in range(clock % 3)]
+    expected += [(accuracy, w) for w in workers for accuracy in (1.0, 0.75)]
+    if comm.rank == 0:
+        assert sorted(each[1:] for each in told if each[0] == "eval") == sorted(expected)
+
+
 @pytest.mark.ranks(2, 3, 5)
 @every_form
 def test_an_exception_in_the_block_is_lost_contact_elsewhere(comm, name, form):

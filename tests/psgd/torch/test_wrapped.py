@@ -181,3 +181,15 @@ def test_a_copy_is_a_module_of_its_own():
     model.params[:] = 0
     assert other[0].weight.abs().sum() > 0
     psgd.torch.wrap(other)
+
+
+def test_gradients_of_few_bits_are_set_to_zero_too():
+    module = nn.Linear(3, 2).bfloat16()
+    model = psgd.torch.wrap(module)
+    x = torch.ones(4, 3, dtype=torch.bfloat16)
+    found = []
+    for _ in range(2):
+        model.zero_grad()
+        module(x).sum().backward()
+        found.append(module.weight.grad.clone())
+    assert torch.equal(*found) and found[0].eq(4).all()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from psgd.config import configure
+from psgd.data import load
 from psgd.kernels.errors import AgreedContractError, AgreedUsageError, UsageError
 from psgd.training import task as tasks
 from psgd.training.task import open_task
@@ -84,7 +85,7 @@ def test_other_data_on_one_rank_is_one_error_on_all(comm, tmp_path, how):
     x, y = changed(x, y, how) if comm.rank == 2 else (x, y)
     mine = tmp_path / f"{comm.rank}.npz"
     np.savez(mine, x_train=x, y_train=y, x_test=x[:6], y_test=y[:6])
-    real, tasks.load = tasks.load, lambda name: real(mine)
+    real, tasks.read_dataset = tasks.read_dataset, lambda config: load(mine)
     try:
         by_contents = how in ("value", "label")
         if by_contents:
@@ -97,7 +98,7 @@ def test_other_data_on_one_rank_is_one_error_on_all(comm, tmp_path, how):
         assert len(set(comm.allgather(str(caught.value)))) == 1
         open_task(config, comm, needs_data=comm.rank == 1)  # the rank with other data needs none
     finally:
-        tasks.load = real
+        tasks.read_dataset = real
 
 
 @pytest.mark.ranks(3)
@@ -105,9 +106,10 @@ def test_data_that_one_rank_cannot_read_is_one_error_on_all(comm, tmp_path):
     if comm.rank == 0:
         write(tmp_path)
     comm.Barrier()
-    real, tasks.load = tasks.load, lambda name: real(tmp_path / ("none" if comm.rank == 1 else "data.npz"))
+    path = tmp_path / ("none" if comm.rank == 1 else "data.npz")
+    real, tasks.read_dataset = tasks.read_dataset, lambda config: load(path)
     try:
         with pytest.raises(AgreedUsageError, match=r"^rank 1 on \S+: dataset '.*none': neither a known name nor"):
             open_task(configure(dataset="data", model="softmax"), comm, needs_data=True)
     finally:
-        tasks.load = real
+        tasks.read_dataset = real

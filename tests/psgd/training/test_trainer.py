@@ -11,6 +11,7 @@ from psgd.data.normalization import validate
 from psgd.nn.models import build
 from psgd.runtime.faults import Injector
 from psgd.training.task import Task
+from psgd.training.trainable import OwnModel
 from psgd.training.trainer import Trainer
 
 
@@ -38,7 +39,7 @@ class StandIn:
 def trained(config, **options):
     dataset = load("digits")  # 1,497 samples for training
     model = build("softmax", dataset.sample_shape, dataset.classes)
-    task = Task(model, dataset.train.samples, dataset.test.samples, validate(dataset), dataset)
+    task = Task(OwnModel(model), dataset.train.samples, dataset.test.samples, validate(dataset), dataset)
     ps = StandIn(model.layout.size, **options)
     Trainer(config, task, ps.params, Injector("", 0, ps.workers)).train(ps)
     return ps

@@ -1,5 +1,7 @@
 """A gradient that is not finite: one warning that names rank and step, left out, or the same error on all ranks."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -56,15 +58,73 @@ def test_a_codec_leaves_out_by_itself(lines):
     assert "it is omitted" in lines[0]
 
 
+def worker_with(grads, params=None):
+    return SimpleNamespace(grads=grads, params=np.zeros_like(grads) if params is None else params)
+
+
+def with_nan(size, at):
+    values = np.zeros(size, np.float32)
+    values[at] = np.nan
+    return values
+
+
 @pytest.mark.parametrize(
-    ("on_nan", "size", "every"),
-    [("warn", 10, 1), ("warn", 1 << 18, 1), ("warn", (1 << 18) + 1, 8), ("skip", 1 << 19, 1), ("stop", 1 << 19, 1)],
+    ("on_nan", "leaves_out", "size", "exact"),
+    [
+        ("warn", False, 10, True),
+        ("warn", False, 1 << 14, True),
+        ("warn", False, (1 << 14) + 1, False),
+        ("warn", True, 1 << 19, True),
+        ("skip", False, 1 << 19, True),
+        ("stop", False, 1 << 19, True),
+    ],
 )
-def test_how_often_it_looks(on_nan, size, every):
-    watch = GradientWatch(on_nan, 0, 0, leaves_out=False)
+def test_where_only_a_warning_depends_on_it_it_looks_at_parts(on_nan, leaves_out, size, exact):
+    watch = GradientWatch(on_nan, 0, 0, leaves_out=leaves_out)
     watch.begin(np.zeros(size, np.float32))
-    assert watch.every == every
-    assert watch.holds_numbers(np.ones(3, np.float32)) and not watch.holds_numbers(np.array([1, np.nan], np.float32))
+    assert watch.exact == exact
+    assert all(watch.looks_well(worker_with(np.zeros(size, np.float32)), step, False) for step in range(40))
+    for at in (0, size // 2, size - 1):
+        seen = [watch.looks_well(worker_with(with_nan(size, at)), step, False) for step in range(gradient_watch.PARTS)]
+        assert sum(seen) == (0 if exact else gradient_watch.PARTS - 1)
+    wrong = worker_with(np.full(size, np.inf, np.float32))
+    assert not any(watch.looks_well(wrong, step, False) for step in range(size // 1024))
+
+
+def test_parameters_are_looked_at_too_where_a_gradient_is_in_parts():
+    watch, size = GradientWatch("warn", 0, 0, leaves_out=False), 1 << 16
+    watch.begin(np.zeros(size, np.float32))
+    worker = worker_with(np.zeros(size, np.float32), with_nan(size, 12_345))
+    for overlapped in (False, True):
+        assert [watch.looks_well(worker, step, overlapped) for step in range(64)].count(False) == 2
+
+
+@pytest.mark.parametrize("size", [2000, 1 << 16])
+def test_what_is_sent_early_is_looked_at_before(size):
+    watch, sent, grads = GradientWatch("warn", 1, 1, leaves_out=False), [], np.zeros(size, np.float32)
+    watch.begin(grads)
+    worker = worker_with(grads)
+    for wrong in (False, True):
+        ready = watch.overlapping(sent.append, grads, 3)
+        ready(range(size // 2, size))
+        grads[: size // 2] = np.nan if wrong else 0
+        ready(range(size // 2))
+        grads[:] = 0  # as if it were a sum by now
+        assert watch.looks_well(worker, 3, True) is not wrong
+    assert sent == 2 * [range(size // 2, size), range(size // 2)]
+    watch.found(worker.params, 4, 1)
+    assert watch.looks_well(worker, 4, True), "the next gradient is another one"
+
+
+def test_parameters_that_a_gradient_has_spoiled_unseen(lines):
+    for worker in (1, 0):
+        watch = GradientWatch("warn", worker, worker, leaves_out=False)
+        watch.begin(np.zeros(1 << 16, np.float32))
+        for step in (7, 8):
+            assert watch.found(np.array([1.0, np.nan]), step, 2) == 2
+    assert len(lines) == 1 and lines[0].startswith(
+        "warning: rank 0 (worker 0), step 7: the parameters are not finite (NaN or infinite) any more: "
+    )
 
 
 def train(comm, name, value, **options):
@@ -88,11 +148,47 @@ def train(comm, name, value, **options):
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_warning_names_rank_and_step(comm, name, value):
-    ps, _, said = train(comm, name, float(value))
+    ps, params, said = train(comm, name, float(value))
     rank = BAD + ps.servers
     everyone = comm.allgather(said)
     assert [len(lines) for lines in everyone] == [int(k == rank) for k in range(comm.size)], everyone
     assert f"rank {rank} (worker {BAD}), step {STEP}: the gradient is not finite" in everyone[rank][0]
+    finite = bool(np.isfinite(params).all())
+    assert ("training continues with it" in everyone[rank][0]) is not finite
+    assert ("it is omitted" in everyone[rank][0]) is finite
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_large_gradient_is_not_passed_over(comm, name, whole):
+    """One that is bad as a whole is named at once; a single element is seen in the parameters, at the latest."""
+    said, real = [], gradient_watch.say
+    gradient_watch.say = said.append
+    params = np.ones(300_000, np.float32)
+    try:
+        with psgd.connect(comm, params, strategy=name, lr=0.0625, **SHORT.get(name, {})) as ps:
+            for step in range(1, 20_000):
+                if step > 49 and (whole or said or ps.worker or name == "decentralized"):
+                    break  # worker 0 goes on until it has seen what another may do later
+                ready = ps.overlap(1) if step % 2 else None
+                ps.grads[:] = 1.0
+                if ps.worker == BAD and step in (STEP, STEP + 1):
+                    ps.grads[slice(None) if whole else 123_456] = np.nan
+                if ready is not None:
+                    ready(range(params.size))
+                ps.step(1)
+    finally:
+        gradient_watch.say = real
+    rank, everyone = BAD + ps.servers, comm.allgather(said)
+    first = f"warning: rank {rank} (worker {BAD}), step {STEP}: the gradient is not finite"
+    exact = whole or name == "decentralized"
+    assert sum(line.startswith(first) for line in everyone[rank]) == exact, everyone
+    if name == "decentralized":  # it omits such a gradient
+        assert len(everyone[rank]) == 1 and "it is omitted" in everyone[rank][0]
+        return
+    late = "the parameters are not finite (NaN or infinite) any more"
+    assert whole or any(late in line for line in everyone[ps.servers]), everyone
 
 
 @pytest.mark.ranks(4)

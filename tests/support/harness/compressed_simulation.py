@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.fused import multiply_add
 from harness.simulation import Gradient, Samples
 from psgd.collectives.mpi.split import split
 from psgd.kernels import codecs
@@ -133,7 +134,7 @@ def synchronous(
         if sum(counts):
             single = sum(1 for c in counts if c) == 1
             scale = kind(1.0) if single else kind(1.0 / sum(counts))
-            params -= kind(lr) * (scale * (came if single else sums) + kind(0) * params)
+            params[:] = multiply_add(-lr, scale * (came if single else sums) + kind(0) * params, params)
         for w in range(workers):
             for down, r in zip(downs, shards, strict=True):
                 cut = slice(r.start, r.stop)
@@ -195,7 +196,7 @@ def pairs(
                 if what == "step":
                     while not samples(k, clock[k]):
                         clock[k] += 1
-                    x[k] -= x[k].dtype.type(with_) * gradient(x[k], k, clock[k])
+                    x[k] = multiply_add(-with_, gradient(x[k], k, clock[k]), x[k])
                     clock[k] += 1
                 elif what in ("ask", "answer"):
                     partner[k] = with_

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.fused import multiply_add
+
 Vector = NDArray[Any]
 Gradient = Callable[[Vector, int, int], Vector]
 Samples = Callable[[int, int], int]
@@ -51,9 +53,11 @@ class Rule:
         kind = w.dtype.type
         self.taken += 1
         scale = clipped(scale, grad, clip)
-        g = kind(scale) * grad + kind(self.decay) * w
+        g = kind(scale) * grad
+        # But for Adam it is rounded as by PyTorch's SGD.
+        g = g + kind(self.decay) * w if self.name == "adam" else multiply_add(self.decay, w, g)
         if self.name == "sgd":
-            w -= kind(lr) * g
+            w[:] = multiply_add(-lr, g, w)
         elif self.name == "adam":  # Kingma and Ba
             m, s = self.state
             m[:] = kind(0.9) * m + kind(1 - 0.9) * g
@@ -63,7 +67,7 @@ class Rule:
         else:
             (v,) = self.state
             v[:] = kind(self.factor) * v + g
-            w -= kind(lr) * (g + kind(self.factor) * v if self.name == "nesterov" else v)
+            w[:] = multiply_add(-lr, multiply_add(self.factor, v, g) if self.name == "nesterov" else v, w)
 
 
 def power(x: float, n: int) -> float:
@@ -173,7 +177,7 @@ def by_log(
                 for count, weight, g in group[1:]:
                     summed = summed + (count * weight) * g
                 mean = (1.0 / total) * summed
-            w = w - lr * (mean + 0.0 * w)
+            w = multiply_add(-lr, mean + 0.0 * w, w)
             version, total, group, opened = version + 1, 0, [], False
         for worker in entry.release:
             copies[worker], pulled[worker] = w.copy(), version
@@ -303,11 +307,11 @@ class Elastic:
         old, worker = self.x.copy(), self.number
         pull = 0.0 if centre is None else a * (old - centre)
         if self.samples(worker, self.t):
-            g = self.gradient(old, worker, self.t) + self.decay * old
+            g = multiply_add(self.decay, old, self.gradient(old, worker, self.t))
             if mistake == "momentum" and centre is not None:
                 g = g + pull / self.lr
             self.v = self.factor * self.v + g
-            self.x = old - self.lr * (g + self.factor * self.v)
+            self.x = multiply_add(-self.lr, multiply_add(self.factor, self.v, g), old)
         if mistake != "momentum" or not self.samples(worker, self.t):
             self.x = self.x - pull
         self.t += 1

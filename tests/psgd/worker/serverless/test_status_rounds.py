@@ -69,21 +69,39 @@ def test_evaluations_reach_worker_0_and_its_stop_reaches_all(comm):
         if comm.rank == 2:
             rounds.report(0.25, 1.0)
             rounds.report(0.5, 1.25)
-        seen = []
-        for turn in range(4):
-            if turn == 2 and comm.rank == 1:
+        seen, known = [], []
+        for turn in range(5):
+            if turn == 3 and comm.rank == 1:
                 rounds.report(0.875, 0.25)
-            if turn == 1 and comm.rank == 0:
-                assert (metrics.accuracy, metrics.test_loss) == (0.5, 1.25)
+            if turn == 2 and comm.rank == 0:
                 rounds.report(0.75, 0.5)
                 assert (metrics.accuracy, metrics.test_loss) == (0.75, 0.5)
             rounds.exchange()
             seen.append(rounds.stop)
-        assert seen == [False, False, False, True]
+            known.append((metrics.accuracy, metrics.test_loss))
+        assert seen == [False, False, False, False, True]
+        assert comm.rank or known[:3] == [(0.25, 1.0), (0.5, 1.25), (0.75, 0.5)]
     if comm.rank == 0:
         assert (metrics.accuracy, metrics.test_loss) == (0.875, 0.25)
     else:
         assert metrics.accuracy is None
+
+
+@pytest.mark.ranks(3)
+def test_the_last_round_is_behind_the_last_evaluation(comm):
+    told = []
+    metrics = RunMetrics(3, lambda seen, event: told.append(seen.accuracy))
+    with Communicator(comm) as workers:
+        rounds = StatusRounds(workers, metrics)
+        rounds.begin(np.zeros(1))
+        for part in range(comm.rank * 2):
+            rounds.report((comm.rank + part) / 8, 1.0)
+        turns = 0
+        while not rounds.all_done:
+            rounds.exchange(done=True)
+            turns += 1
+    assert turns == 4
+    assert comm.rank or told == [1 / 8, 2 / 8, 2 / 8, 3 / 8, 4 / 8, 5 / 8]
 
 
 @pytest.mark.ranks(3)

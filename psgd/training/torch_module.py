@@ -1,0 +1,94 @@
+"""A PyTorch module that a user's function made, as what a run trains."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from psgd.backend.interface import Backend
+from psgd.checkpoint import export
+from psgd.config import TrainConfig
+from psgd.data import Dataset
+from psgd.data.normalization import Statistics
+from psgd.kernels.array import Array
+from psgd.kernels.errors import UsageError
+from psgd.runtime.rng import generator
+from psgd.torch import wrap
+from psgd.torch.wrapped import Wrapped
+from psgd.training.torch_backend import LossOf, TorchBackend, evaluating, input_dtype, untouched
+
+_TRIAL = 2
+"""Samples of the batch on which the module is tried."""
+
+
+def cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The default loss; of scores in few bits in float32, as autocast does."""
+    wide = output if output.dtype == torch.float64 else output.float()
+    return torch.nn.functional.cross_entropy(wide, labels)
+
+
+class TorchModel:
+    """Implements `psgd.training.trainable.Trainable`.
+
+    Args:
+        module: the user's, wrapped already or not.
+        loss: a function of output and labels, or None: cross-entropy.
+        shape: of one sample, for lazy layers.
+
+    Raises:
+        UsageError: something in the module cannot be trained, or the loss cannot be called.
+    """
+
+    def __init__(self, module: "torch.nn.Module | Wrapped", loss: LossOf | None, shape: tuple[int, ...] = ()) -> None:
+        if loss is not None and not callable(loss):
+            raise UsageError(f"expected a loss that can be called with (output, labels), got {type(loss).__name__}")
+        if not isinstance(module, Wrapped) and any(map(torch.nn.parameter.is_lazy, module.parameters())):
+            with evaluating(module), torch.no_grad():
+                module(torch.zeros((_TRIAL, *shape)))
+        self.wrapped = module if isinstance(module, Wrapped) else wrap(module)
+        self.layout = self.wrapped.layout
+        self._loss = cross_entropy if loss is None else loss
+
+    def vector(self, config: TrainConfig, serves: bool) -> Array:
+        return self.wrapped.params
+
+    def connected(self, vector: Array) -> Any:
+        return self.wrapped
+
+    def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
+        batch_size = min(config.batch_size, dataset.train.samples)
+        return TorchBackend(self.wrapped, self._loss, dataset, statistics, batch_size)
+
+    def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
+        """Dropout and the like draw from here on as they would in any run at this place."""
+        drawn = int(generator(seed, "step", worker, epoch, step).integers(2**63))
+        torch.default_generator.manual_seed(drawn)  # torch.manual_seed looks at all devices each time
+
+    def save(self, path: Path, vector: Array) -> None:
+        """The module's whole state_dict: buffers and frozen parameters too."""
+        state = {name: tensor.detach() for name, tensor in self.wrapped.module.state_dict().items()}
+        export.write_named(path, state, "--save")
+
+    def check(self, shape: tuple[int, ...], classes: int) -> None:
+        """Tries the module and its loss on a small batch of zeros; both are as before then.
+
+        Raises:
+            UsageError: the output is not one score for each class, or the loss not one number.
+        """
+        module = self.wrapped.module
+        with untouched(module):
+            x = torch.zeros((_TRIAL, *shape), dtype=input_dtype(module))
+            output = module(x)
+            found = tuple(output.shape) if isinstance(output, torch.Tensor) else ()
+            if len(found) != 2 or found[0] != _TRIAL or found[1] < classes:
+                got = found if isinstance(output, torch.Tensor) else type(output).__name__
+                raise UsageError(
+                    f"expected a module that gives scores of shape (n, {classes}), one for each class; for samples of "
+                    f"shape ({_TRIAL}, {', '.join(map(str, shape))}) it gave {got}"
+                )
+            loss = self._loss(output, torch.zeros(_TRIAL, dtype=torch.int64))
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+                raise UsageError(
+                    f"expected a loss that gives one number to differentiate, the batch's mean; got {what}"
+                )
