@@ -3,7 +3,7 @@
     mpirun -n 3 python examples/torch_optimizer.py               # 1 server, 2 workers, stale synchronous
     mpirun -n 2 python examples/torch_optimizer.py allreduce     # 2 workers, all-reduce
 
-The second command prints: allreduce on 2 ranks: 0.98 of the points are classified correctly
+The second command prints: allreduce on 2 ranks: 0.99 of the points are classified correctly
 """
 
 import sys
