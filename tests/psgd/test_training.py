@@ -8,8 +8,9 @@ import pytest
 from psgd import training
 from psgd.checkpoint import folder
 from psgd.config import TrainConfig
-from psgd.nn.layout import Layout
+from psgd.nn.models import build
 from psgd.runtime import new_files
+from psgd.training.trainable import OwnModel
 
 
 def toy(folder, samples=1003, features=6, classes=3, seed=0):
@@ -194,8 +195,8 @@ def test_final_weights_are_in_the_file(comm, tmp_path, strategy, servers):
 
 def test_weights_that_cannot_be_written_cost_the_file_not_the_run(tmp_path, capsys):
     path = tmp_path / "none" / "w.npz"
-    layout = Layout([("0.weight", (2, 3)), ("0.bias", (3,))])
-    training._save(path, np.zeros(layout.size, np.float32), layout)
+    model = OwnModel(build("softmax", (4,), 3))
+    training._save(path, model, np.zeros(model.layout.size, np.float32))
     assert capsys.readouterr().err == f"psgd: warning: --save {path}: cannot be written: No such file or directory\n"
     assert new_files.lost()[-1:] == [f"--save {path}"]
 
