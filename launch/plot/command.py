@@ -8,7 +8,6 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.output import picture
 from psgd.launch.output.summary import counted
 from psgd.launch.plot.log import Run, read
-from psgd.metrics.trace import chrome
 
 TALLEST_INCHES = 200.0  # matplotlib draws no more than 65,536 pixels
 Window = tuple[float, float]
@@ -30,6 +29,8 @@ def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str 
     target = Path(output)
     picture.check("-o", target)
     shown = None if window is None else _window(window)
+    from psgd.metrics.trace import chrome
+
     paths = [Path(log) for log in logs]
     if traces := [path for path in paths if chrome.is_trace(path)]:
         if len(traces) < len(paths):

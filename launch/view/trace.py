@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from psgd.kernels.errors import DataError
-from psgd.metrics.trace import chrome
-from psgd.metrics.trace.self_time import Segment, segments
+
+if TYPE_CHECKING:
+    from psgd.metrics.trace.self_time import Segment
 
 _FIRST = ("compute", "gradient", "evaluate", "push", "wait", "pull", "all-reduce", "apply")
 
@@ -37,6 +38,8 @@ def trace(file: str) -> None:
 
     Of an aborted run, first merges what its ranks have left beside FILE.
     """
+    from psgd.metrics.trace import chrome
+
     path = Path(file)
     if not merge_left(path) and not path.exists():
         raise DataError(f"trace {path}: expected a file of psgd train --trace, or what an aborted run left beside it")
@@ -45,18 +48,22 @@ def trace(file: str) -> None:
 
 def merge_left(path: Path) -> int:
     """Merges what the ranks of an aborted run have left; returns of how many ranks there was something."""
+    from psgd.metrics.trace import chrome
+
     try:
         return chrome.merge_parts(path)
     except OSError as error:
         raise DataError(f"trace {path}: what an aborted run left cannot be merged: {error.strerror}") from None
 
 
-def times(found: list[tuple[str, list[Segment]]]) -> list[RankTime]:
+def times(found: "list[tuple[str, list[Segment]]]") -> list[RankTime]:
     """Each rank's time by kind.
 
     Args:
         found: as `psgd.metrics.trace.chrome.read` gives it.
     """
+    from psgd.metrics.trace.self_time import segments
+
     ranks = []
     for name, spans in found:
         seconds: dict[str, float] = defaultdict(float)

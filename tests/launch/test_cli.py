@@ -54,7 +54,7 @@ def test_the_top_level_loads_nothing_heavy(arguments, tmp_path):
     assert "psgd" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "bench", "doctor", "plot"])
+@pytest.mark.parametrize("command", ["train", "bench", "doctor", "plot", "top", "trace"])
 def test_help_of_a_command_starts_nothing(command, tmp_path):
     done = psgd_command(command, "--help", cwd=tmp_path, probe=True)
     assert done.returncode == 0

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels.errors import DataError, UsageError
-from psgd.metrics.trace.clock_offsets import Offset, aligned
+from psgd.metrics.trace.alignment import Offset, aligned
 from psgd.metrics.trace.event_ring import KINDS, parse
 from psgd.metrics.trace.self_time import Segment
 from psgd.runtime import new_files

@@ -9,31 +9,17 @@ end of a run; between, the offset follows a straight line, so that clocks of dif
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from psgd.collectives.mpi.tags import Tag
+from psgd.metrics.trace.alignment import Offset
 from psgd.runtime.agreement import gather
 
 ROUNDS = 20
 Clock = Callable[[], float]
 Wait = Callable[[MPI.Request], None]
-
-
-class Offset(NamedTuple):
-    """How far a rank's clock is ahead of rank 0's.
-
-    Attributes:
-        at: the moment, by the rank's clock.
-        seconds: how far.
-        error: how wrong that may be, in seconds.
-    """
-
-    at: float
-    seconds: float
-    error: float
 
 
 def clock_name() -> str:
@@ -85,18 +71,3 @@ def _answer(comm: MPI.Intracomm, wait: Wait, clock: Clock) -> Offset:
     best = np.zeros(3)
     wait(comm.Irecv(best, 0, Tag.TRACE))
     return Offset(*best.tolist())
-
-
-def aligned(times: np.ndarray, first: Offset, last: Offset | None = None) -> np.ndarray:
-    """Moments of a rank's clock as rank 0's clock had them.
-
-    Args:
-        times: seconds, float64.
-        first: the offset at the start.
-        last: at the end; None where the run did not come so far: the first then holds all the time.
-    """
-    slope = 0.0
-    if last is not None and last.at > first.at:
-        slope = (last.seconds - first.seconds) / (last.at - first.at)
-    moments: np.ndarray = times - (first.seconds + slope * (times - first.at))
-    return moments

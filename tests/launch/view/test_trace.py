@@ -1,6 +1,7 @@
 """`psgd trace`: each rank's time by kind, and what an aborted run left."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -77,3 +78,15 @@ def test_an_aborted_run_has_a_trace_of_all_ranks_up_to_its_end(job, tmp_path, en
     assert 8 <= max(steps.values()) <= 9, steps
     assert list(folder.iterdir()) == [path], result.stderr
     assert f"psgd: the run was aborted: {path} has what 3 ranks had recorded until then\n" in result.stderr
+
+
+@pytest.mark.one_mpi
+def test_no_mpi_is_started_to_read_a_trace(tmp_path):
+    path = tmp_path / "run.json"
+    chrome.write(path, [parse(ring(0, SPANS).content())])
+    program = "import sys; from psgd.launch.view import trace as t; t.trace([sys.argv[1]], standalone_mode=False); "
+    program += "assert 'mpi4py.MPI' not in sys.modules"
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0: worker 0 on h" in done.stdout
