@@ -101,7 +101,8 @@ BEFORE = {
 
 
 def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\S*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [code for name, code in found if name == language]
 
 
 def all_blocks():

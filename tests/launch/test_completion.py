@@ -19,7 +19,7 @@ def offered(line, tmp_path):
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        ("psgd tr", {"train"}),
+        ("psgd tra", {"train", "trace"}),
         ("psgd bench push", {"pushpull"}),
         ("psgd train --strat", {"--strategy"}),
         ("psgd train --strategy a", {"async", "allreduce", "averaging"}),
