@@ -18,6 +18,7 @@ from psgd.kernels.notice import say
 
 _LOOK_S = 0.1
 _COMPARE_S = 1.0
+_LAG_S = 1.0  # for messages of a rank that has left a later call
 _STALL_REPORT_S = 2.0
 _FORWARD_S = 0.3  # for mpiexec to forward the text: it drops the rest when a rank aborts
 
@@ -91,7 +92,7 @@ class StallWatchdog:
         if waited < _LOOK_S:
             return
         if self._shared is not None:
-            self._see_lost(self._shared)
+            self._see_lost(self._shared, waited)
         if waited > _COMPARE_S:
             self._waits.compare(self.blocked)
         if waited > self._stall_s:
@@ -105,14 +106,14 @@ class StallWatchdog:
             MPI.COMM_WORLD.Abort(1)
             os._exit(1)  # under ULFM the abort of one rank lets the others run
 
-    def _see_lost(self, shared: SharedChannel) -> None:
+    def _see_lost(self, shared: SharedChannel, waited: float) -> None:
         node = shared.node
         if lost := node.lost():
             raise PeerLostError(f"{describe(self._descriptor)}: {name_ranks(lost)} ended")
-        if (place := shared.aborted()) >= 0 and place != node.rank:
+        if left := shared.left(patient=waited < _LAG_S):
             raise PeerLostError(
-                f"{describe(self._descriptor)}: rank {node.ranks[place]} left a call before its end; "
-                "its own error says why"
+                f"{describe(self._descriptor)}: {name_ranks([node.ranks[place] for place in left])} left a call before "
+                "its end; its own error says why"
             )
 
     def _report_stall(self, waited: float) -> None:

@@ -159,7 +159,29 @@ class SharedChannel:
     def abort(self) -> None:
         """Marks for the node's ranks that this one left a call in the middle."""
         at = layout.ABORT_AT
-        self._region(self.node.rank)[at : at + 8].view(np.int64)[0] = 1
+        self._region(self.node.rank)[at : at + 8].view(np.int64)[0] = self._begun()
+
+    def left(self, patient: bool) -> list[int]:
+        """The places of the other ranks that have left a call in the middle, and not one after the current call.
+
+        In the middle of a call, who has taken all steps that this rank waits for has done its part in it. Elsewhere who
+        has begun a later exchange of descriptors was done with what this rank is in, but may not have sent all of it.
+
+        Args:
+            patient: leaves out those.
+        """
+        marked = [place for place in range(self.node.size) if self._left_at(place) and place != self.node.rank]
+        if self.in_call:
+            behind = self.behind() if marked else []
+            return [place for place in marked if place in behind]
+        return [place for place in marked if not patient or self._left_at(place) <= self._begun()]
+
+    def _left_at(self, place: int) -> int:
+        return int(self._region(place)[layout.ABORT_AT :][:8].view(np.int64)[0])
+
+    def _begun(self) -> int:
+        """Exchanges of descriptors that this rank has begun, plus one: never 0."""
+        return int(self._state[layout.CALLS]) + int(self._state[layout.PHASE] == GREETING) + 1
 
     def aborted(self) -> int:
         """The place of the first rank that has left a call in the middle, or -1."""

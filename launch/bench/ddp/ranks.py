@@ -123,7 +123,7 @@ def _of_resnet(ours: collectives.Communicator, module: nn.Module, ps: Any) -> di
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            return float(loss)
+            return float(loss.detach())
 
         steps[name] = step
 
@@ -133,7 +133,7 @@ def _of_resnet(ours: collectives.Communicator, module: nn.Module, ps: Any) -> di
         loss = nn.functional.cross_entropy(module(x), y)
         loss.backward()
         ps.step(samples=BATCH)
-        return float(loss)
+        return float(loss.detach())
 
     steps[OWN] = own
     return steps

@@ -37,7 +37,7 @@ def test_every_kind_and_every_collective_has_a_number():
 
     assert set(descriptor.KINDS) == {"?", BFLOAT16, *KINDS.values()}
     verbs = itertools.chain(*(each.verbs for each in catalog.ALGORITHMS.values()))
-    assert set(descriptor.CALLS) == {"?", "Barrier", "empty", *verbs}
+    assert set(descriptor.CALLS) == {"?", "Barrier", "empty", "free", *verbs}
 
 
 def test_fingerprints():

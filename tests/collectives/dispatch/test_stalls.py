@@ -64,9 +64,9 @@ def made(monkeypatch, capsys):
     return make
 
 
-def node(lost=(), aborted=-1, behind=(), size=3, met=False):
+def node(lost=(), left=(), behind=(), size=3, met=False):
     ranks = SimpleNamespace(size=size, rank=0, ranks=list(range(size)), lost=lambda: list(lost))
-    return SimpleNamespace(node=ranks, aborted=lambda: aborted, behind=lambda: list(behind), met=met)
+    return SimpleNamespace(node=ranks, left=lambda patient: list(left), behind=lambda: list(behind), met=met)
 
 
 def test_each_look_makes_progress(made):
@@ -124,7 +124,7 @@ def test_only_the_first_that_is_there_says_so(made):
 
 
 @pytest.mark.parametrize(
-    ("shared", "words"), [(node(lost=[2]), "rank 2 ended"), (node(aborted=1), "rank 1 left a call before its end")]
+    ("shared", "words"), [(node(lost=[2]), "rank 2 ended"), (node(left=[1]), "rank 1 left a call before its end")]
 )
 def test_a_rank_that_is_gone_is_an_error(made, shared, words):
     one = made(shared, published=True)

@@ -74,6 +74,35 @@ def test_a_rank_that_gave_up_is_named(comm):
         channel.abort()
     comm.Barrier()
     assert channel.aborted() == 2
+    assert channel.left(patient=True) == ([] if comm.rank == 2 else [2])
+    comm.Barrier()
+    channel.node.close()
+
+
+@pytest.mark.ranks(3)
+def test_a_rank_that_gave_up_in_a_later_call_has_not_left_this_one(comm):
+    channel = made(comm)
+    drive(intranode.agree(channel))
+    comm.Barrier()
+    if comm.rank == 2:  # is ahead, and has done its part in the call that it leaves
+        next(intranode.agree(channel))
+        channel.abort()
+    comm.Barrier()
+    assert channel.left(patient=True) == []
+    assert channel.left(patient=False) == ([] if comm.rank == 2 else [2])
+    if comm.rank == 0:
+        steps = intranode.agree(channel)
+        test = next(steps)
+        assert channel.in_call and channel.aborted() == 2 and channel.left(patient=True) == []
+    comm.Barrier()
+    if comm.rank == 1:
+        drive(intranode.agree(channel))
+    comm.Barrier()
+    if comm.rank == 0:
+        assert test()
+        drive(steps)
+        next(intranode.agree(channel))  # the one that rank 2 does not come to
+        assert channel.left(patient=True) == [2]
     comm.Barrier()
     channel.node.close()
 
