@@ -262,8 +262,10 @@ class Communicator(StartedVerbs):
         if self._freed:
             return
         self._queue.close()
+        self._engine.end()
         self._freed = True
         self._fast = FastPath()
+        self._queue.engine.free()
         self._engine.free()
         if self._node is not None:
             self._node.close()

@@ -106,7 +106,7 @@ class Engine:
         self.took: tuple[str, str] | None = ("", "")
         self.ways: Any = None
         self.started: Callable[[], int] = lambda: self.calls
-        self._yields = False
+        self._yields, self._met = False, True
         self._ends_alone = not self.published and self.size > 1  # a rank may be done with a call that others fail in
         if self._ends_alone:
             closing.watch(self)
@@ -199,20 +199,23 @@ class Engine:
     def _disagreement(self) -> Exception:
         return self.failures.disagreement()
 
-    def free(self) -> None:
-        """Frees the communicator. Collective.
+    def end(self) -> None:
+        """Ends the calls. Collective, blocks.
 
         Raises:
-            AgreedError: ranks have disagreed on the last calls.
+            AgreedError: ranks have disagreed on the last ones.
         """
+        if self._ends_alone and not self.failures.broken and (self.blocking or self.calls):
+            self._met = closing.meet(self, time.monotonic() + closing.PATIENCE_S)
+
+    def free(self) -> None:
+        """Frees the communicator, once the calls of both engines have ended. Collective."""
         if self.failures.broken:
             return
-        met = not self._ends_alone or not (self.blocking or self.calls)
-        met = met or closing.meet(self, time.monotonic() + closing.PATIENCE_S)
         self.failures.broken = "it was freed"
         if self.ways is not None:
             self.ways.close()
-        if not met:  # what ranks that come later send must not reach a communicator that is made meanwhile
+        if not self._met:  # what ranks that come later send must not reach a communicator that is made meanwhile
             keep_for_ever(self.channel)
             return
         if self.blocking and self._ends_alone:

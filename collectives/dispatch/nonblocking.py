@@ -219,13 +219,13 @@ class RequestQueue:
             watchdog.blocked = False
 
     def close(self) -> None:
-        """Waits for all requests, ends the thread and frees the engine. Collective."""
+        """Waits for all requests, ends the thread and the engine's calls. Collective."""
         for request in list(self._pending):
             self.wait(request)
         if self._thread is not None:
             self._given.put(None)
             self._thread.join()
-        self.engine.free()
+        self.engine.end()
 
     def _step(self, request: Request, quietly: bool = False) -> bool:
         """Advances one request as far as it goes; True once it is done, with or without an error.
