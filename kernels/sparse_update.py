@@ -14,7 +14,7 @@ from psgd.kernels.jit import kernel, part
 from psgd.kernels.update import adam_rates, multiply_add
 
 LONG_BYTES = 4 << 20
-BLOCK = 1024
+BLOCK = 512
 MIXED = 16 * BLOCK
 """Elements that are stepped under a mask from a block on that has both: looking into each would cost more."""
 
@@ -76,16 +76,17 @@ def momentum(
         for i in range(g.size):
             step = scale_ * g[i]
             speed = factor_ * v[i] + step
+            v[i] = speed
             zeros += (multiply_add(factor_, speed, step) if nesterov else speed) == 0
         if zeros == 0:
             for i in range(g.size):
-                step = scale_ * g[i]
-                speed = factor_ * v[i] + step
-                v[i] = speed
-                w[i] = multiply_add(-lr_, multiply_add(factor_, speed, step) if nesterov else speed, w[i])
-        else:
-            stop = start + MIXED
-            _momentum(params[start:stop], grad[start:stop], velocity[start:stop], lr_, scale_, factor_, nesterov)
+                along = multiply_add(factor_, v[i], scale_ * g[i]) if nesterov else v[i]
+                w[i] = multiply_add(-lr_, along, w[i])
+        elif zeros < g.size:
+            for i in range(g.size):
+                along = multiply_add(factor_, v[i], scale_ * g[i]) if nesterov else v[i]
+                if along != 0:
+                    w[i] = multiply_add(-lr_, along, w[i])
         start = stop
 
 
@@ -137,14 +138,15 @@ def adam(
         stop = start + BLOCK
         w, g, m, s, zeros = params[start:stop], grad[start:stop], mean[start:stop], square[start:stop], 0
         for i in range(g.size):
-            zeros += beta1_ * m[i] + rest1 * (scale_ * g[i]) == 0
+            along = scale_ * g[i]
+            m[i] = beta1_ * m[i] + rest1 * along
+            s[i] = beta2_ * s[i] + rest2 * along * along
+            zeros += m[i] == 0
         if zeros == 0:
             for i in range(g.size):
-                step_ = scale_ * g[i]
-                m[i] = beta1_ * m[i] + rest1 * step_
-                s[i] = beta2_ * s[i] + rest2 * step_ * step_
                 w[i] -= rate * m[i] / (np.sqrt(s[i]) * root + epsilon_)
-        else:
-            stop = start + MIXED
-            _adam(params[start:stop], grad[start:stop], mean[start:stop], square[start:stop], scale_, shares, rates)
+        elif zeros < g.size:
+            for i in range(g.size):
+                if m[i] != 0:
+                    w[i] -= rate * m[i] / (np.sqrt(s[i]) * root + epsilon_)
         start = stop
