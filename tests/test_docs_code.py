@@ -76,6 +76,22 @@ import numpy as np
 params, predict = {"w": jnp.ones(4)}, lambda params, x: x @ params["w"]
 my_shard = lambda worker, workers: [(np.ones((2, 4), np.float32), np.zeros(2, np.float32))] * 3
 """
+EXISTING = """
+import psgd, torch
+from mpi4py import MPI
+model, criterion = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss()
+my_shard = lambda worker, workers: [(torch.ones(2, 4), torch.tensor([0, 2]))] * 3
+"""
+SCHEDULED = f"""{EXISTING}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = psgd.torch.DistributedOptimizer(optimizer, MPI.COMM_WORLD, module=model, strategy="allreduce")
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+optimizer.__enter__()
+"""
+CALLED = f"""{LOOP}
+from psgd.metrics import RunMetrics
+workers, n = 1, 18
+"""
 VECTOR = """
 import numpy as np
 n = 1000
@@ -91,6 +107,9 @@ BEFORE = {
     "from mpi4py import MPI\nfrom psgd import collectives": COLLECTIVES,
     "request = comm.Allreduce_init": COLLECTIVES,
     "from psgd.kernels import codecs": VECTOR,
+    "optimizer = torch.optim.AdamW(": EXISTING,
+    'if "scheduler" in optimizer.extra': SCHEDULED,
+    "class Watch(psgd.Callback)": CALLED,
     "import numpy as np\nfrom mpi4py import MPI\n\nimport psgd\n\npsgd.abort": "",
     "import psgd\nimport torch\nfrom mpi4py import MPI\n\nmodel = psgd.torch.wrap(module)": MODULE,
     "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
@@ -122,7 +141,8 @@ def test_python_blocks_run(job, tmp_path, block):
         if f"psgd.{name}" in block:
             pytest.importorskip(name)
     script = tmp_path / "block.py"
-    script.write_text(before[0] + block)
+    after = "optimizer.__exit__(None, None, None)\n" if "__enter__()" in before[0] else ""
+    script.write_text(before[0] + block + after)
     job(2, [sys.executable, "-W", "error::DeprecationWarning", str(script)], check=True, cwd=tmp_path, timeout=100)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from mpi4py import MPI
@@ -36,6 +37,7 @@ class Calls(Protocol):
     failures: Failures
     waits: Waits
     calls: int
+    at_rest: Callable[[], bool]  # no request is under way; makes progress
 
     def run(self, steps: Steps) -> None:
         """Runs a call to its end."""
@@ -108,6 +110,10 @@ def _at_exit() -> None:
         return
     limit = time.monotonic() + PATIENCE_S
     for engine in list(_open):
+        while not engine.at_rest() and time.monotonic() < limit:  # requests that nobody has waited for
+            time.sleep(1e-4)
+        if not engine.at_rest():
+            continue
         if engine.failures.broken or not engine.calls or not engine.waits.done:
             continue
         try:

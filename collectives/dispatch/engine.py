@@ -106,6 +106,7 @@ class Engine:
         self.took: tuple[str, str] | None = ("", "")
         self.ways: Any = None
         self.started: Callable[[], int] = lambda: self.calls
+        self.at_rest: Callable[[], bool] = lambda: True
         self._yields, self._met = False, True
         self._ends_alone = not self.published and self.size > 1  # a rank may be done with a call that others fail in
         if self._ends_alone:

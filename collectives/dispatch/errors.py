@@ -34,6 +34,7 @@ class Failures:
         broken: why the engine cannot be used any more; empty while it can.
         at_end: called when that happens: ends kernels that wait for other ranks.
         disagreed: ranks have disagreed on a call since this was last reset, on all of them.
+        untold: the error of a request that broke the engine, until the program hears it.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Failures:
         self.broken = ""
         self.at_end: Callable[[], None] | None = None
         self.disagreed = False
+        self.untold: BaseException | None = None
         self._comm, self._channel = comm, channel
         self._shared, self._descriptor = shared, descriptor
         self._local = shared is not None and shared.node.size == comm.size
@@ -54,8 +56,12 @@ class Failures:
 
         Raises:
             ContractError: it has.
+            Error: that of a request which nobody has waited for yet.
         """
         if self.broken:
+            error, self.untold = self.untold, None
+            if error is not None:
+                raise error
             raise ContractError(f"this communicator cannot be used any more, create a new one: {self.broken}")
 
     def ended(self, steps: Steps, error: BaseException) -> BaseException:
@@ -65,6 +71,12 @@ class Failures:
         if not isinstance(error, AgreedError):
             keep_for_ever(steps)  # and with it the requests that may still be on their way
         return self._failed(error)
+
+    def keep(self, error: BaseException) -> BaseException:
+        """Keeps a request's error for `check`, if it broke the engine: the program may start another call first."""
+        if self.broken and self.untold is None:
+            self.untold = error
+        return error
 
     def abandon(self, error: BaseException) -> None:
         """Breaks the engine if an exception hit between a kernel's turns, where there were no steps to end."""

@@ -77,6 +77,7 @@ class Request:
 
     def _ended(self) -> bool:
         if self.error is not None:
+            self._queue.engine.failures.untold = None
             raise self.error
         return self.finished.is_set()
 
@@ -99,7 +100,7 @@ class RequestQueue:
         self._turn = threading.Lock()  # of who advances: within a step, and in another thread, nobody else may
         self._pending: deque[Request] = deque()
         self.untouched = False
-        engine.started = self._count
+        engine.started, engine.at_rest = self._count, self._at_rest
         engine.watchdog.blocked = False
         self._given: SimpleQueue[Request | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -199,6 +200,10 @@ class RequestQueue:
         """Calls that were started, also those whose turn has not come."""
         return self.engine.calls + sum(not request.started for request in list(self._pending))
 
+    def _at_rest(self) -> bool:
+        self.advance()
+        return not self._pending
+
     def wait(self, request: Request) -> None:
         """Blocks until a request is done."""
         finished, watchdog = request.finished, self.engine.watchdog
@@ -249,7 +254,7 @@ class RequestQueue:
                 request.test = next(request.steps, None)
             self.engine.waits.done = True
         except BaseException as error:
-            request.error = self.engine.failures.ended(request.steps, error)
+            request.error = self.engine.failures.keep(self.engine.failures.ended(request.steps, error))
         request.finished.set()
         return True
 
@@ -259,6 +264,6 @@ class RequestQueue:
                 request.started = True
                 self.engine.run(request.steps)
             except BaseException as error:
-                request.error = error
+                request.error = self.engine.failures.keep(error)
             request.finished.set()
             self._pending.popleft()

@@ -40,7 +40,7 @@ _OTHERS = {
     "period": "local-steps tau sync-period sync-every",
     "compress": "compression quantize quantization sparsify",
     "density": "sparsity ratio compression-ratio",
-    "log": "logfile log-file log-path tensorboard",
+    "log": "logfile log-file log-path",
     "log-dir": "logdir logs logs-dir log-folder",
     "save-signal": "signal",
     "mpiexec-args": "hostfile host hosts mpirun-args mpi-args launcher-args",

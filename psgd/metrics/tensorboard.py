@@ -6,6 +6,7 @@ file and not the run.
 
 import importlib.util
 import os
+import secrets
 import socket
 import time
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ class TensorBoard:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._messages, self._summaries = event_pb2, summary_pb2
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.psgd"
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{secrets.token_hex(4)}.psgd"
         try:
             folder.mkdir(exist_ok=True)
             self._file = SideFile(self._what, open_bytes(folder / name))

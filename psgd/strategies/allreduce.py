@@ -6,14 +6,17 @@ worker order, divides by the samples, and every worker takes the same optimizer'
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
-from psgd.metrics.trace.span import Span, Traceable
 from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 from psgd.worker.serverless.lockstep import LockstepWorker
+
+if TYPE_CHECKING:
+    from psgd.metrics.trace.span import Traceable
 
 
 def create(workers: int) -> Callable[[RunContext], Worker]:
@@ -57,7 +60,9 @@ class AllreduceWorker(LockstepWorker):
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         return self._buckets.overlap(samples)
 
-    def spans(self) -> list[Traceable]:
+    def spans(self) -> "list[Traceable]":
+        from psgd.metrics.trace.span import Span  # only where a run is traced
+
         reduces = [Span(self._buckets, name, "all-reduce") for name in ("launch", "wait", "reduce")]
         return [*super().spans(), *reduces, Span(self._optimizer, "take", "apply")]
 

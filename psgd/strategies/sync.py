@@ -19,22 +19,23 @@ class Synchronous:
         self._waiting: dict[int, Contribution] = {}
 
     def on_push(self, push: Header, now: float) -> tuple[LogEntry, ...]:
-        self._waiting[push.worker] = Contribution(push.worker, push.push)
-        return self._complete()
+        waiting = self._waiting
+        waiting[push.worker] = Contribution(push.worker, push.push)
+        if len(waiting) < len(self._live):
+            return ()
+        workers = tuple(sorted(waiting))
+        return (LogEntry(tuple(map(waiting.pop, workers)), workers),)
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         self._live.discard(worker)
-        return self._complete()
+        waiting = self._waiting
+        if not waiting or len(waiting) < len(self._live):
+            return ()
+        workers = tuple(sorted(waiting))
+        return (LogEntry(tuple(map(waiting.pop, workers)), workers),)
 
     def restore(self, point: CheckpointPoint) -> None:
         """Nothing to restore: no worker waits between two clocks."""
-
-    def _complete(self) -> tuple[LogEntry, ...]:
-        if not self._waiting or len(self._waiting) < len(self._live):
-            return ()
-        workers = tuple(sorted(self._waiting))
-        group = tuple(map(self._waiting.pop, workers))
-        return (LogEntry(group, workers),)
 
 
 create = Synchronous

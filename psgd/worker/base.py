@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from psgd.checkpoint import declared
 from psgd.checkpoint.state import State
-from psgd.metrics.trace.span import Traceable
 from psgd.worker.checkpoint_status import CheckpointStatus
 from psgd.worker.interface import Vector
+
+if TYPE_CHECKING:
+    from psgd.metrics.trace.span import Traceable
 
 
 class WorkerBase:
@@ -46,7 +49,7 @@ class WorkerBase:
         """What there is to save, in the order in which it is restored. Called at each checkpoint and at `restore`."""
         raise NotImplementedError
 
-    def spans(self) -> list[Traceable]:
+    def spans(self) -> "list[Traceable]":
         return []
 
     def state(self) -> State:

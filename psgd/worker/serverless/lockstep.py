@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from psgd.checkpoint.declared import Arrays, Combine
-from psgd.metrics.trace.span import Span, Traceable
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
@@ -12,6 +11,7 @@ from psgd.worker.serverless.status_rounds import StatusRounds
 
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
+    from psgd.metrics.trace.span import Traceable
 
 
 class LockstepWorker(WorkerBase):
@@ -42,7 +42,9 @@ class LockstepWorker(WorkerBase):
         super().step(samples, loss)
         self._rounds.waited_s = self.waited_s
 
-    def spans(self) -> list[Traceable]:
+    def spans(self) -> "list[Traceable]":
+        from psgd.metrics.trace.span import Span
+
         return [Span(self._rounds, "exchange", "wait")]
 
     def _round(self, done: bool) -> None:

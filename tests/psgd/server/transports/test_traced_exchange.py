@@ -37,7 +37,7 @@ def test_an_exchange_is_a_push_a_wait_and_a_pull():
     assert [KINDS[kind] for kind in events["kind"]] == ["push", "wait", "pull"] * 2
     assert (events["start"][1:3] == events["stop"][:2]).all()
     seconds = events["stop"] - events["start"]
-    assert (seconds[:3] >= [0.002, 0.008, 0.003]).all()
+    assert (seconds[:3] >= [0.0019, 0.0079, 0.0029]).all()  # two clocks
 
 
 def test_an_exchange_that_fails_shows_what_it_was_doing():
