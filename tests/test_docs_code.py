@@ -161,7 +161,7 @@ def test_the_tutorial(job, psgd_command, tmp_path):
     (tmp_path / "fit.py").write_text(program)
     said, ran = {}, 0
     for line in "".join(blocks(page, "")).splitlines():
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line.replace("--epochs 4000", "--epochs 40"), comments=True)
         start = {"psgd": (None, psgd_command.argv), "python": (None, [sys.executable]), "mpirun": (3, [sys.executable])}
         if not words or words[0] not in start or "slurm" in words or "doctor" in words:
             continue

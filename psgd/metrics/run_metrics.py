@@ -167,6 +167,10 @@ class RunMetrics:
         else:
             self.since_best += 1
         if self._patience and self.since_best >= self._patience:
+            if not self.stop:
+                from psgd.kernels.notice import say
+
+                say(f"stopping early: the last {self.since_best} evaluations were not better than the best before")
             self.stop = True
         if self._target and accuracy >= self._target and not self.stop:
             self.stop = True

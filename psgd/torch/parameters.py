@@ -51,7 +51,7 @@ def find(module: torch.nn.Module) -> tuple[list[Slot], Layout, torch.dtype]:
         if buffer.device.type != "cpu" or buffer.layout != torch.strided:
             got = f"{buffer.device}, {buffer.layout}"
             raise UsageError(
-                f"psgd.torch.wrap: {name}: expected a dense buffer on the CPU, got {got}: use module.cpu()"
+                f"psgd.torch.wrap: {name}: expected a dense buffer on the CPU, got {got}: {_to_cpu(buffer)}"
             )
     _check_sparse(module)
     _check_memory(module)
@@ -88,13 +88,21 @@ def _registered(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, 
                 yield part._parameters, key, parameter
 
 
+def _to_cpu(tensor: torch.Tensor) -> str:
+    """How it gets there: a tensor on the meta device has no values to copy."""
+    if tensor.device.type == "meta":
+        return "make the module without the meta device, or use module.to_empty(device='cpu') and initialize it"
+    return "use module.cpu()"
+
+
 def _check(name: str, parameter: torch.nn.Parameter) -> None:
     """Refuses a parameter that cannot lie in the vector."""
     where = f"psgd.torch.wrap: {name}"
     if torch.nn.parameter.is_lazy(parameter):
         raise UsageError(f"{where}: expected a shape, got a lazy parameter: call the module on one batch first")
     if parameter.device.type != "cpu":
-        raise UsageError(f"{where}: expected all parameters on the CPU, got {parameter.device}: use module.cpu()")
+        fix = _to_cpu(parameter)
+        raise UsageError(f"{where}: expected all parameters on the CPU, got {parameter.device}: {fix}")
     if parameter.dtype.is_complex:
         raise UsageError(f"{where}: expected real numbers, got {parameter.dtype}: use torch.view_as_real on a real one")
     if parameter.dtype not in (torch.float32, torch.float64, *REDUCED):

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import say
 from psgd.torch import buffers, parameters
 from psgd.torch.frontier import Frontier
 from psgd.worker.bound_model import BoundModel, Wait
@@ -146,6 +147,11 @@ class Wrapped(BoundModel):
         return {_BUFFERS: data} if data.size else {}
 
     def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
+        if steps == 0 and comm.rank == first:
+            say(
+                "warning: the first worker took no step, so its training is lost: call ps.step() or the step of the "
+                "DistributedOptimizer, instead of the old optimizer's"
+            )
         if self._mode == "average":
             buffers.average(list(self.module.buffers()), comm, wait, first, bool(steps))
         buffers.broadcast(

@@ -1,14 +1,16 @@
 """What a training loop holds: parameters to read, gradients to fill, and `step()`."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.state import State
-from psgd.metrics.trace.span import Traceable
 from psgd.worker.checkpoint_status import CheckpointStatus
+
+if TYPE_CHECKING:
+    from psgd.metrics.trace.span import Traceable
 
 Vector = NDArray[np.floating]
 
@@ -68,7 +70,7 @@ class Worker(Protocol):
     def finish(self) -> None:
         """No more steps; returns with the final parameters once all workers are done. Collective, blocks."""
 
-    def spans(self) -> list[Traceable]:
+    def spans(self) -> "list[Traceable]":
         """What a trace times inside of `step`, each in its own place; empty where there is nothing to tell apart."""
 
     def state(self) -> State:
