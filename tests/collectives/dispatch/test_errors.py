@@ -6,7 +6,8 @@ from harness.oracle import check, communicator, same_error
 from mpi4py import MPI
 
 from psgd.collectives.dispatch import control
-from psgd.kernels.errors import AgreedError, ContractError, UsageError
+from psgd.collectives.dispatch.errors import Failures
+from psgd.kernels.errors import AgreedError, ContractError, PeerLostError, UsageError
 
 WAYS = pytest.mark.parametrize("variables", [{}, {"PSGD_CHECK": "1"}, {"PSGD_SHARED": "0", "PSGD_CHECK": "1"}], ids=str)
 
@@ -284,3 +285,17 @@ def test_a_broken_communicator_says_the_same_at_every_call(comm):
     same_error(comm, lambda: c.Iallreduce(*pair(3 + comm.rank)).Wait(), ContractError, "rank 0")
     texts = [same_error(comm, lambda: c.Iallreduce(*pair(3)).Wait(), ContractError, "any more") for _ in range(3)]
     assert len(set(texts)) == 1, texts
+
+
+def test_the_error_of_a_request_is_raised_once_where_the_program_looks_first():
+    failures = Failures.__new__(Failures)
+    failures.broken, failures.untold = "", None
+    assert failures.keep(lost := PeerLostError("rank 1 left")) is lost
+    failures.check()  # an error that leaves the communicator usable is the request's alone
+    failures.broken = "PeerLostError: rank 1 left"
+    failures.keep(lost)
+    failures.keep(ContractError("a later one"))
+    with pytest.raises(PeerLostError, match="rank 1 left"):
+        failures.check()
+    with pytest.raises(ContractError, match="cannot be used any more"):
+        failures.check()

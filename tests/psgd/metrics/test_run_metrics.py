@@ -61,13 +61,14 @@ def test_waits_are_counted_and_kept_from_the_start_on():
     assert (metrics.waited_s[2], metrics.computed_s[2]) == (0.75, 3.0)
 
 
-def test_patience_ends_after_so_many_evaluations_that_were_not_better():
+def test_patience_ends_after_so_many_evaluations_that_were_not_better(capsys):
     metrics = RunMetrics(1, patience=2)
     seen = []
     for accuracy in (0.5, 0.4, 0.6, 0.6, math.nan):
         metrics.report(accuracy, 1.0)
         seen.append((metrics.best_accuracy, metrics.since_best, metrics.stop))
     assert seen == [(0.5, 0, False), (0.5, 1, False), (0.6, 0, False), (0.6, 1, False), (0.6, 2, True)]
+    assert capsys.readouterr().err.count("stopping early: the last 2 evaluations were not better") == 1
 
 
 def test_what_was_best_is_known_after_resuming_also_from_a_checkpoint_of_before():

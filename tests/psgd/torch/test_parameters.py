@@ -48,7 +48,10 @@ def with_parameter(parameter):
     ("make", "message"),
     [
         (nn.ReLU, "expected a module with trainable parameters"),
-        (lambda: nn.Linear(2, 2, device="meta"), "weight: expected all parameters on the CPU, got meta"),
+        (
+            lambda: nn.Linear(2, 2, device="meta"),
+            "weight: expected all parameters on the CPU, got meta: make the module without the meta",
+        ),
         (lambda: nn.LazyLinear(2), "weight: expected a shape, got a lazy parameter"),
         (lambda: with_parameter(nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "more: expected real numbers"),
         (lambda: with_parameter(nn.Parameter(torch.zeros(0))), r"more: expected elements, got shape \(0,\)"),

@@ -208,3 +208,22 @@ def test_buffers_of_all_ranks_after_a_run(comm, strategy, buffers):
     np.testing.assert_allclose(module[1].running_mean.numpy(), expected, rtol=1e-6, atol=1e-7)
     count = 2 + ps.mesh.index if buffers == "local" and ps.is_worker else 2
     assert module[1].num_batches_tracked.item() == count
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("strategy", "ranks"), [("allreduce", 2), ("ssp", 3)])
+def test_a_run_without_a_step_says_so(job, strategy, ranks):
+    """The loop still calls its own optimizer, so psgd sees nothing of what it does."""
+    code = f"""
+import psgd, torch
+from mpi4py import MPI
+module = torch.nn.Linear(2, 1)
+model = psgd.torch.wrap(module)
+optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+with psgd.connect(MPI.COMM_WORLD, model, strategy={strategy!r}) as ps:
+    for _ in range(3 * (ps.workers > 0)):
+        module(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+"""
+    said = job(ranks, code, check=True, timeout=60).stderr
+    assert said.count("warning: the first worker took no step, so its training is lost") == 1, said
