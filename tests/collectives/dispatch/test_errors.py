@@ -289,8 +289,8 @@ def test_a_broken_communicator_says_the_same_at_every_call(comm):
 
 def test_the_error_of_a_request_is_raised_once_where_the_program_looks_first():
     failures = Failures.__new__(Failures)
-    failures.broken, failures.untold = "", None
-    assert failures.keep(lost := PeerLostError("rank 1 left")) is lost
+    failures.broken, failures.untold, lost = "", None, PeerLostError("rank 1 left")
+    assert failures.keep(lost) is lost
     failures.check()  # an error that leaves the communicator usable is the request's alone
     failures.broken = "PeerLostError: rank 1 left"
     failures.keep(lost)
