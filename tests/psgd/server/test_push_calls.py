@@ -41,7 +41,7 @@ import pytest
 
 import psgd
 
-MOST = 24
+MOST = 25  # one of them looks at a part of the gradient, for NaN
 PUSHES = 20
 HOME = Path(psgd.__file__).resolve().parent
 INSTALLED = (HOME / "kernels").is_dir()  # else a checkout, with the other folders beside this one
@@ -96,4 +96,4 @@ def test_a_push_takes_few_calls(comm):
         assert len(pushes) == PUSHES
     server, worker = comm.allgather(min(pushes, key=len))
     assert len(server) > 10 and len(worker) > 3, "the count sees nothing"
-    assert len(server) + len(worker) <= MOST, (server, worker)
+    assert len(server) + len(worker) <= MOST, " ".join([*server, *worker])
