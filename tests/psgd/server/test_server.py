@@ -5,6 +5,7 @@ from collections import deque
 
 import numpy as np
 import pytest
+from harness.rates import Rates
 
 from psgd import strategies
 from psgd.checkpoint.requests import SAVE
@@ -323,22 +324,6 @@ def test_other_workers_take_the_step_of_a_group_that_was_open(pushes):
     first = (40.0 + 60.0 * min(1, pushes)) / (10 + 30 * min(1, pushes))
     assert shard.version == 5 + (pushes == 2) and shard.samples == 90 + 30 * pushes
     np.testing.assert_allclose(params, 1.0 - 0.5 * first - (0.5 * 2.0 if pushes == 2 else 0.0), rtol=1e-15)
-
-
-class Rates:
-    """What a rule goes by; remembers what it has read."""
-
-    size, skipped = 2, 0
-
-    def __init__(self, *values):
-        self.values, self.seen = list(values), []
-
-    def write(self, into):
-        into[:] = self.values
-
-    def read(self, values):
-        self.values = values.tolist()
-        self.seen.append(self.values)
 
 
 def test_the_rule_goes_by_the_newest_push_of_a_group():

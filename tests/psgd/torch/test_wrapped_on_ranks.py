@@ -11,34 +11,10 @@ from psgd.server.record_replay import FORMAT
 from psgd.strategies import STRATEGIES
 
 torch = pytest.importorskip("torch")
+from harness.torch_cases import KINDS, loss_of, module_of  # noqa: E402
+
 nn = torch.nn
 LR, STEPS = 0.05, 4
-KINDS = ("plain", "tied", "frozen", "batchnorm", "unused")
-
-
-def module_of(kind, seed=0):
-    torch.manual_seed(seed)
-    parts = [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)]
-    if kind == "batchnorm":
-        parts.insert(1, nn.BatchNorm1d(4))
-    module = nn.Sequential(*parts)
-    if kind == "tied":
-        module[2].weight = module[0].weight
-    elif kind == "frozen":
-        module[0].weight.requires_grad_(False)
-    elif kind == "unused":
-        module.append(nn.Linear(4, 3))
-    return module
-
-
-def batch(worker, clock):
-    generator = torch.Generator().manual_seed(100 * worker + clock)
-    return torch.randn(6, 4, generator=generator), torch.randn(6, 4, generator=generator)
-
-
-def loss_of(kind, module, worker, clock):
-    x, y = batch(worker, clock)
-    return nn.functional.mse_loss((module[:3] if kind == "unused" else module)(x), y)
 
 
 def samples_of(worker, clock):

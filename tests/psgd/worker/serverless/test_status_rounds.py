@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.rates import Rates
 
 from psgd.collectives import Communicator
 from psgd.metrics.run_metrics import RunMetrics
@@ -123,22 +124,6 @@ def test_who_came_last_is_whom_the_others_waited_for(comm):
         assert starts[0] > -0.05 and all(0.1 < stop - start < 1 for start, stop in zip(starts, stops, strict=True))
         assert [max(stops[a:b]) < min(starts[b:]) + 0.1 for a, b in ((0, 2), (2, 4), (4, 6))] == [True] * 3
         assert metrics.waited == [2, 2, 3]
-
-
-class Rates:
-    """What a rule goes by; remembers what it has read."""
-
-    size, skipped = 2, 0
-
-    def __init__(self, *values):
-        self.values, self.seen = list(values), []
-
-    def write(self, into):
-        into[:] = self.values
-
-    def read(self, values):
-        self.values = values.tolist()
-        self.seen.append(self.values)
 
 
 @pytest.mark.ranks(3)
