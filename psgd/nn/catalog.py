@@ -40,5 +40,10 @@ LAYERS: dict[str, str] = {
     "ChannelsLast": "psgd.nn.reshape",
     "RowTokens": "psgd.nn.reshape",
     "Transpose": "psgd.nn.reshape",
+    "Embedding": "psgd.nn.layers.embedding",
+    "Positions": "psgd.nn.layers.embedding",
+    "Unembedding": "psgd.nn.layers.embedding",
+    "LayerNorm": "psgd.nn.layers.layernorm",
+    "GELU": "psgd.nn.layers.gelu",
 }
 """The module of each layer's class."""

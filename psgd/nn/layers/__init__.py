@@ -1,0 +1,4 @@
+"""More layers: over a sample's steps in time, of transformers, and with random numbers.
+
+Owns `embedding`, `layernorm` and `gelu`. May import what `psgd.nn`'s other layers may. Begin with `gelu`, the shortest.
+"""
