@@ -43,6 +43,8 @@ LAYERS: dict[str, str] = {
     "Embedding": "psgd.nn.layers.embedding",
     "Positions": "psgd.nn.layers.embedding",
     "Unembedding": "psgd.nn.layers.embedding",
+    "Heads": "psgd.nn.layers.attention",
+    "Attention": "psgd.nn.layers.attention",
     "LayerNorm": "psgd.nn.layers.layernorm",
     "GELU": "psgd.nn.layers.gelu",
 }
