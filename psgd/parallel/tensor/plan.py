@@ -9,6 +9,7 @@ from psgd.collectives import Communicator
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Layer, Shape
 from psgd.nn.layers.attention import Attention
+from psgd.nn.layers.embedding import Embedding, Unembedding
 from psgd.nn.layers.gelu import GELU
 from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
@@ -16,6 +17,7 @@ from psgd.nn.residual import Residual
 from psgd.parallel.tensor.cut_attention import CutAttention
 from psgd.parallel.tensor.cut_linear import ColumnLinear, RowLinear
 from psgd.parallel.tensor.layouts import FEATURES, REPLICATED, Partial, Replicated, TensorLayout
+from psgd.parallel.tensor.vocabulary import CutEmbedding, CutUnembedding
 
 _BY_ELEMENT = (ReLU, GELU)
 """Layers that take any part of a sample's features."""
@@ -90,9 +92,11 @@ def _ways(layer: Layer[Any], shape: Shape, comm: Communicator, wants_dx: bool) -
     if type(layer) is Linear:
         return _of_linear(layer, shape, comm, wants_dx)
     if type(layer) is Attention and layer.heads >= comm.size:
-        return [
-            Way(CutAttention(layer.heads, comm=comm), REPLICATED, REPLICATED, 0)
-        ]  # the only way: no cost to compare
+        return [_only(CutAttention(layer.heads, comm=comm))]
+    if type(layer) is Embedding and layer.vocabulary >= comm.size:
+        return [_only(CutEmbedding(layer.vocabulary, layer.width, comm=comm))]
+    if type(layer) is Unembedding and layer.vocabulary >= comm.size:
+        return [_only(CutUnembedding(layer.vocabulary, layer.tied, comm=comm))]
     ways = [_only(layer)]
     if isinstance(layer, _BY_ELEMENT):
         ways.append(Way(layer, FEATURES, FEATURES, 0))
