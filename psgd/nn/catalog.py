@@ -40,5 +40,6 @@ LAYERS: dict[str, str] = {
     "ChannelsLast": "psgd.nn.reshape",
     "RowTokens": "psgd.nn.reshape",
     "Transpose": "psgd.nn.reshape",
+    "LSTM": "psgd.nn.recurrent.lstm",
 }
 """The module of each layer's class."""
