@@ -40,6 +40,7 @@ LAYERS: dict[str, str] = {
     "ChannelsLast": "psgd.nn.reshape",
     "RowTokens": "psgd.nn.reshape",
     "Transpose": "psgd.nn.reshape",
-    "LSTM": "psgd.nn.recurrent.lstm",
+    "Dropout": "psgd.nn.layers.dropout",
+    "LSTM": "psgd.nn.layers.lstm",
 }
 """The module of each layer's class."""

@@ -6,7 +6,7 @@ from harness.device import cupy
 from harness.layers import Run, finite_difference
 
 from psgd.kernels.errors import UsageError
-from psgd.nn.recurrent.lstm import LSTM
+from psgd.nn.layers.lstm import LSTM
 from psgd.nn.stage import Stage
 
 CASES = [
