@@ -103,7 +103,9 @@ class Model(Stage):
 
         Args:
             ctx: after one `forward`; the output may be overwritten.
-            y, loss_of, batch_size: as `gradient`.
+            y: as `gradient`.
+            loss_of: as `gradient`.
+            batch_size: as `gradient`.
 
         Raises:
             UsageError: no forward before, or y of a wrong shape or dtype.
