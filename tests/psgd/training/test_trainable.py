@@ -67,5 +67,5 @@ def test_a_step_that_is_not_begun_draws_nothing_and_is_refused():
     backend = OwnModel(inner).backend(configure(batch_size=6), digits, validate(digits))
     params = inner.init(0)
     backend.bind(params, np.empty_like(params))
-    with pytest.raises(UsageError, match="needs ctx.draw"):
+    with pytest.raises(UsageError, match=r"needs ctx\.draw"):
         backend.gradient(np.arange(5))
