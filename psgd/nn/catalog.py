@@ -42,5 +42,10 @@ LAYERS: dict[str, str] = {
     "Transpose": "psgd.nn.reshape",
     "Dropout": "psgd.nn.layers.dropout",
     "LSTM": "psgd.nn.layers.lstm",
+    "Embedding": "psgd.nn.layers.embedding",
+    "Positions": "psgd.nn.layers.embedding",
+    "Unembedding": "psgd.nn.layers.embedding",
+    "LayerNorm": "psgd.nn.layers.layernorm",
+    "GELU": "psgd.nn.layers.gelu",
 }
 """The module of each layer's class."""

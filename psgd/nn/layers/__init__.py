@@ -1,4 +1,5 @@
-"""More layers: over a sample's steps in time, and with random numbers.
+"""More layers: over a sample's steps in time, of transformers, and with random numbers.
 
-Owns `lstm` and `dropout`. May import what `psgd.nn`'s other layers may. Begin with `dropout`, the shorter one.
+Owns `embedding`, `layernorm`, `gelu`, `lstm` and `dropout`. May import what `psgd.nn`'s other layers may. Begin with
+`gelu`, the shortest.
 """
