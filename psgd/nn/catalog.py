@@ -26,6 +26,7 @@ MODELS: dict[str, ModelEntry] = {
     "softmax": ModelEntry("psgd.nn.models.softmax"),
     "mlp": ModelEntry("psgd.nn.models.mlp", hidden=True),
     "cnn": ModelEntry("psgd.nn.models.cnn", hidden=True, any_samples=False),
+    "lecture-cnn": ModelEntry("psgd.nn.models.lecture_cnn", any_samples=False),
     "resmlp": ModelEntry("psgd.nn.models.resmlp", hidden=True, any_samples=False),
 }
 
