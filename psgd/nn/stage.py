@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
+from psgd.kernels.layers.draws import Draws
 from psgd.nn import sequential
 from psgd.nn.layer import Arrays, Layer, Room, Shape
 from psgd.nn.layout import Layout
@@ -31,6 +32,7 @@ class Context:
         owner: the stage that made it; no other may use it.
         states: one for each layer.
         wants_dx: whether backward returns the first layer's input gradient.
+        draws: by what its layers draw random numbers.
         output: of the forward pass that waits for its backward pass; None when none does.
         labels: int64 buffer on the device, where the owner is a model.
         dlogits: where the loss writes its gradient; None: over the logits.
@@ -41,9 +43,25 @@ class Context:
     owner: Any
     states: list[Any]
     wants_dx: bool
+    draws: Draws
     output: Array = None
     labels: Array = None
     dlogits: Array = None
+
+    def draw(self, key: int, samples: Array) -> None:
+        """From now on passes draw by these: dropout drops. Without effect where no layer draws.
+
+        The same key and number of a sample draw the same, on whatever rank and in whatever part of the batch.
+
+        Args:
+            key: 64 bits that stand for the step, as `psgd.runtime.rng.bits(seed, epoch, step)`.
+            samples: (n,) integers on the host, the numbers of the pass's samples: in the dataset, or in the whole
+                batch of all ranks; at least 0.
+
+        Raises:
+            UsageError: other samples than that, or more than `batch`.
+        """
+        self.draws.begin(key, samples)
 
 
 class Stage:
@@ -188,8 +206,9 @@ class Stage:
         if batch < 1:
             raise UsageError(f"context: expected a batch of 1 or more, got {batch}")
         xp = self._xp or np
-        states = sequential.allocate(self._steps, Room(xp, batch, self.dtype, self.input_shape, wants_dx))
-        return Context(batch, xp, self, states, wants_dx)
+        draws = Draws(xp, batch)
+        room = Room(xp, batch, self.dtype, self.input_shape, wants_dx, draws=draws)
+        return Context(batch, xp, self, sequential.allocate(self._steps, room), wants_dx, draws)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Returns `(n, *output_shape)`, a buffer of `ctx` that its next use overwrites, and waits for `backward`.
