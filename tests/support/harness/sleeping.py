@@ -1,16 +1,14 @@
-"""The loop over instructions: order, times, bubbles of stages that sleep."""
+"""Pipelines whose stages sleep: their bubbles, by the clock."""
 
 import time
 
 import numpy as np
-import pytest
 
 from psgd.nn.initialize import Zeros
 from psgd.nn.layer import Layer, OutputState, ParameterSpec
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
 from psgd.parallel.pipeline import Pipeline
-from psgd.parallel.schedules import catalog
 
 FORWARD_S = 20e-3
 
@@ -79,36 +77,3 @@ def sleeping(comm, schedule, microbatches, seconds=False, steps=5):
             idle_s = sum(comm.allgather(whole_s - counters.compute_s)) / ranks
             bubbles.append(idle_s if seconds else idle_s / whole_s)
         return min(bubbles), counters.in_flight_max
-
-
-@pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_bubbles_of_stages_that_sleep(comm, schedule):
-    ranks, microbatches = comm.Get_size(), 8
-    bubble, in_flight = sleeping(comm, schedule, microbatches)
-    assert bubble == pytest.approx((ranks - 1) / (microbatches + ranks - 1), rel=0.1)
-    limit = microbatches if schedule == "gpipe" else min(microbatches, ranks - comm.Get_rank())
-    assert in_flight == limit
-
-
-@pytest.mark.ranks(4)
-def test_zero_bubble_waits_far_less_than_1f1b(comm):
-    """As many microbatches as ranks, F as long as X and W: a third of 1F1B's bubble, in seconds."""
-    fused, in_flight = sleeping(comm, "1f1b", 4, seconds=True)
-    halved, in_flight_too = sleeping(comm, "zero-bubble", 4, seconds=True)
-    assert 0 < halved <= 0.4 * fused
-    assert in_flight == 4 - comm.Get_rank() and in_flight_too <= 4
-
-
-@pytest.mark.ranks(3)
-def test_an_observer_sees_each_instruction_once_in_order(comm):
-    model = Model((Linear(3), Linear(4), Linear(2)), (3,))
-    with Pipeline(comm, model, (1, 2), "gpipe", batch=6, microbatches=3) as pipeline:
-        params = pipeline.init(0)
-        pipeline.bind(params, np.empty_like(params))
-        seen = []
-        pipeline.executor.observer = lambda *event: seen.append(event)
-        pipeline.gradient(6, np.ones((6, 3), np.float32), np.zeros(6, np.int64))
-    assert tuple(each for each, _, _ in seen) == catalog.make("gpipe", 3, 3).programs[comm.Get_rank()]
-    times = [moment for _, start, stop in seen for moment in (start, stop)]
-    assert times == sorted(times)
