@@ -75,9 +75,9 @@ def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:
         click.echo(markdown.head(COLUMNS) if form else _line(COLUMNS))
     for row in rows:
         one, all_of_them = row["one_seconds"], row["tensor_seconds"]
-        cells = (row["model"], format_seconds(one), format_seconds(all_of_them), f"{one / all_of_them:.2f}")
         theirs = row["torch_seconds"]
-        cells += ("-", "-") if theirs is None else (format_seconds(theirs), f"{theirs / all_of_them:.2f}")
+        peer = ("-", "-") if theirs is None else (format_seconds(theirs), f"{theirs / all_of_them:.2f}")
+        cells = (row["model"], format_seconds(one), format_seconds(all_of_them), f"{one / all_of_them:.2f}", *peer)
         click.echo(json.dumps(row) if form == "json" else markdown.line(cells) if form else _line(cells))
     if not form:
         click.echo("median step of the slowest rank; results verified")
