@@ -39,7 +39,9 @@ def text(result: Mapping[str, Any]) -> str:
         lost = result["train_loss"]
         shown = "not finite: the run diverged; try a lower --lr" if lost is None else f"{lost:.4f} in training"
         lines.append(("loss", shown))
+    add("perplexity", "test_perplexity", "{:.4g} per token of the test samples")
     add("samples/s", "samples_per_second", "{:,.0f}")
+    add("tokens/s", "tokens_per_second", "{:,.0f}")
     add("time", "seconds", "{:.2f} s")
     if result.get("bytes_sent") is not None and result.get("bytes_received") is not None:
         sent, received = format_nbytes(result["bytes_sent"]), format_nbytes(result["bytes_received"])

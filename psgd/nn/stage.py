@@ -1,5 +1,6 @@
 """A list of layers on one flat vector: forward and backward, without a loss."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ import numpy.typing as npt
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
+from psgd.kernels.layers.draws import Draws
 from psgd.nn import sequential
-from psgd.nn.layer import Arrays, Layer, Room
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 from psgd.nn.layout import Layout
 from psgd.runtime.rng import generator
 
@@ -30,6 +32,7 @@ class Context:
         owner: the stage that made it; no other may use it.
         states: one for each layer.
         wants_dx: whether backward returns the first layer's input gradient.
+        draws: by what its layers draw random numbers.
         output: of the forward pass that waits for its backward pass; None when none does.
         labels: int64 buffer on the device, where the owner is a model.
         dlogits: where the loss writes its gradient; None: over the logits.
@@ -40,9 +43,25 @@ class Context:
     owner: Any
     states: list[Any]
     wants_dx: bool
+    draws: Draws
     output: Array = None
     labels: Array = None
     dlogits: Array = None
+
+    def draw(self, key: int, samples: Array) -> None:
+        """From now on passes draw by these: dropout drops. Without effect where no layer draws.
+
+        The same key and number of a sample draw the same, on whatever rank and in whatever part of the batch.
+
+        Args:
+            key: 64 bits that stand for the step, as `psgd.runtime.rng.bits(seed, epoch, step)`.
+            samples: (n,) integers on the host, the numbers of the pass's samples: in the dataset, or in the whole
+                batch of all ranks; at least 0.
+
+        Raises:
+            UsageError: other samples than that, or more than `batch`.
+        """
+        self.draws.begin(key, samples)
 
 
 class Stage:
@@ -65,16 +84,24 @@ class Stage:
         Raises:
             UsageError: shapes that do not fit, or another dtype.
         """
-        self.layers = tuple(layers)
-        self.input_shape = tuple(input_shape)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise UsageError(f"model: expected dtype float32 or float64, got {self.dtype}")
-        self._steps, self.output_shape = sequential.fit(self.layers, self.input_shape)
+        steps, output_shape = sequential.fit(layers, tuple(input_shape))
+        self._drawn_from = sequential.check_ties(steps)
+        self._assemble(steps, tuple(input_shape), output_shape)
+
+    def _assemble(self, steps: Sequence[sequential.Step], input_shape: Shape, output_shape: Shape) -> None:
+        """Takes layers in their places, on no vector yet."""
+        self._steps = steps
+        self.layers = tuple(step.layer for step in steps)
+        self.input_shape, self.output_shape = input_shape, output_shape
         self._first = sequential.first_with_parameters(self._steps)
-        specs = [spec for step in self._steps for spec in step.specs]
+        tied = sequential.tied_places(self._steps)
+        specs = [spec for step in self._steps for spec in step.specs if spec.name not in tied]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
-        self.layout = Layout([(spec.name, spec.shape) for spec in specs], torch=forms)
+        self.layout = Layout([(spec.name, spec.shape) for spec in specs], tied=tied, torch=forms)
+        self._shared = _Shared(self._steps, tied, self.dtype)
         self._ranges = self._ready_ranges()
         self._xp: Any = None
         self._params: list[Arrays] = []
@@ -82,13 +109,35 @@ class Stage:
         self._parts: list[Arrays] = []
         self._padding: list[list[Array]] = []
 
+    def cut(self, start: int, stop: int) -> "Stage":
+        """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
+
+        Its parameters have their names in this stage, and the same first values. The last layers of a model are a
+        model too, with its loss; such a part may be without parameters.
+
+        Raises:
+            UsageError: no layers, or layers that this stage does not have.
+        """
+        if not 0 <= start < stop <= len(self.layers):
+            raise UsageError(
+                f"cut: expected at least one of the layers 0 to {len(self.layers) - 1}, got those from {start} up to "
+                f"{stop}"
+            )
+        ends = stop == len(self.layers)
+        part = copy.copy(self)
+        part.__class__ = type(self) if ends else Stage
+        part._assemble(
+            self._steps[start:stop], self._steps[start].shape, self.output_shape if ends else self._steps[stop].shape
+        )
+        return part
+
     def _ready_ranges(self) -> list[range]:
         """What each layer completes in backward: from its parameters up to the next layer's, padding included."""
         offsets = {p.name: p.offset for p in self.layout.parameters}
         ranges = []
         stop = self.layout.size
         for step in reversed(self._steps):
-            start = offsets[step.specs[0].name] if step.specs else stop
+            start = min((offsets[spec.name] for spec in step.specs if spec.name in offsets), default=stop)
             ranges.append(range(start, stop))
             stop = start
         return ranges[::-1]
@@ -96,14 +145,21 @@ class Stage:
     def init(self, seed: int) -> npt.NDArray[Any]:
         """Returns first parameters on the host, as each layer's initializers draw them.
 
-        Drawn by (seed, layer): the same on every rank, and up to rounding in both dtypes.
+        Drawn by (seed, the layer's number in the whole): the same on every rank and however the layers are cut,
+        and up to rounding in both dtypes.
         """
         vector = np.zeros(self.layout.size, self.dtype)
         views = self.layout.views(vector)
-        for index, step in enumerate(self._steps):
-            rng = generator(seed, "init", index)
+        for step in self._steps:
+            rng = generator(seed, "init", step.index)
             for spec in step.specs:
-                views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
+                if spec.tied is None:
+                    views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
+                elif spec.name not in dict(self.layout.tied):  # the layer that it shares with is in another part
+                    source = self._drawn_from[spec.tied]
+                    views[spec.name][...] = sequential.draw_one(
+                        source, generator(seed, "init", source.index), spec.tied
+                    )
         return vector
 
     def bind(self, params: Array, grads: Array = None) -> None:
@@ -123,7 +179,7 @@ class Stage:
                     f"bind: {name}: expected {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}"
                 )
         self._params = self._by_step(params)
-        self._grads = [] if grads is None else self._by_step(grads)
+        self._grads = [] if grads is None else self._shared.apart(self._by_step(grads), xp)
         gaps = self.layout.padding
         self._padding = [
             [] if grads is None else [grads[g.start : g.stop] for g in gaps if g.start in ready]
@@ -150,8 +206,9 @@ class Stage:
         if batch < 1:
             raise UsageError(f"context: expected a batch of 1 or more, got {batch}")
         xp = self._xp or np
-        states = sequential.allocate(self._steps, Room(xp, batch, self.dtype, self.input_shape, wants_dx))
-        return Context(batch, xp, self, states, wants_dx)
+        draws = Draws(xp, batch)
+        room = Room(xp, batch, self.dtype, self.input_shape, wants_dx, draws=draws)
+        return Context(batch, xp, self, sequential.allocate(self._steps, room), wants_dx, draws)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Returns `(n, *output_shape)`, a buffer of `ctx` that its next use overwrites, and waits for `backward`.
@@ -207,9 +264,11 @@ class Stage:
         last = -1 if ctx.wants_dx else self._first - 1
         for index in range(len(self._steps) - 1, last, -1):
             dy = self._steps[index].layer.backward(ctx.states[index], dy, self._params[index], targets[index])
+            self._shared.join(index, targets[index])
             if accumulate:
                 for total, part in zip(self._grads[index], targets[index], strict=True):
-                    ctx.xp.add(total, part, out=total)
+                    if total is not part:
+                        ctx.xp.add(total, part, out=total)
             for gap in self._padding[index]:
                 gap.fill(0)
             if on_ready is not None and self._ranges[index]:
@@ -226,6 +285,7 @@ class Stage:
                 self._parts.append(
                     tuple(piece.reshape(spec.shape) for piece, spec in zip(pieces, step.specs, strict=True))
                 )
+            self._parts = self._shared.apart(self._parts, self._xp)
         return self._parts
 
     def _check(self, ctx: Context, x: Array) -> int:
@@ -240,3 +300,41 @@ class Stage:
         if x.shape[1:] != self.input_shape and x.shape[1:] != (math.prod(self.input_shape),):
             raise UsageError(f"model: expected samples of shape {self.input_shape}, or flat ones, got {x.shape[1:]}")
         return n
+
+
+class _Shared:
+    """The gradients of parameters with several names: made apart, and added where the place is, in layer order.
+
+    Args:
+        steps: of one stage.
+        tied: as `sequential.tied_places` gives it.
+        dtype: of gradients.
+    """
+
+    def __init__(self, steps: Sequence[sequential.Step], tied: dict[str, str], dtype: np.dtype[Any]) -> None:
+        where = {spec.name: (i, j) for i, step in enumerate(steps) for j, spec in enumerate(step.specs)}
+        self._apart = {where[name]: (steps[where[name][0]].specs[where[name][1]].shape) for name in tied}
+        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
+        for name, place in tied.items():
+            index, position = where[place]
+            self._joined.setdefault(index, []).append((position, where[name]))
+        self._dtype = dtype
+        self._buffers: dict[tuple[int, int], Array] = {}
+        self._xp: Any = None
+
+    def apart(self, grads: list[Arrays], xp: Any) -> list[Arrays]:
+        """Returns the gradients by layer, with buffers of their own for names that have no place. Made once."""
+        if not self._apart:
+            return grads
+        if xp is not self._xp:
+            self._xp = xp
+            self._buffers = {where: xp.empty(shape, self._dtype) for where, shape in self._apart.items()}
+        return [
+            tuple(self._buffers.get((i, j), array) for j, array in enumerate(arrays)) for i, arrays in enumerate(grads)
+        ]
+
+    def join(self, index: int, grads: Arrays) -> None:
+        """Adds to a layer's gradients, just made, what later layers have for the same parameters."""
+        for position, where in self._joined.get(index, ()):
+            total = grads[position]
+            array_module(total).add(total, self._buffers[where], out=total)

@@ -94,7 +94,7 @@ def run(
             listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(log, on_progress, *listeners),
+            events.listener(log, on_progress, *listeners, with_perplexity=bool(task.tokens)),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy,
             waits=None if config.log is None else WaitLog(),
@@ -138,7 +138,7 @@ def run(
             if trainer is not None:
                 trainer.backend.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
                 trainer.backend.wait()
-            found = result.collect(config, comm, connection, metrics, trainer, task.test_samples)
+            found = result.collect(config, comm, connection, metrics, trainer, task.test_samples, task.tokens)
         if found is not None:
             events.write_waits(log, metrics)
             log.write("end", **found)
