@@ -35,6 +35,9 @@ def text(result: Mapping[str, Any]) -> str:
         lines.append(("run", f"{result['dataset']}, {result['model']}, {result['strategy']}, {ranks}"))
         lines.append(("samples", f"{result['train_samples']:,} to train on, {result['test_samples']:,} to test on"))
     add("accuracy", "test_accuracy", "{:.4f} on the test samples")
+    if result.get("test_f1") is not None:
+        form = "{test_f1:.4f}, precision {test_precision:.4f}, recall {test_recall:.4f}: means over the classes"
+        lines.append(("F1", form.format_map(result)))
     if "train_loss" in result:
         lost = result["train_loss"]
         shown = "not finite: the run diverged; try a lower --lr" if lost is None else f"{lost:.4f} in training"

@@ -87,6 +87,7 @@ WRONG_VALUES = {
     "peers": ["", "random", "random:x", "random:1", "some"],
     "window": ["0"],
     "compress": ["zip"],
+    "dropout": ["1", "-0.1", "nan"],
     "density": ["0", "1.01", "nan"],
     "compress_warmup": ["-1", "inf"],
     "compress_sync": ["-1", "0.5"],
@@ -391,3 +392,9 @@ def test_a_device_of_servers_that_there_are_not(strategy):
     options.build(alone | {"strategy": strategy, "server_device": "cpu"})
     with pytest.raises(UsageError, match=r"^--server-device.*omit it$"):
         options.build(alone | {"strategy": strategy, "server_device": "cuda"})
+
+
+def test_dropout_is_an_option_of_models_that_have_it():
+    assert options.build({"model": "lecture-cnn", "dropout": "0.4"}).of_the_run()["dropout"] == 0.4
+    with pytest.raises(UsageError, match=r"^--dropout: model cnn does not take it, expected --model lecture-cnn$"):
+        options.build({"model": "cnn", "dropout": "0.4"})
