@@ -9,7 +9,7 @@ from psgd.parallel.mesh import ProcessMesh, sizes_for
 
 def on(node):
     """This rank is on a node of that name."""
-    return mock.patch.object(module, "node_name", lambda: node)
+    return mock.patch.object(module, "node_name", return_value=node)
 
 
 @pytest.mark.parametrize(
