@@ -22,12 +22,14 @@ class Step:
         name: of the layer, with its number among those of its kind.
         shape: of one input sample.
         specs: its parameters, "name.weight" and so on.
+        index: of the layer in the whole list.
     """
 
     layer: Layer[Any]
     name: str
     shape: Shape
     specs: tuple[ParameterSpec, ...]
+    index: int
 
 
 def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
@@ -52,7 +54,7 @@ def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
         elif isinstance(layer, Linear) and image:
             specs = (replace(specs[0], torch=pytorch.linear_behind_image(image, layer.units)), *specs[1:])
         image = () if specs else image
-        steps.append(Step(layer, name, shape, specs))
+        steps.append(Step(layer, name, shape, specs, len(steps)))
         shape = output
     return [replace(step, specs=_by_place(steps, i)) for i, step in enumerate(steps)], shape
 

@@ -1,5 +1,6 @@
 """A list of layers on one flat vector: forward and backward, without a loss."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.nn import sequential
-from psgd.nn.layer import Arrays, Layer, Room
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 from psgd.nn.layout import Layout
 from psgd.runtime.rng import generator
 
@@ -65,12 +66,17 @@ class Stage:
         Raises:
             UsageError: shapes that do not fit, or another dtype.
         """
-        self.layers = tuple(layers)
-        self.input_shape = tuple(input_shape)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise UsageError(f"model: expected dtype float32 or float64, got {self.dtype}")
-        self._steps, self.output_shape = sequential.fit(self.layers, self.input_shape)
+        steps, output_shape = sequential.fit(layers, tuple(input_shape))
+        self._assemble(steps, tuple(input_shape), output_shape)
+
+    def _assemble(self, steps: Sequence[sequential.Step], input_shape: Shape, output_shape: Shape) -> None:
+        """Takes layers in their places, on no vector yet."""
+        self._steps = steps
+        self.layers = tuple(step.layer for step in steps)
+        self.input_shape, self.output_shape = input_shape, output_shape
         self._first = sequential.first_with_parameters(self._steps)
         specs = [spec for step in self._steps for spec in step.specs]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
@@ -81,6 +87,28 @@ class Stage:
         self._grads: list[Arrays] = []
         self._parts: list[Arrays] = []
         self._padding: list[list[Array]] = []
+
+    def cut(self, start: int, stop: int) -> "Stage":
+        """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
+
+        Its parameters have their names in this stage, and the same first values. The last layers of a model are a
+        model too, with its loss; such a part may be without parameters.
+
+        Raises:
+            UsageError: no layers, or layers that this stage does not have.
+        """
+        if not 0 <= start < stop <= len(self.layers):
+            raise UsageError(
+                f"cut: expected at least one of the layers 0 to {len(self.layers) - 1}, got those from {start} up to "
+                f"{stop}"
+            )
+        ends = stop == len(self.layers)
+        part = copy.copy(self)
+        part.__class__ = type(self) if ends else Stage
+        part._assemble(
+            self._steps[start:stop], self._steps[start].shape, self.output_shape if ends else self._steps[stop].shape
+        )
+        return part
 
     def _ready_ranges(self) -> list[range]:
         """What each layer completes in backward: from its parameters up to the next layer's, padding included."""
@@ -96,12 +124,13 @@ class Stage:
     def init(self, seed: int) -> npt.NDArray[Any]:
         """Returns first parameters on the host, as each layer's initializers draw them.
 
-        Drawn by (seed, layer): the same on every rank, and up to rounding in both dtypes.
+        Drawn by (seed, the layer's number in the whole): the same on every rank and however the layers are cut,
+        and up to rounding in both dtypes.
         """
         vector = np.zeros(self.layout.size, self.dtype)
         views = self.layout.views(vector)
-        for index, step in enumerate(self._steps):
-            rng = generator(seed, "init", index)
+        for step in self._steps:
+            rng = generator(seed, "init", step.index)
             for spec in step.specs:
                 views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
         return vector
