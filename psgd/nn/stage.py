@@ -80,7 +80,8 @@ class Stage:
         self._first = sequential.first_with_parameters(self._steps)
         specs = [spec for step in self._steps for spec in step.specs]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
-        self.layout = Layout([(spec.name, spec.shape) for spec in specs], torch=forms)
+        parts = {spec.name: spec.part for spec in specs if spec.part is not None}
+        self.layout = Layout([(spec.name, spec.shape) for spec in specs], parts=parts, torch=forms)
         self._ranges = self._ready_ranges()
         self._xp: Any = None
         self._params: list[Arrays] = []
@@ -132,7 +133,7 @@ class Stage:
         for step in self._steps:
             rng = generator(seed, "init", step.index)
             for spec in step.specs:
-                views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
+                views[spec.name][...] = spec.draw(rng)
         return vector
 
     def bind(self, params: Array, grads: Array = None) -> None:
