@@ -23,6 +23,7 @@ class ParameterSpec:
         name, shape: of it.
         initializer: draws its first values.
         torch: what makes the whole of it PyTorch's; None where it is the same there.
+        tied: the name, in the whole model, of an earlier layer's parameter that this one is another name of.
         part: (shape of the whole, where the part begins along each axis), where this is a part of a parameter that
             several ranks share; None: all of it.
     """
@@ -31,6 +32,7 @@ class ParameterSpec:
     shape: Shape
     initializer: Initializer
     torch: TorchForm | None = None
+    tied: str | None = None
     part: tuple[Shape, Shape] | None = None
 
     def draw(self, rng: np.random.Generator) -> Array:

@@ -13,7 +13,7 @@ from psgd.collectives import Communicator
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Room, Shape
-from psgd.parallel.tensor.layouts import Partial, Replicated, SplitAlong, TensorLayout, local_shape, shares
+from psgd.parallel.tensor.layouts import Partial, Replicated, SplitAlong, TensorLayout, local_shape
 
 
 class Conversion(ABC):
@@ -56,11 +56,11 @@ def conversion(comm: Communicator, source: TensorLayout, target: TensorLayout, s
     if isinstance(source, Partial) and isinstance(target, Replicated):
         return _AllReduce(comm, shape, room)
     if isinstance(source, Partial) and isinstance(target, SplitAlong):
-        return _ReduceScatter(comm, target.axis, shape, room)
+        return _ReduceScatter(comm, target, shape, room)
     if isinstance(source, SplitAlong) and isinstance(target, Replicated):
-        return _AllGather(comm, source.axis, shape, room)
+        return _AllGather(comm, source, shape, room)
     if isinstance(source, Replicated) and isinstance(target, SplitAlong):
-        return _Slice(comm, target.axis, shape, room)
+        return _Slice(comm, target, shape, room)
     raise UsageError(f"tensor: expected a way from one layout to another, got {source} to {target}")
 
 
@@ -89,13 +89,11 @@ class _AllReduce(Conversion):
 class _Blocks:
     """Where each rank's range of an axis lies, in samples and as blocks one after another."""
 
-    def __init__(self, comm: Communicator, axis: int, shape: Shape) -> None:
-        self.axis = axis % len(shape)
-        self.rank = comm.rank
-        ranges = shares(shape[self.axis], comm.size)
-        self.shapes = [local_shape(SplitAlong(self.axis), shape, rank, comm.size) for rank in range(comm.size)]
+    def __init__(self, comm: Communicator, cut: SplitAlong, shape: Shape) -> None:
+        ranges = cut.shares(shape[cut.axis], comm.size)
+        self.shapes = [local_shape(cut, shape, rank, comm.size) for rank in range(comm.size)]
         self.sizes = [math.prod(shape) for shape in self.shapes]
-        before = (slice(None),) * (1 + self.axis)
+        before = (slice(None),) * (1 + cut.axis % len(shape))
         self.places = [(*before, slice(each.start, each.stop)) for each in ranges]
 
     def of(self, vector: Array, n: int) -> list[tuple[tuple[slice, ...], Array]]:
@@ -108,8 +106,8 @@ class _Blocks:
 
 
 class _Slice(Conversion):
-    def __init__(self, comm: Communicator, axis: int, shape: Shape, room: Room) -> None:
-        blocks = _Blocks(comm, axis, shape)
+    def __init__(self, comm: Communicator, cut: SplitAlong, shape: Shape, room: Room) -> None:
+        blocks = _Blocks(comm, cut, shape)
         self._place, self._mine = blocks.places[comm.rank], room.empty(*blocks.shapes[comm.rank])
 
     def __call__(self, x: Array) -> Array:
@@ -119,8 +117,8 @@ class _Slice(Conversion):
 
 
 class _AllGather(Conversion):
-    def __init__(self, comm: Communicator, axis: int, shape: Shape, room: Room) -> None:
-        self._comm, self._blocks = comm, _Blocks(comm, axis, shape)
+    def __init__(self, comm: Communicator, cut: SplitAlong, shape: Shape, room: Room) -> None:
+        self._comm, self._blocks = comm, _Blocks(comm, cut, shape)
         self._vector, self._whole = _shared(comm, room, math.prod(shape)).reshape(-1), room.empty(*shape)
 
     def __call__(self, x: Array) -> Array:
@@ -135,8 +133,8 @@ class _AllGather(Conversion):
 
 
 class _ReduceScatter(Conversion):
-    def __init__(self, comm: Communicator, axis: int, shape: Shape, room: Room) -> None:
-        self._comm, self._blocks = comm, _Blocks(comm, axis, shape)
+    def __init__(self, comm: Communicator, cut: SplitAlong, shape: Shape, room: Room) -> None:
+        self._comm, self._blocks = comm, _Blocks(comm, cut, shape)
         self.source = room.empty(*shape)
         self._vector = _shared(comm, room, math.prod(shape)).reshape(-1)
         self._mine = room.empty(*self._blocks.shapes[comm.rank])

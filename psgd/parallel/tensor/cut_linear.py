@@ -1,8 +1,8 @@
 """A linear layer of which each rank computes a part: some of its columns, or some of its rows."""
 
 import math
+from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import ClassVar
 
 from psgd.collectives import Communicator
 from psgd.kernels.array import Array
@@ -11,7 +11,7 @@ from psgd.kernels.layers.matmul import matmul, sum_rows
 from psgd.nn.layer import Arrays, ParameterSpec, Room, Shape
 from psgd.nn.linear import Linear
 from psgd.parallel.tensor.convert import Conversion, conversion
-from psgd.parallel.tensor.layouts import FEATURES, PARTIAL, REPLICATED, SplitAlong, TensorLayout, local_shape, shares
+from psgd.parallel.tensor.layouts import FEATURES, PARTIAL, REPLICATED, SplitAlong, TensorLayout, local_shape
 
 
 @dataclass
@@ -42,6 +42,23 @@ class CutState:
 
 
 @dataclass(frozen=True)
+class Lies:
+    """How the arrays of a product lie.
+
+    Attributes:
+        takes: its input.
+        dtakes: the gradient by that.
+        gives: the product.
+        dgives: the gradient by that.
+    """
+
+    takes: TensorLayout
+    dtakes: TensorLayout
+    gives: TensorLayout
+    dgives: TensorLayout
+
+
+@dataclass(frozen=True)
 class CutLinear(Linear):
     """A linear layer whose product is cut over ranks.
 
@@ -50,8 +67,6 @@ class CutLinear(Linear):
         inputs: of the whole layer, as `units` are.
         before: how the samples that it is given lie: replicated, or split by features.
         after: how its output lies.
-        takes, dtakes: how the product's input lies, and the gradient by it.
-        gives, dgives: how the product lies, and the gradient by it.
     """
 
     _: KW_ONLY
@@ -59,10 +74,11 @@ class CutLinear(Linear):
     inputs: int
     before: TensorLayout = REPLICATED
     after: TensorLayout = REPLICATED
-    takes: ClassVar[TensorLayout]
-    dtakes: ClassVar[TensorLayout]
-    gives: ClassVar[TensorLayout]
-    dgives: ClassVar[TensorLayout]
+
+    @property
+    @abstractmethod
+    def lies(self) -> "Lies":
+        """How the product's arrays lie."""
 
     def output_shape(self, shape: Shape) -> Shape:
         """Returns what this rank has of a sample's output."""
@@ -74,31 +90,34 @@ class CutLinear(Linear):
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
         """Returns this rank's parts: of the bias, what its output needs."""
         weight, bias = super().weights((self.inputs,))
-        along = 1 if self.gives == FEATURES else 0
-        cut_bias = FEATURES in (self.gives, self.after)
-        return self._part(weight, along), self._part(bias, 0) if cut_bias else bias
+        units = self.lies.gives if isinstance(self.lies.gives, SplitAlong) else self.after
+        if isinstance(self.lies.takes, SplitAlong):
+            return self._part(weight, replace(self.lies.takes, axis=0)), self._part(bias, units)
+        return self._part(weight, units), self._part(bias, units)
 
-    def _part(self, spec: ParameterSpec, axis: int) -> ParameterSpec:
+    def _part(self, spec: ParameterSpec, cut: TensorLayout) -> ParameterSpec:
+        if not isinstance(cut, SplitAlong):
+            return spec
         start = [0] * len(spec.shape)
-        start[axis] = shares(spec.shape[axis], self.comm.size)[self.comm.rank].start
-        return replace(spec, shape=self._local(SplitAlong(axis), spec.shape), part=(spec.shape, tuple(start)))
+        start[cut.axis] = cut.shares(spec.shape[cut.axis], self.comm.size)[self.comm.rank].start
+        return replace(spec, shape=self._local(cut, spec.shape), part=(spec.shape, tuple(start)))
 
     def allocate(self, room: Room) -> CutState:  # type: ignore[override]  # a Linear's parameters, another state
         """Makes the buffers. Collective, as the ranks share those that they sum in."""
-        tokens = room.shape[:-1]
+        tokens, lies = room.shape[:-1], self.lies
         inputs, outputs = (*tokens, self.inputs), (*tokens, self.units)
 
         def way(source: TensorLayout, target: TensorLayout, shape: Shape) -> Conversion:
             return conversion(self.comm, source, target, shape, room)
 
-        enter, leave = way(self.before, self.takes, inputs), way(self.gives, self.after, outputs)
-        enter_back = way(self.after, self.dgives, outputs)
-        leave_back = way(self.dtakes, self.before, inputs) if room.wants_dx else None
+        enter, leave = way(self.before, lies.takes, inputs), way(lies.gives, self.after, outputs)
+        enter_back = way(self.after, lies.dgives, outputs)
+        leave_back = way(lies.dtakes, self.before, inputs) if room.wants_dx else None
         product, dproduct = leave.source, None if leave_back is None else leave_back.source
         if product is None:
-            product = room.empty(*self._local(self.gives, outputs))
+            product = room.empty(*self._local(lies.gives, outputs))
         if leave_back is not None and dproduct is None:
-            dproduct = room.empty(*self._local(self.dtakes, inputs))
+            dproduct = room.empty(*self._local(lies.dtakes, inputs))
         ones = room.xp.ones(room.batch * math.prod(tokens), room.dtype)
         return CutState(ones, enter, leave, enter_back, leave_back, product, dproduct)
 
@@ -139,11 +158,14 @@ class ColumnLinear(CutLinear):
     It takes the whole input and gives some features of the output. The input's gradients are summands.
     """
 
-    takes, dtakes, gives, dgives = REPLICATED, PARTIAL, FEATURES, FEATURES
+    @property
+    def lies(self) -> Lies:
+        units = self.after if isinstance(self.after, SplitAlong) else FEATURES
+        return Lies(REPLICATED, PARTIAL, units, units)
 
     @property
     def reads_output(self) -> bool:
-        return self.relu and self.after == FEATURES
+        return self.relu and self.after != REPLICATED  # else it is a copy
 
     def forward(self, state: CutState, x: Array, params: Arrays) -> Array:  # type: ignore[override]
         weight, bias = params
@@ -165,7 +187,10 @@ class RowLinear(CutLinear):
     output is replicated, so is the bias, and all ranks have its gradient with the same bits.
     """
 
-    takes, dtakes, gives, dgives = FEATURES, FEATURES, PARTIAL, REPLICATED
+    @property
+    def lies(self) -> Lies:
+        inputs = self.before if isinstance(self.before, SplitAlong) else FEATURES
+        return Lies(inputs, inputs, PARTIAL, REPLICATED)
 
     def forward(self, state: CutState, x: Array, params: Arrays) -> Array:  # type: ignore[override]
         weight, bias = params

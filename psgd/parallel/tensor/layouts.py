@@ -17,9 +17,15 @@ class SplitAlong:
 
     Attributes:
         axis: of a sample or of a parameter, counted from the first or, below 0, from the last.
+        block: so many neighbours stay together, as the features of a head do.
     """
 
     axis: int = -1
+    block: int = 1
+
+    def shares(self, extent: int, ranks: int) -> list[range]:
+        """Each rank's range of the axis, as equal as can be: longer ones first, and empty ones last if need be."""
+        return split(extent, ranks, self.block)
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,10 @@ TensorLayout = Replicated | SplitAlong | Partial
 REPLICATED, FEATURES, PARTIAL = Replicated(), SplitAlong(-1), Partial()
 
 
-def shares(extent: int, ranks: int) -> list[range]:
-    """Each rank's range of an axis, as equal as can be: longer ones first, and empty ones last if there are too few."""
-    return split(extent, ranks)
-
-
 def local_shape(layout: TensorLayout, shape: Shape, rank: int, ranks: int) -> Shape:
     """Shape of what a rank has of an array of `shape`."""
     if not isinstance(layout, SplitAlong):
         return shape
     local = list(shape)
-    local[layout.axis] = len(shares(shape[layout.axis], ranks)[rank])
+    local[layout.axis] = len(layout.shares(shape[layout.axis], ranks)[rank])
     return tuple(local)

@@ -8,13 +8,16 @@ from typing import Any
 from psgd.collectives import Communicator
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Layer, Shape
+from psgd.nn.layers.attention import Attention
+from psgd.nn.layers.gelu import GELU
 from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
 from psgd.nn.residual import Residual
+from psgd.parallel.tensor.cut_attention import CutAttention
 from psgd.parallel.tensor.cut_linear import ColumnLinear, RowLinear
 from psgd.parallel.tensor.layouts import FEATURES, REPLICATED, Partial, Replicated, TensorLayout
 
-_BY_ELEMENT = (ReLU,)
+_BY_ELEMENT = (ReLU, GELU)
 """Layers that take any part of a sample's features."""
 
 
@@ -40,9 +43,9 @@ def plan(
 ) -> list[Layer[Any]]:
     """Cuts layers over the ranks of `comm`, which see the same samples.
 
-    Linear layers are cut by columns or rows, those in a `Residual` too, each with the collectives before and after it
-    that send least. A layer with fewer inputs and units than ranks, and every other layer, is carried out by all ranks
-    alike.
+    Linear layers are cut by columns or rows, each with the collectives before and after it that send least, and
+    attention by heads; those in a `Residual` too. A layer with fewer inputs and units, or heads, than ranks, and every
+    other layer, is carried out by all ranks alike.
 
     Args:
         layers: of a whole model.
@@ -86,6 +89,10 @@ def _ways(layer: Layer[Any], shape: Shape, comm: Communicator, wants_dx: bool) -
     """All ways of a layer for whole samples of `shape`."""
     if type(layer) is Linear:
         return _of_linear(layer, shape, comm, wants_dx)
+    if type(layer) is Attention and layer.heads >= comm.size:
+        return [
+            Way(CutAttention(layer.heads, comm=comm), REPLICATED, REPLICATED, 0)
+        ]  # the only way: no cost to compare
     ways = [Way(layer, REPLICATED, REPLICATED, 0)]
     if isinstance(layer, _BY_ELEMENT):
         ways.append(Way(layer, FEATURES, FEATURES, 0))
@@ -105,8 +112,8 @@ def _of_linear(layer: Linear, shape: Shape, comm: Communicator, wants_dx: bool) 
                 if FEATURES in (before, after) and min(shape[-1], layer.units) < comm.size:
                     continue
                 cut = kind(layer.units, layer.relu, layer.init, comm=comm, inputs=shape[-1], before=before, after=after)
-                sent = _sent(before, kind.takes, shape) + _sent(kind.gives, after, outputs)
-                sent += _sent(after, kind.dgives, outputs) + wants_dx * _sent(kind.dtakes, before, shape)
+                sent = _sent(before, cut.lies.takes, shape) + _sent(cut.lies.gives, after, outputs)
+                sent += _sent(after, cut.lies.dgives, outputs) + wants_dx * _sent(cut.lies.dtakes, before, shape)
                 ways.append(Way(cut, before, after, sent))
     return ways or [Way(layer, REPLICATED, REPLICATED, 0)]
 

@@ -8,7 +8,7 @@ from psgd.collectives import Communicator
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Room
 from psgd.parallel.tensor.convert import conversion
-from psgd.parallel.tensor.layouts import PARTIAL, REPLICATED, SplitAlong, shares
+from psgd.parallel.tensor.layouts import FEATURES, PARTIAL, REPLICATED, SplitAlong
 
 BATCH = 6
 SHAPES = [((7,), 0), ((13,), -1), ((2,), 0), ((4, 7), -1), ((4, 7), 0), ((5, 3, 2), 1), ((40000,), 0)]
@@ -27,7 +27,7 @@ def total(parts):
 
 
 def part_of(whole, axis, ranks, rank):
-    mine = shares(whole.shape[1:][axis], ranks)[rank]
+    mine = FEATURES.shares(whole.shape[1:][axis], ranks)[rank]
     return np.take(whole, list(mine), axis=axis if axis < 0 else axis + 1)
 
 

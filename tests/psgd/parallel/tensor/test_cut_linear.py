@@ -12,7 +12,7 @@ from psgd.kernels.layers.matmul import sum_rows
 from psgd.nn.layer import Room
 from psgd.nn.linear import Linear
 from psgd.parallel.tensor.cut_linear import ColumnLinear, RowLinear
-from psgd.parallel.tensor.layouts import FEATURES, REPLICATED, shares
+from psgd.parallel.tensor.layouts import FEATURES, REPLICATED
 
 BATCH, N = 6, 5
 WAYS = list(itertools.product((ColumnLinear, RowLinear), (REPLICATED, FEATURES), (REPLICATED, FEATURES)))
@@ -34,7 +34,7 @@ def part_of(spec):
 def on_rank(layout, array, comm):
     if layout == REPLICATED:
         return array.copy()
-    mine = shares(array.shape[-1], comm.size)[comm.rank]
+    mine = FEATURES.shares(array.shape[-1], comm.size)[comm.rank]
     return array[..., mine.start : mine.stop].copy()
 
 
@@ -56,8 +56,8 @@ def deactivated(y, dy, relu):
 def sequential(kind, after, relu, ranks, x, dy, w, b):
     """The whole output, input gradient, and each rank's gradients, with the ranks' products one after the other."""
     x, dy = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
-    units = [slice(part.start, part.stop) for part in shares(len(b), ranks)]
-    inputs = [slice(part.start, part.stop) for part in shares(len(w), ranks)]
+    units = [slice(part.start, part.stop) for part in FEATURES.shares(len(b), ranks)]
+    inputs = [slice(part.start, part.stop) for part in FEATURES.shares(len(w), ranks)]
     if kind is ColumnLinear:
         ys = [activated(np.matmul(x, w[:, cut].copy()), b[cut].copy(), relu) for cut in units]
         pairs = [deactivated(y, dy[:, cut].copy(), relu) for y, cut in zip(ys, units, strict=True)]

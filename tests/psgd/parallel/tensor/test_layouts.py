@@ -2,7 +2,7 @@
 
 import pytest
 
-from psgd.parallel.tensor.layouts import PARTIAL, REPLICATED, SplitAlong, local_shape, shares
+from psgd.parallel.tensor.layouts import FEATURES, PARTIAL, REPLICATED, SplitAlong, local_shape
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,7 @@ from psgd.parallel.tensor.layouts import PARTIAL, REPLICATED, SplitAlong, local_
     [(8, 2, [4, 4]), (7, 3, [3, 2, 2]), (13, 4, [4, 3, 3, 3]), (50257, 3, [16753, 16752, 16752]), (2, 3, [1, 1, 0])],
 )
 def test_any_extent_is_shared_by_any_number(extent, ranks, lengths):
-    parts = shares(extent, ranks)
+    parts = FEATURES.shares(extent, ranks)
     assert [len(part) for part in parts] == lengths
     assert [i for part in parts for i in part] == list(range(extent))
 
