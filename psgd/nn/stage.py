@@ -92,6 +92,11 @@ class Stage:
         self._parts: list[Arrays] = []
         self._padding: list[list[Array]] = []
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of one sample in front of each layer."""
+        return tuple(step.shape for step in self._steps)
+
     def cut(self, start: int, stop: int) -> "Stage":
         """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
 
