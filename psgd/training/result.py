@@ -21,6 +21,7 @@ def collect(
     metrics: RunMetrics,
     trainer: Trainer | None,
     test_samples: int,
+    counts: bool = True,
 ) -> dict[str, Any] | None:
     """Evaluates the final parameters, each worker on its part. Collective.
 
@@ -31,6 +32,7 @@ def collect(
         metrics: filled on rank 0.
         trainer: a worker's, with the final parameters.
         test_samples: of the test set.
+        counts: what this rank evaluates counts; false where another rank of its copy of the model says the same.
 
     Returns:
         The result on rank 0, None elsewhere.
@@ -39,6 +41,8 @@ def collect(
     correct, loss_sum, sent, received = 0, 0.0, 0, 0
     if trainer is not None:
         correct, loss_sum = trainer.backend.evaluate(connection.mesh.index, connection.workers)
+        if not counts:
+            correct, loss_sum = 0, 0.0
         sent, received = connection.bytes_sent, connection.bytes_received
     mine = np.array([correct, loss_sum, sent, received], np.float64)
     skipped = gather(comm, {} if trainer is None else {"worker": connection.mesh.index, "count": connection.skipped})

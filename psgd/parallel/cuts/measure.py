@@ -11,7 +11,7 @@ from psgd.kernels.array import Array, array_module
 from psgd.nn import sequential
 from psgd.nn.layer import Room
 from psgd.nn.stage import Stage
-from psgd.parallel.partition import LayerCost
+from psgd.parallel.cuts.partition import LayerCost
 from psgd.runtime.rng import generator
 
 

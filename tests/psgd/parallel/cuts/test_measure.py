@@ -7,8 +7,8 @@ from psgd.nn.layer import Layer, OutputState
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
 from psgd.nn.models import build
-from psgd.parallel.measure import measure
-from psgd.parallel.partition import partition
+from psgd.parallel.cuts.measure import measure
+from psgd.parallel.cuts.partition import partition
 
 
 @dataclass(frozen=True)

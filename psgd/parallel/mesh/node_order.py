@@ -37,6 +37,50 @@ def arrange(nodes: Sequence[str], sizes: Mapping[str, int]) -> tuple[tuple[str, 
     return (*best[0], *unused), best[1]
 
 
+class Grid:
+    """Ranks of some nodes in a mesh.
+
+    Args:
+        nodes: the node of each rank.
+        sizes: as `arrange`.
+
+    Attributes:
+        sizes: ranks along each axis of `AXES`.
+        order: the axes, nearest neighbours first.
+        places: the coordinates of each rank.
+    """
+
+    def __init__(self, nodes: Sequence[str], sizes: Mapping[str, int]) -> None:
+        self.sizes = {name: sizes.get(name, 1) for name in _ORDER}
+        self.order, self.places = arrange(nodes, sizes)
+        self._nodes = nodes
+
+    def describe(self, servers: int = 0) -> str:
+        """One line: the axes of more than one rank, nearest neighbours first, and which of them leave a node.
+
+        Args:
+            servers: how many along `data` are servers.
+        """
+        parts = []
+        for name in (each for each in self.order if self.sizes[each] > 1):
+            far, groups = crossing(self._nodes, self.places, name), len(self.places) // self.sizes[name]
+            some = f"{far} of {groups} groups leave their node"
+            where = "inside a node" if not far else "between nodes" if far == groups else some
+            serving = f" with {servers} server{'' if servers == 1 else 's'}" if servers and name == "data" else ""
+            parts.append(f"{name} {self.sizes[name]}{serving} ({where})")
+        return f"mesh: {', '.join(parts) or 'one rank along every axis'}"
+
+    def roles(self, servers: int = 0) -> list[str]:
+        """What each rank is: `worker 1, pipe 0, tensor 1`; the first along `data` are the servers."""
+        roles = []
+        for place in self.places:
+            serves, index = place["data"] < servers, place["data"]
+            role = f"server {index}" if serves else f"worker {index - servers}"
+            others = [f"{name} {place[name]}" for name in ("pipe", "tensor") if self.sizes[name] > 1]
+            roles.append(", ".join([role, *others]))
+        return roles
+
+
 def crossing(nodes: Sequence[str], places: Sequence[Place], axis: str) -> int:
     """How many groups along an axis have ranks on more than one node."""
     groups: dict[tuple[int, ...], set[str]] = {}

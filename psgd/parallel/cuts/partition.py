@@ -104,11 +104,12 @@ def _sums(values: Sequence[float]) -> list[float]:
 
 def _least(layers: int, stages: int, cost: Callable[[int, int, int], float]) -> tuple[float, Cuts]:
     """The least possible largest cost of a stage, and the first cuts that have it; infinite if none is finite."""
-    best: list[tuple[float, Cuts]] = [(0.0, ())] + [(math.inf, ())] * layers
+    nothing: tuple[float, Cuts] = (math.inf, ())
+    best = [(0.0, nothing[1]), *[nothing] * layers]
     for stage in range(stages):
-        following: list[tuple[float, Cuts]] = [(math.inf, ())]
+        following = [nothing]
         for stop in range(1, layers + 1):
-            found = (math.inf, ())
+            found = nothing
             for start in range(stage, stop):
                 before, cuts = best[start]
                 now = max(before, cost(stage, start, stop))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psgd.parallel.axes import AXES
-from psgd.parallel.node_order import arrange, crossing
+from psgd.parallel.mesh.node_order import arrange, crossing
 
 FACTORS = [sizes for sizes in itertools.product((1, 2, 4, 8), repeat=3) if math.prod(sizes) == 8]
 

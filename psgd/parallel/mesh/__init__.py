@@ -1,4 +1,7 @@
-"""The ranks of a run as a grid with named axes, each axis with communicators of its own."""
+"""The ranks of a run as a grid with named axes, each axis with communicators of its own.
+
+Begin with `ProcessMesh`; `node_order` says who is where.
+"""
 
 import math
 from types import TracebackType
@@ -8,7 +11,7 @@ from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
 from psgd.parallel.axes import AXES, written
-from psgd.parallel.node_order import Place, arrange, crossing
+from psgd.parallel.mesh.node_order import Grid, Place
 from psgd.runtime.agreement import agree, gather
 from psgd.runtime.launcher_env import node_name, refuse_alone
 from psgd.runtime.option import whole_number
@@ -38,8 +41,7 @@ def sizes_for(ranks: int, pipe: int = 1, tensor: int = 1, data: int | None = Non
 class ProcessMesh:
     """The ranks of `comm` in a grid: pipeline stages, tensor ranks and replicas.
 
-    Who is where follows from the nodes' names alone (`psgd.parallel.node_order`), so tensor ranks share a node where
-    that can be. Along each axis a rank has a communicator, in which its rank is its coordinate. All are private
+    Who is where follows from the nodes' names alone (`node_order`), so tensor ranks share a node where that can be. Along each axis a rank has a communicator, in which its rank is its coordinate. All are private
     duplicates. Creating a mesh is collective over `comm`; call `free()` (or leave the `with` block) on all ranks::
 
         with ProcessMesh(comm, pipe=2, tensor=2) as mesh:
@@ -74,9 +76,8 @@ class ProcessMesh:
         except UsageError as error:
             complaint = str(error)
         agree(comm, "", sizes, complaint)
-        self.sizes = sizes
-        self._nodes = [str(each["node"]) for each in gather(comm, {"node": node_name()})]
-        self.order, self.places = arrange(self._nodes, sizes)
+        self._grid = Grid([str(each["node"]) for each in gather(comm, {"node": node_name()})], sizes)
+        self.sizes, self.order, self.places = self._grid.sizes, self._grid.order, self._grid.places
         self.coordinates: Place = self.places[comm.Get_rank()]
         self._owned: list[MPI.Intracomm] = []
         self.world = self._own(comm.Dup())
@@ -105,17 +106,7 @@ class ProcessMesh:
 
     def describe(self) -> str:
         """One line: the axes with their sizes, nearest neighbours first, and which of them leave a node."""
-        used = [name for name in self.order if self.sizes[name] > 1]
-        if not used:
-            return "mesh: one rank along every axis"
-        parts = []
-        for name in used:
-            far, groups = crossing(self._nodes, self.places, name), len(self.places) // self.sizes[name]
-            where = (
-                "inside a node" if not far else "between nodes" if far == groups else f"{far} of {groups} groups leave"
-            )
-            parts.append(f"{name} {self.sizes[name]} ({where})")
-        return f"mesh: {', '.join(parts)}"
+        return self._grid.describe()
 
     def free(self) -> None:
         """Frees the communicators. Collective; a second call does nothing."""

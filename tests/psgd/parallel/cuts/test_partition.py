@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psgd.kernels.errors import UsageError
-from psgd.parallel.partition import LayerCost, check_cuts, partition
+from psgd.parallel.cuts.partition import LayerCost, check_cuts, partition
 
 
 def seconds(*values):
