@@ -41,8 +41,9 @@ def sizes_for(ranks: int, pipe: int = 1, tensor: int = 1, data: int | None = Non
 class ProcessMesh:
     """The ranks of `comm` in a grid: pipeline stages, tensor ranks and replicas.
 
-    Who is where follows from the nodes' names alone (`node_order`), so tensor ranks share a node where that can be. Along each axis a rank has a communicator, in which its rank is its coordinate. All are private
-    duplicates. Creating a mesh is collective over `comm`; call `free()` (or leave the `with` block) on all ranks::
+    Who is where follows from the nodes' names alone (`node_order`), so tensor ranks share a node where that can be.
+    Along each axis a rank has a communicator, in which its rank is its coordinate. All are private duplicates. Creating
+    a mesh is collective over `comm`; call `free()` (or leave the `with` block) on all ranks::
 
         with ProcessMesh(comm, pipe=2, tensor=2) as mesh:
             pipeline = Pipeline(mesh.pipe, model, cuts, batch=64, microbatches=8)
