@@ -49,8 +49,15 @@ class Model(Stage):
         return ctx
 
     def logits(self, ctx: Context, x: Array) -> Array:
-        """Returns (n, classes) as `forward` does, for the caller to write to: no backward pass follows."""
-        return self._run(ctx, x)
+        """Returns (n, classes) as `forward` does, for the caller to write to: no backward pass follows.
+
+        Nothing is drawn: no element is dropped.
+        """
+        drew, ctx.draws.on = ctx.draws.on, False
+        try:
+            return self._run(ctx, x)
+        finally:
+            ctx.draws.on = drew
 
     def gradient(
         self,
@@ -106,6 +113,10 @@ class Model(Stage):
         """
         if ctx.output is None:
             raise UsageError("loss: needs a forward pass on this context before it")
+        if ctx.draws.wanted and not ctx.draws.on:
+            raise UsageError(
+                "gradient: the model has dropout, so it needs ctx.draw(key, samples) before the forward pass"
+            )
         dy, n = ctx.output, len(ctx.output)
         if ctx.dlogits is not None:
             dy = ctx.dlogits[:n]

@@ -83,8 +83,11 @@ def first_with_parameters(steps: Sequence[Step]) -> int:
 def allocate(steps: Sequence[Step], room: Room) -> list[Any]:
     """Makes each layer's state, for an input and a wish for its gradient as `room` has them."""
     first = first_with_parameters(steps)
+    within = f"{room.name}." if room.name else ""
     return [
-        step.layer.allocate(replace(room, shape=step.shape, wants_dx=room.wants_dx or index > first))
+        step.layer.allocate(
+            replace(room, shape=step.shape, wants_dx=room.wants_dx or index > first, name=within + step.name)
+        )
         for index, step in enumerate(steps)
     ]
 

@@ -45,7 +45,7 @@ class Chunk:
         self._links, self._size, self._first, self._last = links, size, first, last
         self._alive: dict[int, _Alive] = {}
         self._free: list[Context] = []
-        self._added = self._expected = 0
+        self._begun = self._added = self._expected = 0  # microbatches: X done, gradient complete, all
         self._on_ready: OnReady | None = None
 
     @property
@@ -56,7 +56,8 @@ class Chunk:
     def begin(self, microbatches: int, on_ready: OnReady | None) -> None:
         """A batch begins: its first gradient overwrites, the others are added, and the last one makes it ready."""
         self.losses.clear()
-        self._added, self._expected, self._on_ready = 0, microbatches, on_ready
+        self._begun = self._added = 0
+        self._expected, self._on_ready = microbatches, on_ready
 
     def ready(self, instruction: Instruction) -> bool:
         """Whether what an instruction needs from another stage is here. Does not block."""
@@ -68,10 +69,13 @@ class Chunk:
 
     def run(self, instruction: Instruction, batch: Batch, send: Send) -> None:
         """Computes, and sends what comes of it. Waits for nothing but `send`."""
+        k = instruction.microbatch
         if instruction.kind == "F":
-            self._forward(instruction.microbatch, batch, send)
+            self._forward(k, batch, send)
+        elif instruction.kind == "W":
+            self._weights(k)
         else:
-            self._backward(instruction.microbatch, batch, send)
+            self._backward(k, batch, send, half=instruction.kind == "X")
 
     def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[int, float]:
         """A forward pass that no backward pass follows; returns right answers and summed loss of the last stage."""
@@ -121,18 +125,38 @@ class Chunk:
         dy, self.losses[microbatch] = self.stage.loss(one.context, labels, batch_size=batch.samples)
         return dy
 
-    def _backward(self, microbatch: int, batch: Batch, send: Send) -> None:
+    def _backward(self, microbatch: int, batch: Batch, send: Send, half: bool) -> None:
         dy = self._gradient_of_output(microbatch, batch)
-        one = self._alive.pop(microbatch)
-        on_ready = self._on_ready if self._added + 1 == self._expected else None
-        dx = self.stage.backward(one.context, dy, on_ready, accumulate=self._added > 0)
-        self._added += 1
-        # The slot of x first: the stage before may have a message for it as soon as it has this gradient. That of dy
-        # last: dx may lie in it.
-        if self._links.x is not None:
-            self._links.x.release(one.x_slot)
+        one = self._alive[microbatch]
+        if half:
+            dx = self.stage.backward_input(one.context, dy, accumulate=self._begun > 0)
+            self._begun += 1
+        else:
+            dx = self.stage.backward(one.context, dy, self._ready_now(), accumulate=self._added > 0)
+            self._added += 1
+            # Before dx is sent: the stage before may have another message for it at once.
+            if self._links.x is not None:
+                self._links.x.release(one.x_slot)
         if self._links.dx is not None:
             send(self._links.dx, dx)
+        if not half:
+            self._end(microbatch)
+
+    def _weights(self, microbatch: int) -> None:
+        one = self._alive[microbatch]
+        self.stage.backward_weights(one.context, self._ready_now(), accumulate=self._added > 0)
+        self._added += 1
+        if self._links.x is not None:
+            self._links.x.release(one.x_slot)
+        self._end(microbatch)
+
+    def _ready_now(self) -> OnReady | None:
+        """Who is told of gradients that the next microbatch completes."""
+        return self._on_ready if self._added + 1 == self._expected else None
+
+    def _end(self, microbatch: int) -> None:
+        """Nothing of it is needed any more; what was sent may have lain in the slot of dy."""
+        one = self._alive.pop(microbatch)
         if self._links.dy is not None:
             self._links.dy.release(one.dy_slot)
         self._free.append(one.context)
