@@ -5,23 +5,19 @@ the parameters in the order of the layers. A parameter that several ranks have a
 counts once. So a pipeline's cuts change no bit. Cuts by tensor add parts where one rank adds elements.
 """
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.checkpoint.pieces.parts import first_owners, placed
 from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.kernels import accumulate
-from psgd.kernels.errors import AgreedUsageError
 from psgd.nn.layout import Layout
 from psgd.optim.squares import Sums
 from psgd.runtime.agreement import gather
-
-Part = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""Which parameter of the whole, where in it the part begins along each axis, its shape."""
 
 
 class WholeNorm:
@@ -83,49 +79,3 @@ def _nested(sums: list[float], order: Iterable[tuple[int, int]]) -> float:
             total, own, before = total + own, 0.0, which
         own += sums[at]
     return total + own
-
-
-def placed(layout: Layout, whole: Layout) -> list[Part]:
-    """Each parameter of a vector as a part of the whole model's; -1 where that has none of its name."""
-    numbers = {parameter.name: number for number, parameter in enumerate(whole.parameters)}
-    shapes = {parameter.name: parameter.global_shape for parameter in whole.parameters}
-    same = dict(whole.tied)
-    found: list[Part] = []
-    for parameter in layout.parameters:
-        name = same.get(parameter.name, parameter.name)
-        fits = shapes.get(name) == parameter.global_shape
-        found.append((numbers[name] if fits else -1, parameter.start, parameter.shape))
-    return found
-
-
-def first_owners(everyone: list[list[Part]], whole: Layout) -> list[list[Part]]:
-    """By rank the parts that it counts: of those that several have, the first rank's.
-
-    Raises:
-        AgreedUsageError: a part that is not of the whole model, two that overlap, or elements that nobody has.
-    """
-    taken: dict[Part, int] = {}
-    for rank, parts in enumerate(everyone):
-        for part in parts:
-            if part[0] < 0:
-                raise AgreedUsageError(f"parts of a model: rank {rank} has a parameter that the whole model has not")
-            taken.setdefault(part, rank)
-    for number, parameter in enumerate(whole.parameters):
-        there = [part for part in taken if part[0] == number]
-        for at, one in enumerate(there):
-            if any(_overlap(one, other) for other in there[:at]):
-                raise AgreedUsageError(f"parts of a model: two parts of {parameter.name} overlap and are not the same")
-        if (held := sum(math.prod(part[2]) for part in there)) != parameter.size:
-            raise AgreedUsageError(
-                f"parts of a model: expected the {parameter.size} elements of {parameter.name}, the ranks have {held}"
-            )
-    return [[part for part in parts if taken[part] == rank] for rank, parts in enumerate(_distinct(everyone))]
-
-
-def _distinct(everyone: list[list[Part]]) -> list[list[Part]]:
-    return [list(dict.fromkeys(parts)) for parts in everyone]
-
-
-def _overlap(one: Part, other: Part) -> bool:
-    axes = zip(one[1], one[2], other[1], other[2], strict=True)
-    return all(start < there + most and there < start + extent for start, extent, there, most in axes)

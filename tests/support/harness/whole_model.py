@@ -86,19 +86,28 @@ class WholeModel:
         return loss / batch, own
 
     def squares(self, parts: Mapping[str, Sequence[tuple[slice, ...]]] | None = None) -> Callable[[Vector], float]:
-        """Sums squares by parameter, of some by parts, in the order of the layers.
+        """As `squares_of`, of its layout."""
+        return squares_of(self.layout, parts)
 
-        Args:
-            parts: by name, what each tensor rank has of a parameter, in their order.
-        """
 
-        def total(grad: Vector) -> float:
-            result = 0.0
-            for name, view in self.layout.views(grad).items():
-                own = 0.0
-                for part in (parts or {}).get(name, [(slice(None),)]):
-                    own += in_order(view[part])
-                result += own
-            return result
+def squares_of(
+    layout: Layout, parts: Mapping[str, Sequence[tuple[slice, ...]]] | None = None
+) -> Callable[[Vector], float]:
+    """Sums squares by parameter, of some by parts, in the order of the layers.
 
-        return total
+    Args:
+        layout: of the whole model.
+        parts: by name, what each tensor rank has of a parameter, in their order.
+    """
+
+    def total(grad: Vector) -> float:
+        result = 0.0
+        for parameter in layout.parameters:
+            view = grad[parameter.offset : parameter.stop].reshape(parameter.shape)
+            own = 0.0
+            for part in (parts or {}).get(parameter.name, [(slice(None),)]):
+                own += in_order(view[part])
+            result += own
+        return result
+
+    return total
