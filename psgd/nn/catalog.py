@@ -40,5 +40,12 @@ LAYERS: dict[str, str] = {
     "ChannelsLast": "psgd.nn.reshape",
     "RowTokens": "psgd.nn.reshape",
     "Transpose": "psgd.nn.reshape",
+    "Embedding": "psgd.nn.layers.embedding",
+    "Positions": "psgd.nn.layers.embedding",
+    "Unembedding": "psgd.nn.layers.embedding",
+    "Heads": "psgd.nn.layers.attention",
+    "Attention": "psgd.nn.layers.attention",
+    "LayerNorm": "psgd.nn.layers.layernorm",
+    "GELU": "psgd.nn.layers.gelu",
 }
 """The module of each layer's class."""

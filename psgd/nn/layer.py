@@ -23,12 +23,14 @@ class ParameterSpec:
         name, shape: of it.
         initializer: draws its first values.
         torch: what makes it PyTorch's; None where it is the same there.
+        tied: the name, in the whole model, of an earlier layer's parameter that this one is another name of.
     """
 
     name: str
     shape: Shape
     initializer: Initializer
     torch: TorchForm | None = None
+    tied: str | None = None
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ class Stage:
         if self.dtype not in (np.float32, np.float64):
             raise UsageError(f"model: expected dtype float32 or float64, got {self.dtype}")
         steps, output_shape = sequential.fit(layers, tuple(input_shape))
+        self._drawn_from = sequential.check_ties(steps)
         self._assemble(steps, tuple(input_shape), output_shape)
 
     def _assemble(self, steps: Sequence[sequential.Step], input_shape: Shape, output_shape: Shape) -> None:
@@ -78,15 +79,22 @@ class Stage:
         self.layers = tuple(step.layer for step in steps)
         self.input_shape, self.output_shape = input_shape, output_shape
         self._first = sequential.first_with_parameters(self._steps)
-        specs = [spec for step in self._steps for spec in step.specs]
+        tied = sequential.tied_places(self._steps)
+        specs = [spec for step in self._steps for spec in step.specs if spec.name not in tied]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
-        self.layout = Layout([(spec.name, spec.shape) for spec in specs], torch=forms)
+        self.layout = Layout([(spec.name, spec.shape) for spec in specs], tied=tied, torch=forms)
+        self._shared = _Shared(self._steps, tied, self.dtype)
         self._ranges = self._ready_ranges()
         self._xp: Any = None
         self._params: list[Arrays] = []
         self._grads: list[Arrays] = []
         self._parts: list[Arrays] = []
         self._padding: list[list[Array]] = []
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of one sample in front of each layer."""
+        return tuple(step.shape for step in self._steps)
 
     def cut(self, start: int, stop: int) -> "Stage":
         """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
@@ -116,7 +124,7 @@ class Stage:
         ranges = []
         stop = self.layout.size
         for step in reversed(self._steps):
-            start = offsets[step.specs[0].name] if step.specs else stop
+            start = min((offsets[spec.name] for spec in step.specs if spec.name in offsets), default=stop)
             ranges.append(range(start, stop))
             stop = start
         return ranges[::-1]
@@ -132,7 +140,13 @@ class Stage:
         for step in self._steps:
             rng = generator(seed, "init", step.index)
             for spec in step.specs:
-                views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
+                if spec.tied is None:
+                    views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
+                elif spec.name not in dict(self.layout.tied):  # the layer that it shares with is in another part
+                    source = self._drawn_from[spec.tied]
+                    views[spec.name][...] = sequential.draw_one(
+                        source, generator(seed, "init", source.index), spec.tied
+                    )
         return vector
 
     def bind(self, params: Array, grads: Array = None) -> None:
@@ -152,7 +166,7 @@ class Stage:
                     f"bind: {name}: expected {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}"
                 )
         self._params = self._by_step(params)
-        self._grads = [] if grads is None else self._by_step(grads)
+        self._grads = [] if grads is None else self._shared.apart(self._by_step(grads), xp)
         gaps = self.layout.padding
         self._padding = [
             [] if grads is None else [grads[g.start : g.stop] for g in gaps if g.start in ready]
@@ -236,9 +250,11 @@ class Stage:
         last = -1 if ctx.wants_dx else self._first - 1
         for index in range(len(self._steps) - 1, last, -1):
             dy = self._steps[index].layer.backward(ctx.states[index], dy, self._params[index], targets[index])
+            self._shared.join(index, targets[index])
             if accumulate:
                 for total, part in zip(self._grads[index], targets[index], strict=True):
-                    ctx.xp.add(total, part, out=total)
+                    if total is not part:
+                        ctx.xp.add(total, part, out=total)
             for gap in self._padding[index]:
                 gap.fill(0)
             if on_ready is not None and self._ranges[index]:
@@ -255,6 +271,7 @@ class Stage:
                 self._parts.append(
                     tuple(piece.reshape(spec.shape) for piece, spec in zip(pieces, step.specs, strict=True))
                 )
+            self._parts = self._shared.apart(self._parts, self._xp)
         return self._parts
 
     def _check(self, ctx: Context, x: Array) -> int:
@@ -269,3 +286,41 @@ class Stage:
         if x.shape[1:] != self.input_shape and x.shape[1:] != (math.prod(self.input_shape),):
             raise UsageError(f"model: expected samples of shape {self.input_shape}, or flat ones, got {x.shape[1:]}")
         return n
+
+
+class _Shared:
+    """The gradients of parameters with several names: made apart, and added where the place is, in layer order.
+
+    Args:
+        steps: of one stage.
+        tied: as `sequential.tied_places` gives it.
+        dtype: of gradients.
+    """
+
+    def __init__(self, steps: Sequence[sequential.Step], tied: dict[str, str], dtype: np.dtype[Any]) -> None:
+        where = {spec.name: (i, j) for i, step in enumerate(steps) for j, spec in enumerate(step.specs)}
+        self._apart = {where[name]: (steps[where[name][0]].specs[where[name][1]].shape) for name in tied}
+        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
+        for name, place in tied.items():
+            index, position = where[place]
+            self._joined.setdefault(index, []).append((position, where[name]))
+        self._dtype = dtype
+        self._buffers: dict[tuple[int, int], Array] = {}
+        self._xp: Any = None
+
+    def apart(self, grads: list[Arrays], xp: Any) -> list[Arrays]:
+        """Returns the gradients by layer, with buffers of their own for names that have no place. Made once."""
+        if not self._apart:
+            return grads
+        if xp is not self._xp:
+            self._xp = xp
+            self._buffers = {where: xp.empty(shape, self._dtype) for where, shape in self._apart.items()}
+        return [
+            tuple(self._buffers.get((i, j), array) for j, array in enumerate(arrays)) for i, arrays in enumerate(grads)
+        ]
+
+    def join(self, index: int, grads: Arrays) -> None:
+        """Adds to a layer's gradients, just made, what later layers have for the same parameters."""
+        for position, where in self._joined.get(index, ()):
+            total = grads[position]
+            array_module(total).add(total, self._buffers[where], out=total)

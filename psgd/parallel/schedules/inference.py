@@ -13,5 +13,5 @@ def build(ranks: int, microbatches: int) -> Schedule:
         chunks=1,
         programs=(tuple(Instruction("F", k) for k in range(microbatches)),) * ranks,
         gradient_order="none",
-        in_flight_limit=(0,) * ranks,
+        in_flight_limit=(min(2, microbatches),) * ranks,
     )
