@@ -22,8 +22,10 @@ class ParameterSpec:
     Attributes:
         name, shape: of it.
         initializer: draws its first values.
-        torch: what makes it PyTorch's; None where it is the same there.
+        torch: what makes the whole of it PyTorch's; None where it is the same there.
         tied: the name, in the whole model, of an earlier layer's parameter that this one is another name of.
+        part: (shape of the whole, where the part begins along each axis), where this is a part of a parameter that
+            several ranks share; None: all of it.
     """
 
     name: str
@@ -31,6 +33,15 @@ class ParameterSpec:
     initializer: Initializer
     torch: TorchForm | None = None
     tied: str | None = None
+    part: tuple[Shape, Shape] | None = None
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Returns its first values on the host: of a part, what the whole has there, so the whole is drawn."""
+        if self.part is None:
+            return self.initializer.draw(rng, self.shape)
+        whole, start = self.part
+        mine = tuple(slice(first, first + extent) for first, extent in zip(start, self.shape, strict=True))
+        return self.initializer.draw(rng, whole)[mine]
 
 
 @dataclass(frozen=True)
