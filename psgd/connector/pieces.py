@@ -12,7 +12,7 @@ from typing import Any
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.kernels.errors import UsageError
 from psgd.optim.optimizer import OptimizerOptions
-from psgd.parallel.norm import WholeNorm
+from psgd.optim.whole_norm import WholeNorm
 from psgd.runtime.agreement import agree
 from psgd.strategies import catalog
 

@@ -10,7 +10,7 @@ from psgd.kernels.errors import AgreedUsageError
 from psgd.nn.layout import Layout
 from psgd.optim import rules
 from psgd.optim.optimizer import Optimizer, OptimizerOptions
-from psgd.parallel.norm import WholeNorm
+from psgd.optim.whole_norm import WholeNorm
 
 SHAPES = [("embedding.weight", (7, 5)), ("linear1.weight", (6, 5)), ("linear1.bias", (6,)), ("norm.gain", (6,))]
 WHOLE = Layout(SHAPES, tied={"output.weight": "embedding.weight"})
