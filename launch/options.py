@@ -154,6 +154,7 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
     _check_checkpoints(values)
     if "hidden" in values and reference.is_reference(result.model):
         raise UsageError(f"--hidden: expected a model by name with it, got --model {result.model}; omit it")
+    _check_model(values, result.model)
     _check_strategy(result)
     return result
 
@@ -175,6 +176,21 @@ def _with_mesh(config: TrainConfig) -> TrainConfig:
     if config.workers not in (None, axes["data"]):
         raise UsageError(f"--workers {config.workers}: expected data={config.workers} in --mesh, got {config.mesh}")
     return replace(config, workers=axes["data"])
+
+
+def _check_model(values: Mapping[str, Any], model: str) -> None:
+    """Refuses options, of those that were given, that the model does not have."""
+    own = None if reference.is_reference(model) else MODELS[model]
+    for name in ("layers", "width", "heads", "context"):
+        if name not in values:
+            continue
+        able = [
+            each for each, entry in MODELS.items() if (entry.tokens if name == "context" else name in entry.options)
+        ]
+        if model not in able and not (own is None and name == "context"):
+            raise UsageError(f"{flag(name)}: model {model} does not take it, expected --model {' or '.join(able)}")
+    if "hidden" in values and own is not None and own.options:
+        raise UsageError(f"--hidden: model {model} does not take it; it has {', '.join(map(flag, own.options))}")
 
 
 def _check_strategy(config: TrainConfig) -> None:
@@ -253,11 +269,12 @@ def check_here(config: TrainConfig) -> None:
         return
     from psgd.data import load
 
-    dataset = load(config.dataset)
-    if model is None and not MODELS[config.model].any_samples:
+    dataset = load(config.dataset, config.context)
+    if model is None and (dataset.tokens or not MODELS[config.model].any_samples):
         from psgd.nn.models import build as build_model
 
-        build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
+        own = {"hidden": config.hidden, **config.of_the_model()}
+        build_model(config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
 
 
 def _check_directory(config: TrainConfig, directory: Path) -> None:

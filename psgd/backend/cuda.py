@@ -18,7 +18,7 @@ from psgd.nn.model import Model
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
 
-_EVALUATED_AT_ONCE = 1000
+_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE = 1000, 1 << 15
 
 
 class CudaBackend:
@@ -44,7 +44,7 @@ class CudaBackend:
             else samples.Streamed(dataset.train, statistics, batch_size)
         )
         test = samples.Resident if resident else samples.Streamed
-        self._at_once = max(1, min(_EVALUATED_AT_ONCE, dataset.test.samples))
+        self._at_once = max(1, min(_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE // model.tokens, dataset.test.samples))
         self._test = test(dataset.test, statistics, self._at_once)
         self._statistics = statistics
         self._features = int(np.prod(dataset.sample_shape))
@@ -123,8 +123,8 @@ class CudaBackend:
             touch(x)
         self._model.gradient(self._context, x, y, on_ready, self._losses.start)
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        correct, loss = 0, 0.0
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        correct, loss = 0.0, 0.0
         for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
             stop = min(start + self._at_once, self._test.samples)
             x, y = self._test.ordered(start, stop, self._test_x, self._test_context.labels)

@@ -28,9 +28,10 @@ class HostBackend:
     def __init__(self, model: Model, dataset: Dataset, statistics: Statistics, batch_size: int) -> None:
         self._model, self._batch_size = model, batch_size
         self._batches = Batches(dataset.train, statistics, batch_size)
-        self._test = Batches(dataset.test, statistics, EVALUATION_BATCH)
+        self._at_once = max(1, EVALUATION_BATCH // model.tokens)
+        self._test = Batches(dataset.test, statistics, self._at_once)
         self._context = model.context(batch_size)
-        self._test_context = model.context(EVALUATION_BATCH)
+        self._test_context = model.context(self._at_once)
         self._key: int | None = None
 
     def prepare(self, params: Array) -> None:
@@ -62,10 +63,10 @@ class HostBackend:
             self._context.draw(self._key, indices)
         return self._model.gradient(self._context, x, y, on_ready)
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        correct, loss_sum = 0, 0.0
-        for start in range(part * EVALUATION_BATCH, self._test.samples, parts * EVALUATION_BATCH):
-            x, y = self._test.ordered(start, min(start + EVALUATION_BATCH, self._test.samples))
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        correct, loss_sum = 0.0, 0.0
+        for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
+            x, y = self._test.ordered(start, min(start + self._at_once, self._test.samples))
             right, loss = self._model.evaluate(self._test_context, x, y)
             correct += right
             loss_sum += loss

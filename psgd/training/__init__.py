@@ -86,7 +86,9 @@ def run(
             listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(log, on_progress if rank == 0 else None, *listeners),
+            events.listener(
+                log, on_progress if rank == 0 else None, *listeners, with_perplexity=bool(task.tokens)
+            ),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy if roles.leads else 0.0,
             waits=None if config.log is None else WaitLog(),
@@ -131,7 +133,9 @@ def run(
                 trainer.backend.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
                 trainer.backend.wait()
             more = pieces.more(task.model)
-            found = result.collect(config, comm, connection, metrics, trainer, task.test_samples, roles.counts)
+            found = result.collect(
+                config, comm, connection, metrics, trainer, task.test_samples, task.tokens, roles.counts
+            )
         if found is not None:
             found |= more
             events.write_waits(log, metrics)

@@ -79,7 +79,7 @@ class OwnModel:
         export.write(path, vector, self.layout, "--save")
 
 
-def own(model: Model, shape: Sequence[int], classes: int) -> OwnModel:
+def own(model: Model, shape: Sequence[int], classes: int, tokens: bool = False) -> OwnModel:
     """A model that a user's function made, if it takes such samples.
 
     Raises:
@@ -87,6 +87,10 @@ def own(model: Model, shape: Sequence[int], classes: int) -> OwnModel:
     """
     if model.input_shape != tuple(shape):
         raise UsageError(f"expected a model for samples of shape {tuple(shape)}, got one for {model.input_shape}")
+    if len(model.output_shape) != 1 + tokens:
+        raise UsageError(
+            f"expected scores for each {'token' if tokens else 'sample'}, got outputs of shape {model.output_shape}"
+        )
     if model.classes < classes:
         raise UsageError(f"expected a model with a score for each of {classes} classes, got {model.classes}")
     if model.dtype != np.float32:
