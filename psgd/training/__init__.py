@@ -86,9 +86,7 @@ def run(
             listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(
-                log, on_progress if rank == 0 else None, *listeners, with_perplexity=bool(task.tokens)
-            ),
+            events.listener(log, on_progress if rank == 0 else None, *listeners, with_perplexity=bool(task.tokens)),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy if roles.leads else 0.0,
             waits=None if config.log is None else WaitLog(),
