@@ -104,7 +104,7 @@ class Stage:
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
         parts = {spec.name: spec.part for spec in specs if spec.part is not None}
         self.layout = Layout([(spec.name, spec.shape) for spec in specs], parts=parts, tied=tied, torch=forms)
-        self._shared = _Shared(self._steps, tied, self.dtype)
+        self._shared = sequential.SharedGradients(self._steps, tied, self.dtype)
         # Names of one parameter in several layers are added as these are passed: not in halves.
         self._late = [() if tied else step.layer.late(step.shape) for step in self._steps]
         self._ranges = self._ready_ranges()
@@ -363,41 +363,3 @@ class Stage:
         if x.shape[1:] != self.input_shape and x.shape[1:] != (math.prod(self.input_shape),):
             raise UsageError(f"model: expected samples of shape {self.input_shape}, or flat ones, got {x.shape[1:]}")
         return n
-
-
-class _Shared:
-    """The gradients of parameters with several names: made apart, and added where the place is, in layer order.
-
-    Args:
-        steps: of one stage.
-        tied: as `sequential.tied_places` gives it.
-        dtype: of gradients.
-    """
-
-    def __init__(self, steps: Sequence[sequential.Step], tied: dict[str, str], dtype: np.dtype[Any]) -> None:
-        where = {spec.name: (i, j) for i, step in enumerate(steps) for j, spec in enumerate(step.specs)}
-        self._apart = {where[name]: (steps[where[name][0]].specs[where[name][1]].shape) for name in tied}
-        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
-        for name, place in tied.items():
-            index, position = where[place]
-            self._joined.setdefault(index, []).append((position, where[name]))
-        self._dtype = dtype
-        self._buffers: dict[tuple[int, int], Array] = {}
-        self._xp: Any = None
-
-    def apart(self, grads: list[Arrays], xp: Any) -> list[Arrays]:
-        """Returns the gradients by layer, with buffers of their own for names that have no place. Made once."""
-        if not self._apart:
-            return grads
-        if xp is not self._xp:
-            self._xp = xp
-            self._buffers = {where: xp.empty(shape, self._dtype) for where, shape in self._apart.items()}
-        return [
-            tuple(self._buffers.get((i, j), array) for j, array in enumerate(arrays)) for i, arrays in enumerate(grads)
-        ]
-
-    def join(self, index: int, grads: Arrays) -> None:
-        """Adds to a layer's gradients, just made, what later layers have for the same parameters."""
-        for position, where in self._joined.get(index, ()):
-            total = grads[position]
-            array_module(total).add(total, self._buffers[where], out=total)

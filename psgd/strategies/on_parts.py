@@ -17,15 +17,15 @@ _NEVER = {
     "decentralized": "others' updates would reach the parts at different steps",
 }
 """Strategies that no cut model has, and why."""
-_NOT_BY_TENSOR = ("async", "ssp")
+_NOT_IN_STEP = ("async", "ssp")
 """Those whose servers apply pushes in an order of their own; fine where no two ranks hold the same parameter."""
+_AT_ONE_STEP = {"clip_norm": "norm", "checkpoint_dir": "version"}
+"""Options for which all parts must be at the same step, and what they have then."""
 _PARTIAL: dict[str, tuple[object, str]] = {
     "compress": ("none", "what is sent is chosen in each part by itself, and shared parameters would drift apart"),
     "record": (None, "each part has an order of its own"),
     "replay": (None, "each part has an order of its own"),
     "on_nan": ("warn", "a rank sees its own part of a gradient only"),
-    "clip_norm": (0.0, "a rank knows the norm of its own part only"),
-    "checkpoint_dir": (None, "checkpoints have whole vectors"),
     "device": ("cpu", "stages compute on cores"),
     "server_device": ("cpu", "parts are updated on cores"),
     "trace": (None, "each part has a first rank of its own"),
@@ -52,13 +52,19 @@ def check(
     subject = f"{spell.given('mesh', text)}: "
     if reason := _NEVER.get(name):
         raise UsageError(f"{subject}expected another strategy than {name}: {reason}")
-    if name in _NOT_BY_TENSOR and sizes.get("tensor", 1) > 1:
+    if name in _NOT_IN_STEP and sizes.get("tensor", 1) > 1:
         raise UsageError(
             f"{subject}expected another strategy than {name}: each tensor rank's server would apply pushes in an order "
             "of its own, and parameters that all tensor ranks have would drift apart"
         )
     if name == "easgd" and own.get("easgd_order", "sync") != "sync":
         raise UsageError(f"{subject}expected {spell.assigned('easgd_order', 'sync')}: other orders differ by part")
+    for option, common in _AT_ONE_STEP.items():
+        if name in _NOT_IN_STEP and values.get(option):
+            raise UsageError(
+                f"{spell.given(option, values[option])}: with strategy {name} the parts of {text} are at different "
+                f"steps, so the model has no {common}; omit it"
+            )
     for option, (alone, reason) in _PARTIAL.items():
         if (value := values.get(option)) not in (None, alone):
             raise UsageError(f"{spell.given(option, value)}: not with {spell.given('mesh', text)}: {reason}; omit it")

@@ -111,6 +111,7 @@ def run(
             metrics=metrics,
             run=config.of_the_run() | ({"files": files} if files else {}),
             layout=layout,
+            part=pieces.part(task.model),
             checkpoint_request=request,
             callbacks=callbacks,
             **{name: getattr(config, name) for name in _OF_CONNECT},

@@ -10,13 +10,16 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.backend.interface import Backend
+from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.collectives.communicator import Communicator
 from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.nn.layout import Layout
 from psgd.nn.model import Model
+from psgd.parallel.axes import AXES
 from psgd.parallel.cuts.measure import measure
 from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
 from psgd.parallel.mesh import ProcessMesh
@@ -58,7 +61,7 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         whole = Model(parts, whole.input_shape, whole.dtype)
     pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches)
     plan_of = catalog.make(schedule, stages, microbatches, (len(cuts) + 1) // stages)
-    return replace(task, model=CutModel(pipeline, mesh, plan_of))
+    return replace(task, model=CutModel(pipeline, mesh, plan_of, model.layout))
 
 
 def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, schedule: str, batch: int, microbatches: int) -> Cuts:
@@ -109,6 +112,11 @@ def more(model: Trainable) -> dict[str, Any]:
     return {"mesh": model.mesh.sizes, "bubble": model.bubble()} if isinstance(model, CutModel) else {}
 
 
+def part(model: Trainable) -> ModelPart | None:
+    """What `psgd.connect` needs to know of a model in pieces; None of any other."""
+    return model.part if isinstance(model, CutModel) else None
+
+
 def close(model: Trainable) -> None:
     """Frees what a model in pieces communicates with. Collective over all ranks."""
     if isinstance(model, CutModel):
@@ -122,16 +130,20 @@ class CutModel:
         pipeline: of this rank.
         mesh: all ranks; freed by its owner.
         schedule: of a whole batch.
+        whole: the whole model's layout.
 
     Attributes:
         layout: of this rank's part.
         mesh: as given.
         pipeline: as given.
+        part: what `psgd.connect` needs to know of it.
     """
 
-    def __init__(self, pipeline: Pipeline, mesh: ProcessMesh, schedule: Schedule) -> None:
+    def __init__(self, pipeline: Pipeline, mesh: ProcessMesh, schedule: Schedule, whole: Layout) -> None:
         self.pipeline, self.layout, self.mesh = pipeline, pipeline.layout, mesh
         self._schedule = schedule
+        axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
+        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
         self._together = Communicator(mesh.replica)
         self._flag = np.zeros(1, np.int32)
 

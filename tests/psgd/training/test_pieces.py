@@ -149,3 +149,32 @@ def test_the_bubble_of_a_run(comm, tmp_path):
         assert (bubble["schedule"], bubble["ranks"], bubble["microbatches"]) == ("1f1b", 2, 3)
         assert bubble["expected"] == pytest.approx(1 / 4)
         assert 0 < bubble["share"] < 1
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mesh", ["pipe=2,data=2", "tensor=2,data=2", "pipe=2,tensor=2"])
+def test_gradients_are_clipped_by_the_norm_of_the_whole_model(comm, tmp_path, mesh):
+    data, options = made(comm, tmp_path), {"strategy": "allreduce", "clip_norm": 0.05}
+    _, weights = run(comm, data, tmp_path, "cut", mesh=mesh, **options)
+    few = part(comm, 2 if "data" in mesh else 1)
+    if few != MPI.COMM_NULL:
+        _, whole = run(few, data, tmp_path, "whole", **options)
+        few.Free()
+    if comm.rank == 0:
+        same_weights(weights, whole)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("before", "after"), [("pipe=2,data=2", "tensor=2,pipe=2"), ("tensor=4", "data=4")])
+@pytest.mark.parametrize("strategy", ["allreduce", "sync"])
+def test_a_run_is_resumed_in_another_factorisation(comm, tmp_path, before, after, strategy):
+    if strategy == "sync":
+        before, after = "pipe=2", "tensor=2"
+    data, saved = made(comm, tmp_path), tmp_path / "saved"
+    options = {"strategy": strategy, "optimizer": "adam", "lr": 0.01, "batch_size": 20, "eval_every": 0}
+    kept = {"checkpoint_dir": saved, "checkpoint_every": 4}
+    run(comm, data, tmp_path, "first", mesh=before, **kept, **options | {"epochs": 1})
+    result, weights = run(comm, data, tmp_path, "second", mesh=after, resume=True, **kept, **options)
+    if comm.rank == 0:
+        assert result["samples"] >= 2 * 203 - 80 and all(np.isfinite(each).all() for each in weights.values())
+        assert result["test_accuracy"] > 0.5

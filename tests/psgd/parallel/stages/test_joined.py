@@ -4,7 +4,7 @@ import itertools
 
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
-from psgd.parallel.joined import InOrder, join
+from psgd.parallel.stages.joined import InOrder, join
 
 
 def test_joined_layouts_have_the_offsets_of_their_parts():

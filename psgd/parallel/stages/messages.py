@@ -17,7 +17,7 @@ from psgd.collectives.mpi.request_cleanup import close
 
 
 class MessageOutlet:
-    """The sender's end. Implements `psgd.parallel.links.Outlet`.
+    """The sender's end. Implements `psgd.parallel.stages.links.Outlet`.
 
     Args:
         comm: private to the pipeline.
@@ -56,7 +56,7 @@ class MessageOutlet:
 
 
 class MessageInlet:
-    """The receiver's end. Implements `psgd.parallel.links.Inlet`. Arguments as of `MessageOutlet`."""
+    """The receiver's end. Implements `psgd.parallel.stages.links.Inlet`. Arguments as of `MessageOutlet`."""
 
     def __init__(
         self, comm: MPI.Intracomm, rank: int, tag: int, depth: int, batch: int, shape: Sequence[int], dtype: Any

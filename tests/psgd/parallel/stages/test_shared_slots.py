@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from psgd.parallel.shared_slots import SharedInlet, SharedOutlet, Slots
+from psgd.parallel.stages.shared_slots import SharedInlet, SharedOutlet, Slots
 
 DEPTH, BATCH, SHAPE = 3, 4, (5, 3)
 

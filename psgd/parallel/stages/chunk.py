@@ -7,9 +7,9 @@ from typing import Any
 from psgd.kernels.array import Array
 from psgd.nn.model import Model
 from psgd.nn.stage import Context, OnReady, Stage
-from psgd.parallel.links import Links, Outlet
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules.instruction import Instruction
+from psgd.parallel.stages.links import Links, Outlet
 
 Send = Callable[[Outlet, Array], None]
 """Sends a message; returns once the array may be used again."""

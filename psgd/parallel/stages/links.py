@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from psgd.collectives.mpi import shared_memory
 from psgd.collectives.mpi.tags import Tag
-from psgd.parallel.messages import MessageInlet, MessageOutlet
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import place
 from psgd.parallel.schedules.schedule import alive
-from psgd.parallel.shared_slots import SharedInlet, SharedOutlet, Slots
+from psgd.parallel.stages.messages import MessageInlet, MessageOutlet
+from psgd.parallel.stages.shared_slots import SharedInlet, SharedOutlet, Slots
 from psgd.runtime.agreement import gather
 
 

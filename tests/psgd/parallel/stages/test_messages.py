@@ -5,7 +5,7 @@ import pytest
 
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
-from psgd.parallel.messages import MessageInlet, MessageOutlet
+from psgd.parallel.stages.messages import MessageInlet, MessageOutlet
 
 DEPTH, SHAPE = 3, (200, 50)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from psgd.collectives.mpi.wait import Waiter
-from psgd.parallel.announcement import Announcement
+from psgd.parallel.stages.announcement import Announcement
 
 
 @pytest.mark.ranks(1, 3)

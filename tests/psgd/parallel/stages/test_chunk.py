@@ -5,11 +5,11 @@ import pytest
 
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
-from psgd.parallel.chunk import Chunk
-from psgd.parallel.links import Links
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules.instruction import Instruction
-from psgd.parallel.shared_slots import SharedInlet, SharedOutlet, Slots
+from psgd.parallel.stages.chunk import Chunk
+from psgd.parallel.stages.links import Links
+from psgd.parallel.stages.shared_slots import SharedInlet, SharedOutlet, Slots
 
 N, SIZE = 7, 3
 

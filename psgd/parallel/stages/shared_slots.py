@@ -52,7 +52,7 @@ def _message_bytes(batch: int, shape: Sequence[int], dtype: Any) -> int:
 
 
 class SharedOutlet:
-    """The sender's end. Implements `psgd.parallel.links.Outlet`."""
+    """The sender's end. Implements `psgd.parallel.stages.links.Outlet`."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots, self._next = slots, 1
@@ -72,7 +72,7 @@ class SharedOutlet:
 
 
 class SharedInlet:
-    """The receiver's end. Implements `psgd.parallel.links.Inlet`."""
+    """The receiver's end. Implements `psgd.parallel.stages.links.Inlet`."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots, self._next, self._found = slots, 1, 0

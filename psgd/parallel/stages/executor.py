@@ -7,11 +7,11 @@ from typing import Any
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.array import Array
 from psgd.nn.stage import OnReady
-from psgd.parallel.chunk import Chunk
-from psgd.parallel.links import Outlet
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules.instruction import Instruction
-from psgd.parallel.time_spent import Counters
+from psgd.parallel.stages.chunk import Chunk
+from psgd.parallel.stages.links import Outlet
+from psgd.parallel.stages.time_spent import Counters
 
 Observer = Callable[[Instruction, float, float], None]
 """Told of each instruction: what, and when it began and ended, by `time.perf_counter`; waiting is not in it."""

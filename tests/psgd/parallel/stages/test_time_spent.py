@@ -1,6 +1,6 @@
 """Shares of a bubble."""
 
-from psgd.parallel.time_spent import Counters
+from psgd.parallel.stages.time_spent import Counters
 
 
 def test_share_and_clear():

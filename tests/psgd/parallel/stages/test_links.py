@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from psgd.collectives.mpi.wait import Waiter
-from psgd.parallel import links
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import place, stage
+from psgd.parallel.stages import links
 
 TRAINS = [name for name, entry in catalog.SCHEDULES.items() if entry.trains and entry.flushes]
 
