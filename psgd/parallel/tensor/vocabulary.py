@@ -119,6 +119,7 @@ class CutUnembeddingState:
         enter_back: from the output's gradient to theirs.
         sum: of what the ranks have of the input's gradient; None where that is not wanted.
         rows: of the input, which backward needs again.
+        dy: of the scores, as rows, which the second half of backward needs.
     """
 
     y: Array
@@ -126,6 +127,7 @@ class CutUnembeddingState:
     enter_back: Conversion
     sum: Conversion | None
     rows: Array = None
+    dy: Array = None
 
 
 @dataclass(frozen=True)
@@ -166,16 +168,14 @@ class CutUnembedding(Unembedding):
         matmul(state.rows, params[0].T, y.reshape(-1, y.shape[-1]))
         return state.leave(y)
 
-    def backward(  # type: ignore[override]
+    def backward_input(  # type: ignore[override]
         self, state: CutUnembeddingState, dy: Array, params: Arrays, grads: Arrays
     ) -> Array:
-        """Writes dy^T x for this rank's tokens; returns dy times the table, summed over the ranks."""
+        """Returns dy times the table, summed over the ranks."""
         dy = state.enter_back(dy)
-        rows = dy.reshape(-1, dy.shape[-1])
-        matmul(rows.T, state.rows, grads[0])
-        state.rows = None
+        state.dy = dy.reshape(-1, dy.shape[-1])
         if state.sum is None:
             return None
         dx = state.sum.source[: len(dy)]
-        matmul(rows, params[0], dx.reshape(-1, dx.shape[-1]))
+        matmul(state.dy, params[0], dx.reshape(-1, dx.shape[-1]))
         return state.sum(dx)
