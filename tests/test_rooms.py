@@ -67,7 +67,6 @@ NAMES_TWICE = {
     "errors.py": "kernels' are everybody's; those of collectives are their texts",
     "agreement.py": "one text on all ranks: of mpi's room, and psgd's signature on top",
     "context.py": "what a layer, a worker or a server is handed",
-    "mesh.py": "servers and workers, and axes of a grid",
     "layout.py": "of parameters in a vector, and of slots in shared memory",
     "log.py": "the server's, and the reader of a run's",
     "options.py": "of the command, of connect, of compression, and of checkpoints",

@@ -4,6 +4,7 @@ The order of the table is how much ranks along an axis exchange, most first: ten
 one activation a microbatch, replicas one gradient a step.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -60,3 +61,8 @@ def parse(text: str, where: str = "--mesh") -> dict[str, int]:
 def written(sizes: Mapping[str, int]) -> str:
     """The sizes as `--mesh` takes them, without axes of one rank; empty where all are."""
     return ",".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
+
+
+def ranks_of_a_copy(sizes: Mapping[str, int]) -> int:
+    """How many ranks hold one copy of the model together."""
+    return math.prod(sizes.get(name, 1) for name, axis in AXES.items() if axis.of_a_replica)

@@ -17,15 +17,15 @@ from psgd.kernels.errors import ContractError, DataError, DivergedError, PeerLos
 from psgd.nn.layout import Layout
 from psgd.nn.model import Model
 from psgd.nn.stage import OnReady, Stage
-from psgd.parallel import links
-from psgd.parallel.announcement import Announcement
-from psgd.parallel.chunk import Chunk
-from psgd.parallel.executor import Executor
-from psgd.parallel.joined import InOrder, join
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import Instruction, place
-from psgd.parallel.time_spent import Counters
+from psgd.parallel.stages import links
+from psgd.parallel.stages.announcement import Announcement
+from psgd.parallel.stages.chunk import Chunk
+from psgd.parallel.stages.executor import Executor
+from psgd.parallel.stages.joined import InOrder, join
+from psgd.parallel.stages.time_spent import Counters
 from psgd.runtime.agreement import agree
 from psgd.runtime.alarm import Alarm
 

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from psgd.config import TrainConfig
 from psgd.connection import Connection
+from psgd.metrics.perplexity import perplexity
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import clean
@@ -21,6 +22,8 @@ def collect(
     metrics: RunMetrics,
     trainer: Trainer | None,
     test_samples: int,
+    tokens: int = 0,
+    counts: bool = True,
 ) -> dict[str, Any] | None:
     """Evaluates the final parameters, each worker on its part. Collective.
 
@@ -31,14 +34,18 @@ def collect(
         metrics: filled on rank 0.
         trainer: a worker's, with the final parameters.
         test_samples: of the test set.
+        tokens: of a sample, where samples are tokens; 0 elsewhere.
+        counts: what this rank evaluates counts; false where another rank of its copy of the model says the same.
 
     Returns:
         The result on rank 0, None elsewhere.
     """
     seconds = metrics.elapsed_s()
-    correct, loss_sum, sent, received = 0, 0.0, 0, 0
+    correct, loss_sum, sent, received = 0.0, 0.0, 0, 0
     if trainer is not None:
         correct, loss_sum = trainer.backend.evaluate(connection.mesh.index, connection.workers)
+        if not counts:
+            correct, loss_sum = 0, 0.0
         sent, received = connection.bytes_sent, connection.bytes_received
     mine = np.array([correct, loss_sum, sent, received], np.float64)
     skipped = gather(comm, {} if trainer is None else {"worker": connection.mesh.index, "count": connection.skipped})
@@ -90,4 +97,7 @@ def collect(
             "requeue": connection.leaving,
         }
     )
+    if tokens:
+        found |= clean({"tokens_per_second": tokens * metrics.samples / seconds})
+        found |= clean({"test_perplexity": perplexity(total[1].item() / max(1, test_samples))})
     return found

@@ -64,6 +64,9 @@ class TorchModel:
         drawn = int(generator(seed, "step", worker, epoch, step).integers(2**63))
         torch.default_generator.manual_seed(drawn)  # torch.manual_seed looks at all devices each time
 
+    def agreed(self, stop: bool) -> bool:
+        return stop
+
     def save(self, path: Path, vector: Array) -> None:
         """The module's whole state_dict: buffers and frozen parameters too."""
         state = {name: tensor.detach() for name, tensor in self.wrapped.module.state_dict().items()}

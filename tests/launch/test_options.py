@@ -97,6 +97,10 @@ WRONG_VALUES = {
     "checkpoint_minutes": ["-1", "nan"],
     "checkpoint_keep": ["0"],
     "save_signal": ["", "USR1", "KILL", "12"],
+    "mesh": ["", "pipe", "rows=2", "pipe=0", "pipe=2,pipe=2"],
+    "cut": ["", "a", "3,", "3.5"],
+    "pipe_schedule": ["pipedream", "inference", "gpip"],
+    "microbatches": ["0", "1.5"],
     "placement": ["first"],
     "log_dir": [""],
     "device": ["gpu"],
@@ -129,7 +133,7 @@ def test_every_option_that_can_be_wrong_is_tested():
         ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
         ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
         ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
-        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp or "),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, lecture-cnn, resmlp or "),
         ("log = 3", "log in FILE: expected a file's path, got 3"),
         ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
         ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
@@ -277,7 +281,10 @@ def test_a_users_file_is_looked_at_but_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": "net.py"}, "^--model: expected one of softmax, mlp, cnn, resmlp or FILE.py:FUNCTION, got 'net.py'$"),
+        (
+            {"model": "net.py"},
+            "^--model: expected one of softmax, mlp, cnn, lecture-cnn, resmlp or FILE.py:FUNCTION, got 'net.py'$",
+        ),
         ({"model": "mpl"}, r"^--model: expected .*, got 'mpl'; did you mean mlp\?$"),
         ({"dataset": "data.py"}, "^--dataset: expected a name, a path or FILE.py:FUNCTION, got 'data.py'$"),
         ({"model": "net.py:make", "hidden": "8"}, "^--hidden: expected a model by name with it, got --model net.py:"),
@@ -362,3 +369,31 @@ def test_a_device_of_servers_that_there_are_not(strategy):
     options.build(alone | {"strategy": strategy, "server_device": "cpu"})
     with pytest.raises(UsageError, match=r"^--server-device.*omit it$"):
         options.build(alone | {"strategy": strategy, "server_device": "cuda"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"cut": "3"}, "--cut: expected --mesh with it"),
+        ({"microbatches": "3"}, "--microbatches: expected --mesh with it"),
+        ({"mesh": "data=2", "cut": "1"}, "--cut: expected --mesh with pipe of 2 or more, got data=2"),
+        ({"mesh": "tensor=2", "pipe_schedule": "gpipe"}, "--pipe-schedule: expected --mesh with pipe of 2 or more"),
+        ({"schedule": "gpipe"}, "--schedule gpipe: that is a pipeline's; expected --pipe-schedule gpipe"),
+        ({"mesh": "pipe=2,data=2", "workers": "3"}, "--workers 3: expected data=3 in --mesh, got pipe=2,data=2"),
+        ({"mesh": "pipe=2", "strategy": "softsync"}, "--mesh pipe=2: expected another strategy than softsync: "),
+        ({"mesh": "tensor=2", "strategy": "async"}, "--mesh tensor=2: expected another strategy than async: "),
+        ({"mesh": "pipe=2", "save": "w.pt"}, r"--save w.pt: expected a name that ends in .npz with --mesh pipe=2"),
+        ({"mesh": "pipe=2", "on_nan": "skip"}, "--on-nan skip: not with --mesh pipe=2: a rank sees its own part"),
+    ],
+)
+def test_what_does_not_go_together_with_a_mesh(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
+def test_a_mesh_says_how_many_workers_there_are_and_has_its_own_default_strategy():
+    got = options.build({"mesh": "pipe=2, tensor=2,data=3"})
+    assert (got.workers, got.strategy, got.parts) == (3, "allreduce", 4)
+    assert options.build({"mesh": "pipe=2"}).workers is None
+    assert options.build({"mesh": "pipe=2", "strategy": "sync"}).strategy == "sync"
+    assert options.build({"mesh": "data=2", "strategy": "softsync"}).parts == 1  # nothing is cut

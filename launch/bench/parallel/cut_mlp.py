@@ -1,7 +1,8 @@
 """What each rank of `psgd bench parallel` does: verify a cut model, then time it and the whole in turn."""
 
+import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def measure(
         from psgd.collectives.device.pick_gpu import choose_device
 
         choose_device(comm)
-        import cupy as xp
+        xp = importlib.import_module("cupy")
     else:
         cores.pin(comm)
     rng = np.random.default_rng(SEED)
@@ -46,7 +47,7 @@ def measure(
         for units in hidden:
             layers = [Linear(units, relu=True), Linear(width)]
             whole, part = Model(layers, (width,)), Model(plan(layers, (width,), tensor), (width,))
-            steps = {ONE: _Step(whole, xp, x, y), ALL: _Step(part, xp, x, y)}
+            steps: dict[str, Step] = {ONE: _Step(whole, xp, x, y), ALL: _Step(part, xp, x, y)}
             _verify(comm, whole, part, steps)
             name = f"{width}-{units}-{width}"
             yield {"model": name, "batch": batch, "ranks": comm.size, **_timed(comm, steps, repeats)}
@@ -68,7 +69,7 @@ class _Step:
         return loss
 
 
-def _verify(comm: MPI.Intracomm, whole: Model, part: Model, steps: dict[str, Any]) -> None:
+def _verify(comm: MPI.Intracomm, whole: Model, part: Model, steps: Mapping[str, Any]) -> None:
     """Compares this rank's parts with what the whole model has there."""
     losses = [steps[ONE](), steps[ALL]()]
     theirs, ours = whole.layout.views(steps[ONE].grads), part.layout.views(steps[ALL].grads)

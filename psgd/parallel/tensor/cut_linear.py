@@ -26,7 +26,8 @@ class CutState:
         leave_back: from the product to the input's gradient; None where that is not wanted.
         product: where forward's product is written.
         dproduct: where backward's is; None where the input's gradient is not wanted.
-        x: what the product took, which backward needs again.
+        x: what the product took, as rows, which backward needs again.
+        dy: the gradient by the product, as rows, which the second half of backward needs.
         y: what bias and ReLU left.
     """
 
@@ -38,6 +39,7 @@ class CutState:
     product: Array
     dproduct: Array
     x: Array = None
+    dy: Array = None
     y: Array = None
 
 
@@ -123,9 +125,9 @@ class CutLinear(Linear):
 
     def _multiply(self, state: CutState, x: Array, weight: Array) -> Array:
         """Returns this rank's product of all that the ranks have, before bias and ReLU."""
-        state.x = state.enter(x)
+        state.x = _rows(state.enter(x))
         product = state.product[: len(x)]
-        matmul(_rows(state.x), weight, _rows(product))
+        matmul(state.x, weight, _rows(product))
         return product
 
     def _activate(self, state: CutState, y: Array, bias: Array) -> None:
@@ -140,14 +142,14 @@ class CutLinear(Linear):
         else:
             sum_rows(_rows(dy), state.ones, dbias)
 
-    def _multiply_back(self, state: CutState, dy: Array, weight: Array, dweight: Array) -> Array:
-        """Writes the weight's gradient, and returns the input's."""
-        matmul(_rows(state.x).T, _rows(dy), dweight)
-        state.x = state.y = None
+    def _multiply_back(self, state: CutState, dy: Array, weight: Array) -> Array:
+        """Returns the input's gradient."""
+        n = len(dy)
+        state.dy, state.y = _rows(dy), None
         if state.leave_back is None:
             return None
-        dx = state.dproduct[: len(dy)]
-        matmul(_rows(dy), weight.T, _rows(dx))
+        dx = state.dproduct[:n]
+        matmul(state.dy, weight.T, _rows(dx))
         return state.leave_back(dx)
 
 
@@ -173,10 +175,12 @@ class ColumnLinear(CutLinear):
         self._activate(state, y, bias)
         return state.leave(y)
 
-    def backward(self, state: CutState, dy: Array, params: Arrays, grads: Arrays) -> Array:  # type: ignore[override]
+    def backward_input(  # type: ignore[override]
+        self, state: CutState, dy: Array, params: Arrays, grads: Arrays
+    ) -> Array:
         dy = state.enter_back(dy)
         self._activate_back(state, dy, grads[1])
-        return self._multiply_back(state, dy, params[0], grads[0])
+        return self._multiply_back(state, dy, params[0])
 
 
 @dataclass(frozen=True)
@@ -198,9 +202,11 @@ class RowLinear(CutLinear):
         self._activate(state, y, bias)
         return y
 
-    def backward(self, state: CutState, dy: Array, params: Arrays, grads: Arrays) -> Array:  # type: ignore[override]
+    def backward_input(  # type: ignore[override]
+        self, state: CutState, dy: Array, params: Arrays, grads: Arrays
+    ) -> Array:
         self._activate_back(state, dy, grads[1])
-        return self._multiply_back(state, state.enter_back(dy), params[0], grads[0])
+        return self._multiply_back(state, state.enter_back(dy), params[0])
 
 
 def _rows(x: Array) -> Array:

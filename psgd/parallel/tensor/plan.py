@@ -9,6 +9,7 @@ from psgd.collectives import Communicator
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Layer, Shape
 from psgd.nn.layers.attention import Attention
+from psgd.nn.layers.embedding import Embedding, Unembedding
 from psgd.nn.layers.gelu import GELU
 from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
@@ -16,6 +17,7 @@ from psgd.nn.residual import Residual
 from psgd.parallel.tensor.cut_attention import CutAttention
 from psgd.parallel.tensor.cut_linear import ColumnLinear, RowLinear
 from psgd.parallel.tensor.layouts import FEATURES, REPLICATED, Partial, Replicated, TensorLayout
+from psgd.parallel.tensor.vocabulary import CutEmbedding, CutUnembedding
 
 _BY_ELEMENT = (ReLU, GELU)
 """Layers that take any part of a sample's features."""
@@ -43,9 +45,9 @@ def plan(
 ) -> list[Layer[Any]]:
     """Cuts layers over the ranks of `comm`, which see the same samples.
 
-    Linear layers are cut by columns or rows, each with the collectives before and after it that send least, and
-    attention by heads; those in a `Residual` too. A layer with fewer inputs and units, or heads, than ranks, and every
-    other layer, is carried out by all ranks alike.
+    Linear layers are cut by columns or rows, each with the collectives before and after it that send least, attention
+    by heads, embeddings and scores by vocabulary; those in a `Residual` too. A layer with too few inputs and units,
+    heads or tokens for the ranks, and every other layer, is carried out by all ranks alike.
 
     Args:
         layers: of a whole model.
@@ -90,15 +92,22 @@ def _ways(layer: Layer[Any], shape: Shape, comm: Communicator, wants_dx: bool) -
     if type(layer) is Linear:
         return _of_linear(layer, shape, comm, wants_dx)
     if type(layer) is Attention and layer.heads >= comm.size:
-        return [
-            Way(CutAttention(layer.heads, comm=comm), REPLICATED, REPLICATED, 0)
-        ]  # the only way: no cost to compare
-    ways = [Way(layer, REPLICATED, REPLICATED, 0)]
+        return [_only(CutAttention(layer.heads, comm=comm))]
+    if type(layer) is Embedding and layer.vocabulary >= comm.size:
+        return [_only(CutEmbedding(layer.vocabulary, layer.width, comm=comm))]
+    if type(layer) is Unembedding and layer.vocabulary >= comm.size:
+        return [_only(CutUnembedding(layer.vocabulary, layer.tied, comm=comm))]
+    ways = [_only(layer)]
     if isinstance(layer, _BY_ELEMENT):
         ways.append(Way(layer, FEATURES, FEATURES, 0))
     if isinstance(layer, Residual):
         ways = [replace(ways[0], layer=Residual(tuple(_cheapest(layer.layers, shape, comm, (), True))))]
     return ways
+
+
+def _only(layer: Layer[Any]) -> Way:
+    """The one way of a layer between replicated samples, whose costs need no comparison."""
+    return Way(layer, REPLICATED, REPLICATED, 0)
 
 
 def _of_linear(layer: Linear, shape: Shape, comm: Communicator, wants_dx: bool) -> list[Way]:
@@ -115,7 +124,7 @@ def _of_linear(layer: Linear, shape: Shape, comm: Communicator, wants_dx: bool) 
                 sent = _sent(before, cut.lies.takes, shape) + _sent(cut.lies.gives, after, outputs)
                 sent += _sent(after, cut.lies.dgives, outputs) + wants_dx * _sent(cut.lies.dtakes, before, shape)
                 ways.append(Way(cut, before, after, sent))
-    return ways or [Way(layer, REPLICATED, REPLICATED, 0)]
+    return ways or [_only(layer)]
 
 
 def _sent(source: TensorLayout, target: TensorLayout, shape: Shape) -> int:
