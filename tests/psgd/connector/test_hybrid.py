@@ -56,6 +56,8 @@ def test_the_norm_is_above_the_largest():
         ((2, 2, 2), "gpipe", 10),
         ((2, 2, 2), "interleaved", 4),
         ((4, 1, 2), "interleaved", 4),
+        ((4, 2, 1), "zero-bubble", 4),
+        ((8, 1, 1), "zero-bubble", 10),
         ((8, 1, 1), "1f1b", 1),
         ((2, 4, 1), "gpipe", 1),
     ],
@@ -90,5 +92,8 @@ def test_every_product_resumes_what_one_has_saved(comm, before, tmp_path):
         run = Hybrid(comm, sizes, 20, resume=True, **options)
         # Another number of workers begins its own count of steps, as it does without pieces.
         assert run.began == (10 if sizes[2] == before[2] else 0)
-        alone = functools.partial(Alone("adam", CLIP).train(before, 0, 10).train, sizes, run.began, 20)
-        run.check(of_rank_0(comm, lambda alone=alone: alone().ended))
+        run.check(of_rank_0(comm, functools.partial(on_from, before, sizes, run.began)))
+
+
+def on_from(before, sizes, began):
+    return Alone("adam", CLIP).train(before, 0, 10).train(sizes, began, 20).ended
