@@ -174,6 +174,8 @@ def connect(
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
+    if model is not None and chosen.staged and mesh.role == "server":
+        vector, chosen = model.serve(), replace(chosen, staged=False)
     saver = Saver(plan, mesh, metrics, checkpoint_request, chosen.accumulate)
     if trace is None and not callbacks:
         return Connection(mesh, vector, chosen, metrics, saver, model)

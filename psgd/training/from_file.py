@@ -98,11 +98,13 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
         model: Trainable = _trial(found, data, own, parts[0], data.sample_shape, data.classes)
         return model
     if len(parts) == 2 and torch is not None and _is_module(parts[0], torch):
-        if config.device != "cpu":
-            raise UsageError(f"{found.where}: expected --device cpu with a PyTorch module, got {config.device}")
         from psgd.training.torch_module import TorchModel
 
-        model = _trial(found, data, TorchModel, *parts, data.sample_shape)
+        made = _trial(found, data, TorchModel, *parts, data.sample_shape)
+        if config.device == "cpu" and made.wrapped.device.type != "cpu":
+            got = made.wrapped.device
+            raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
+        model = made
         return model
     got = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
     shown = got if isinstance(got, str) else got.__name__
