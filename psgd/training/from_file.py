@@ -106,10 +106,11 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
             raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
         model = made
         return model
+    hint = "; does the function return it?" if made is None else ""
     got = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
     shown = got if isinstance(got, str) else got.__name__
     raise UsageError(
-        f"{found.where}: expected a torch.nn.Module, a psgd.nn.model.Model, or (module, loss), got {shown}"
+        f"{found.where}: expected a torch.nn.Module, a psgd.nn.model.Model, or (module, loss), got {shown}{hint}"
     )
 
 

@@ -270,7 +270,7 @@ class Kept(nn.Module):
 """
 
 REFUSED = {
-    "nothing": "expected a torch.nn.Module, a psgd.nn.model.Model, or .module, loss., got NoneType",
+    "nothing": r"expected a torch.nn.Module, .*, or .module, loss., got NoneType; does the function return it\?",
     "three": "expected .*, got a tuple of int, int, int",
     "on_one": r"raised ValueError: only here \(net.py, line 12\)",
     "shape": r"expected a model for samples of shape \(1, 8, 8\), got one for \(64,\)",
