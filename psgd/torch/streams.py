@@ -7,6 +7,20 @@ import torch
 from psgd.torch.same_memory import cupy
 
 
+_FOREIGN: dict[tuple[int, int], Any] = {}
+"""By GPU and address, streams of PyTorch's as CuPy's: for ever, since CuPy 14 destroys them when it drops them."""
+
+
+class _Foreign:
+    """A stream in the words of CUDA's stream protocol."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
 class Streams:
     """Makes PyTorch's current stream CuPy's too, so that both work in the order in which they are told to.
 
@@ -36,9 +50,21 @@ class Streams:
         if self._before is None:
             self._before = current
         if pointer not in self._known:
-            cuda = cupy().cuda
-            self._known[pointer] = cuda.ExternalStream(pointer, self._device.index) if pointer else cuda.Stream.null
+            self._known[pointer] = self._stream(pointer)
         _pass_on(current, self._known[pointer])
+
+    def _stream(self, pointer: int) -> Any:
+        """One of PyTorch's streams, which PyTorch never destroys, as CuPy's."""
+        streams = cupy().cuda
+        if not pointer:
+            return streams.Stream.null
+        key = self._device.index, pointer
+        if key not in _FOREIGN:
+            if hasattr(streams.Stream, "from_external"):
+                _FOREIGN[key] = streams.Stream.from_external(_Foreign(pointer))
+            else:
+                _FOREIGN[key] = streams.ExternalStream(pointer, self._device.index)
+        return _FOREIGN[key]
 
     def leave(self) -> None:
         """CuPy's current stream is again what it was before, behind all that was started. Does not block."""

@@ -34,7 +34,7 @@ def gradients(comm, hook, state, device, dtype):
         optimizer.zero_grad()
         x = torch.randn(6, 7, generator=torch.Generator().manual_seed(100 * comm.rank + step)).to(device, dtype)
         model(x).square().mean().backward()
-        found.append([p.grad.float().cpu() for p in module.parameters()])
+        found.append([p.grad.float().cpu().clone() for p in module.parameters()])
         optimizer.step()
     return found
 

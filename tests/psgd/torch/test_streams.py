@@ -7,7 +7,8 @@ import pytest
 from harness.device import cupy
 
 torch = pytest.importorskip("torch")
-from psgd.torch.streams import Streams  # noqa: E402 -- where PyTorch is
+from psgd.torch import streams  # noqa: E402 -- where PyTorch is
+from psgd.torch.streams import Streams  # noqa: E402
 
 
 class Stream:
@@ -28,8 +29,8 @@ class Stream:
         Stream.current = self
 
 
-@pytest.fixture
-def fake(monkeypatch):
+@pytest.fixture(params=["old", "new"])
+def fake(request, monkeypatch):
     """A CuPy, and which of PyTorch's streams is current."""
     null, state = Stream(0), SimpleNamespace(pointer=0, made=[], devices=[])
     Stream.current = null
@@ -39,6 +40,11 @@ def fake(monkeypatch):
         state.made.append(Stream(pointer, device))
         return state.made[-1]
 
+    if request.param == "new":
+        monkeypatch.setattr(
+            Stream, "from_external", lambda foreign: external(foreign.__cuda_stream__()[1], 0), raising=False
+        )
+    monkeypatch.setattr(streams, "_FOREIGN", {})
     cuda = SimpleNamespace(
         Stream=Stream,
         ExternalStream=external,
@@ -54,30 +60,30 @@ def fake(monkeypatch):
 
 
 def test_nothing_happens_while_both_have_one(fake):
-    streams = Streams(torch.device("cuda", 1))
-    streams.use()
-    streams.follow()
-    streams.leave()
+    ours = Streams(torch.device("cuda", 1))
+    ours.use()
+    ours.follow()
+    ours.leave()
     assert fake.devices == [1] and fake.made == [] and Stream.current is Stream.null and Stream.null.waits == []
 
 
 def test_a_switch_waits_for_what_came_before_and_is_undone(fake):
-    streams = Streams(torch.device("cuda", 0))
+    ours = Streams(torch.device("cuda", 0))
     fake.pointer = 7
-    streams.follow()
+    ours.follow()
     seven = Stream.current
     assert (seven.ptr, seven.device, seven.waits) == (7, 0, [0])
-    streams.follow()
+    ours.follow()
     assert seven.waits == [0]
     fake.pointer = 9
-    streams.follow()
+    ours.follow()
     assert Stream.current.ptr == 9 and Stream.current.waits == [7]
     fake.pointer = 7
-    streams.follow()
+    ours.follow()
     assert Stream.current is seven and seven.waits == [0, 9] and len(fake.made) == 2
-    streams.leave()
+    ours.leave()
     assert Stream.current is Stream.null and Stream.null.waits == [7]
-    streams.leave()
+    ours.leave()
     assert Stream.null.waits == [7]
 
 
@@ -85,7 +91,7 @@ def test_a_switch_waits_for_what_came_before_and_is_undone(fake):
 def test_work_of_both_keeps_its_order_on_any_stream():
     xp = cupy()
     device = torch.device("cuda", torch.cuda.current_device())
-    streams, values = Streams(device), torch.zeros(1 << 20, device=device)
+    ours, values = Streams(device), torch.zeros(1 << 20, device=device)
     array = xp.from_dlpack(values)
     before = xp.cuda.get_current_stream().ptr
     for turn in range(1, 4):
@@ -94,13 +100,13 @@ def test_work_of_both_keeps_its_order_on_any_stream():
         with torch.cuda.stream(side):
             torch.cuda._sleep(50_000_000)  # without an order, the next line would come first
             values.fill_(turn)
-            streams.follow()
+            ours.follow()
             assert xp.cuda.get_current_stream().ptr == side.cuda_stream
             array *= 10
             values += 1
-        streams.follow()  # on the default stream again: behind the side stream
+        ours.follow()  # on the default stream again: behind the side stream
         array += 1
         assert xp.unique(array).tolist() == [10 * turn + 2]
         torch.cuda.current_stream(device).wait_stream(side)
-    streams.leave()
+    ours.leave()
     assert xp.cuda.get_current_stream().ptr == before
