@@ -6,7 +6,6 @@ import torch
 
 from psgd.torch.same_memory import cupy
 
-
 _FOREIGN: dict[tuple[int, int], Any] = {}
 """By GPU and address, streams of PyTorch's as CuPy's: for ever, since CuPy 14 destroys them when it drops them."""
 
