@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import psgd
+from psgd.kernels.errors import UsageError
 
 torch = pytest.importorskip("torch")
 from harness.torch_cases import batch, module_of  # noqa: E402
@@ -51,8 +52,8 @@ def train(comm, strategy, device, make=adamw, **options):
     return vector, optimizer.state_dict()
 
 
-def close(got, expected):
-    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-10)
+def close(got, expected, rtol=1e-9):
+    np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol / 10)
 
 
 @pytest.mark.ranks(3)
@@ -103,12 +104,20 @@ def test_forms_of_an_optimizer(comm, options):
     device = gpu()
     expected, host = train(comm, "allreduce", "cpu")
     found, state = train(comm, "allreduce", device, lambda module: adamw(module, **options))
-    close(found, expected)
+    rtol = 1e-5 if options.get("capturable") else 1e-9  # PyTorch then corrects the bias with float32 numbers of steps
+    close(found, expected, rtol)
     for index, saved in host["state"].items():
         for key, value in saved.items():
             other = state["state"][index][key]
-            torch.testing.assert_close(other.cpu(), value, rtol=1e-9, atol=1e-10, check_dtype=False)
+            torch.testing.assert_close(other.cpu(), value, rtol=rtol, atol=rtol / 10, check_dtype=False)
     assert state["state"][0]["exp_avg"].device.type == "cuda"
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("strategy", ["sync", "hogwild"])
+def test_a_form_for_gpus_alone_is_refused_where_the_rule_runs_on_the_host(comm, strategy):
+    with pytest.raises(UsageError, match="AdamW cannot take a step here: .*capturable"):
+        train(comm, strategy, gpu(), lambda module: adamw(module, capturable=True))
 
 
 @pytest.mark.ranks(1)
