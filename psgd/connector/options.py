@@ -93,6 +93,11 @@ def is_serverless(strategy: str) -> bool:
     return not strategies.find(strategy).servers
 
 
+def works_on_device(strategy: str) -> bool:
+    """Whether a strategy, a known one, works on parameters on a GPU where they are, if nothing is compressed."""
+    return strategies.find(strategy).on_device
+
+
 @dataclass(frozen=True)
 class CheckedOptions:
     """The same, checked.
