@@ -36,13 +36,13 @@ class Model(Stage):
             raise UsageError("model: needs a layer with parameters, and one flat output for each sample")
         self.classes = self.output_shape[0]
 
-    def context(self, batch: int, wants_dx: bool = False) -> Context:
+    def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
         """Makes a stage's buffers, and those of the loss.
 
         Raises:
             UsageError: `batch` below 1.
         """
-        ctx = super().context(batch, wants_dx)
+        ctx = super().context(batch, wants_dx, xp)
         ctx.labels = ctx.xp.empty(batch, np.int64)
         if self.layers[-1].reads_output:
             ctx.dlogits = ctx.xp.empty((batch, self.classes), self.dtype)

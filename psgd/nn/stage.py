@@ -137,19 +137,20 @@ class Stage:
         views = self.layout.views(vector)
         return [tuple(views[spec.name] for spec in step.specs) for step in self._steps]
 
-    def context(self, batch: int, wants_dx: bool = False) -> Context:
+    def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
         """Makes all buffers for up to `batch` samples, where the bound vectors are (unbound: on the host).
 
         Args:
             batch: most samples of a pass.
             wants_dx: `backward` is to return the input's gradient too.
+            xp: makes the buffers, in place of the vectors' module: `psgd.estimate.counting.CountingArrays`.
 
         Raises:
             UsageError: `batch` below 1.
         """
         if batch < 1:
             raise UsageError(f"context: expected a batch of 1 or more, got {batch}")
-        xp = self._xp or np
+        xp = xp or self._xp or np
         states = sequential.allocate(self._steps, Room(xp, batch, self.dtype, self.input_shape, wants_dx))
         return Context(batch, xp, self, states, wants_dx)
 
