@@ -16,6 +16,7 @@ from psgd.kernels.array import Array
 from psgd.kernels.device import blas
 from psgd.nn.model import Model
 from psgd.nn.stage import OnReady
+from psgd.runtime.rng import bits
 
 _EVALUATED_AT_ONCE = 1000
 
@@ -52,6 +53,7 @@ class CudaBackend:
         self._captures = os.environ.get("PSGD_CUDA_GRAPHS", "1") != "0"
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._place: tuple[int, int] = (0, 0)
+        self._key: int | None = None
 
     def prepare(self, params: Array) -> None:
         self.bind(params, cupy.zeros_like(params))
@@ -65,11 +67,16 @@ class CudaBackend:
             self._stream.synchronize()
         rows = np.zeros(self._batch_size, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
+        self._context.draw(0, rows)
         for _ in range(2):
             self.gradient(rows[:4])
         self.gradient(rows)
         self.evaluate(0, max(1, self._test.samples))
         pinned.wait()
+
+    def begin(self, seed: int, epoch: int, step: int) -> None:
+        if self._context.draws.wanted:
+            self._key = bits(seed, "step", epoch, step)
 
     def bind(self, params: Array, grads: Array) -> None:
         self._model.bind(params, grads)
@@ -87,6 +94,8 @@ class CudaBackend:
         """
         n = len(indices)
         key = (n, self._source.choose(indices), *self._place)
+        if self._key is not None:
+            self._context.draw(self._key, indices)  # ahead of the graph, which reads what this has written
         if on_ready is not None or touch is not None or not self._captures:
             self._run(n, on_ready, touch)
         elif key not in self._graphs:

@@ -12,6 +12,7 @@ from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.nn.model import Model
 from psgd.nn.stage import OnReady
+from psgd.runtime.rng import bits
 
 
 class HostBackend:
@@ -30,14 +31,20 @@ class HostBackend:
         self._test = Batches(dataset.test, statistics, EVALUATION_BATCH)
         self._context = model.context(batch_size)
         self._test_context = model.context(EVALUATION_BATCH)
+        self._key: int | None = None
 
     def prepare(self, params: Array) -> None:
         self._model.bind(params, np.zeros_like(params))
         rows = np.zeros(1, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
         x, y = self._batches.fetch(rows)
+        self._context.draw(0, rows)
         self._model.gradient(self._context, x, y)
         self._test.ordered(0, min(1, self._test.samples))
+
+    def begin(self, seed: int, epoch: int, step: int) -> None:
+        if self._context.draws.wanted:
+            self._key = bits(seed, "step", epoch, step)
 
     def bind(self, params: Array, grads: Array) -> None:
         self._model.bind(params, grads)
@@ -51,6 +58,8 @@ class HostBackend:
         x, y = self._batches.fetch(indices)
         if touch is not None:
             touch(x)
+        if self._key is not None:
+            self._context.draw(self._key, indices)
         return self._model.gradient(self._context, x, y, on_ready)
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:

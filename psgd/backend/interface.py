@@ -12,6 +12,13 @@ from psgd.nn.stage import OnReady
 EVALUATION_BATCH = 500
 
 
+class DrawsByStep(Protocol):
+    """A backend of psgd's own layers, some of which may draw random numbers."""
+
+    def begin(self, seed: int, epoch: int, step: int) -> None:
+        """What the next gradients draw depends on these, and on each sample's number in the dataset."""
+
+
 class Backend(Protocol):
     """Model, data and buffers on one device."""
 

@@ -26,6 +26,7 @@ MODELS: dict[str, ModelEntry] = {
     "softmax": ModelEntry("psgd.nn.models.softmax"),
     "mlp": ModelEntry("psgd.nn.models.mlp", hidden=True),
     "cnn": ModelEntry("psgd.nn.models.cnn", hidden=True, any_samples=False),
+    "lecture-cnn": ModelEntry("psgd.nn.models.lecture_cnn", any_samples=False),
     "resmlp": ModelEntry("psgd.nn.models.resmlp", hidden=True, any_samples=False),
 }
 
@@ -40,5 +41,14 @@ LAYERS: dict[str, str] = {
     "ChannelsLast": "psgd.nn.reshape",
     "RowTokens": "psgd.nn.reshape",
     "Transpose": "psgd.nn.reshape",
+    "Dropout": "psgd.nn.layers.dropout",
+    "LSTM": "psgd.nn.layers.lstm",
+    "Embedding": "psgd.nn.layers.embedding",
+    "Positions": "psgd.nn.layers.embedding",
+    "Unembedding": "psgd.nn.layers.embedding",
+    "Heads": "psgd.nn.layers.attention",
+    "Attention": "psgd.nn.layers.attention",
+    "LayerNorm": "psgd.nn.layers.layernorm",
+    "GELU": "psgd.nn.layers.gelu",
 }
 """The module of each layer's class."""

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from psgd.kernels.array import Array
+from psgd.kernels.layers.draws import Draws
 from psgd.nn.initialize import Initializer
 from psgd.nn.pytorch import TorchForm
 
@@ -23,12 +24,14 @@ class ParameterSpec:
         name, shape: of it.
         initializer: draws its first values.
         torch: what makes it PyTorch's; None where it is the same there.
+        tied: the name, in the whole model, of an earlier layer's parameter that this one is another name of.
     """
 
     name: str
     shape: Shape
     initializer: Initializer
     torch: TorchForm | None = None
+    tied: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Room:
         dtype: of activations.
         shape: of one input sample.
         wants_dx: whether backward will be asked for the input's gradient.
+        name: of the layer in the whole model, as "residual1.dropout2".
+        draws: by what all layers of the context draw random numbers; None: nothing is drawn.
     """
 
     xp: Any
@@ -48,6 +53,8 @@ class Room:
     dtype: np.dtype[Any]
     shape: Shape
     wants_dx: bool
+    name: str = ""
+    draws: Draws | None = None
 
     def empty(self, *shape: int, dtype: Any = None) -> Array:
         """Returns an uninitialized buffer of `shape` for each of `batch` samples."""
@@ -113,3 +120,18 @@ class Layer(ABC, Generic[State]):
 
         Once for each forward. dy may be overwritten. What is returned is a buffer of `state`, or dy.
         """
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        """Which gradients, by place in `weights`, `backward_input` leaves to `backward_weights`.
+
+        Pipelines do these products where they would wait otherwise. A layer that is not made for it leaves none.
+        """
+        return ()
+
+    def backward_input(self, state: State, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """As `backward`, but for the `late` ones of `grads`; dy must stay unchanged from then until these are done."""
+        return self.backward(state, dy, params, grads)
+
+    def backward_weights(self, state: State, grads: Arrays) -> None:
+        """Overwrites the `late` ones of `grads`, after `backward_input`; later passes' `grads` may be others."""
+        return

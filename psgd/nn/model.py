@@ -49,8 +49,15 @@ class Model(Stage):
         return ctx
 
     def logits(self, ctx: Context, x: Array) -> Array:
-        """Returns (n, classes) as `forward` does, for the caller to write to: no backward pass follows."""
-        return self._run(ctx, x)
+        """Returns (n, classes) as `forward` does, for the caller to write to: no backward pass follows.
+
+        Nothing is drawn: no element is dropped.
+        """
+        drew, ctx.draws.on = ctx.draws.on, False
+        try:
+            return self._run(ctx, x)
+        finally:
+            ctx.draws.on = drew
 
     def gradient(
         self,
@@ -84,15 +91,39 @@ class Model(Stage):
         """
         if not self._grads:
             raise UsageError("gradient: needs bound grads")
-        dy = z = self._run(ctx, x)
-        n = len(z)
+        self.forward(ctx, x)
+        dy, loss = self.loss(ctx, y, loss_of, batch_size)
+        self.backward(ctx, dy, on_ready, accumulate)
+        return loss
+
+    def loss(
+        self, ctx: Context, y: Array, loss_of: LossOf = softmax_cross_entropy, batch_size: int | None = None
+    ) -> tuple[Array, float]:
+        """Between `forward` and `backward`: the gradient of the loss for the logits, a buffer of `ctx`, and the loss.
+
+        Args:
+            ctx: after one `forward`; the output may be overwritten.
+            y: as `gradient`.
+            loss_of: as `gradient`.
+            batch_size: as `gradient`.
+
+        Raises:
+            UsageError: no forward before, or y of a wrong shape or dtype.
+            DataError: a label out of range.
+        """
+        if ctx.output is None:
+            raise UsageError("loss: needs a forward pass on this context before it")
+        if ctx.draws.wanted and not ctx.draws.on:
+            raise UsageError(
+                "gradient: the model has dropout, so it needs ctx.draw(key, samples) before the forward pass"
+            )
+        dy, n = ctx.output, len(ctx.output)
         if ctx.dlogits is not None:
             dy = ctx.dlogits[:n]
-            dy[...] = z
+            dy[...] = ctx.output
         samples = n if batch_size is None else batch_size
         loss, _ = loss_of(dy, self._labels(ctx, y, n), 1 / samples)
-        self._back(ctx, dy, on_ready, accumulate)
-        return loss / samples
+        return dy, loss / samples
 
     def evaluate(self, ctx: Context, x: Array, y: Array) -> tuple[int, float]:
         """Returns how many of any number of samples are classified right, and their summed loss."""

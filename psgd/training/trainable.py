@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psgd.backend.interface import Backend
+from psgd.backend.interface import Backend, DrawsByStep
 from psgd.checkpoint import export
 from psgd.config import TrainConfig
 from psgd.data import Dataset
@@ -52,6 +52,7 @@ class OwnModel:
 
     def __init__(self, model: Model) -> None:
         self.model, self.layout = model, model.layout
+        self._draws: DrawsByStep | None = None
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         return np.empty(self.layout.size, np.float32) if serves else preparation.first_params(config, self.model)
@@ -60,10 +61,13 @@ class OwnModel:
         return vector
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        return preparation.backend(config, self.model, dataset, statistics)
+        self._draws = made = preparation.backend(config, self.model, dataset, statistics)
+        return made
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
-        """Its layers draw nothing."""
+        """What its layers draw is by sample, so the worker does not matter."""
+        if self._draws is not None:
+            self._draws.begin(seed, epoch, step)
 
     def save(self, path: Path, vector: Array) -> None:
         export.write(path, vector, self.layout, "--save")

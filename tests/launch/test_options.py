@@ -129,7 +129,7 @@ def test_every_option_that_can_be_wrong_is_tested():
         ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
         ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
         ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
-        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp or "),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, lecture-cnn, resmlp or "),
         ("log = 3", "log in FILE: expected a file's path, got 3"),
         ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
         ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
@@ -277,7 +277,10 @@ def test_a_users_file_is_looked_at_but_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": "net.py"}, "^--model: expected one of softmax, mlp, cnn, resmlp or FILE.py:FUNCTION, got 'net.py'$"),
+        (
+            {"model": "net.py"},
+            "^--model: expected one of softmax, mlp, cnn, lecture-cnn, resmlp or FILE.py:FUNCTION, got 'net.py'$",
+        ),
         ({"model": "mpl"}, r"^--model: expected .*, got 'mpl'; did you mean mlp\?$"),
         ({"dataset": "data.py"}, "^--dataset: expected a name, a path or FILE.py:FUNCTION, got 'data.py'$"),
         ({"model": "net.py:make", "hidden": "8"}, "^--hidden: expected a model by name with it, got --model net.py:"),
