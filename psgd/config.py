@@ -11,6 +11,7 @@ from typing import Any
 from psgd.checkpoint import options as checkpoint
 from psgd.compression import catalog as compression
 from psgd.nn.catalog import MODELS
+from psgd.nn.recompute import segments
 from psgd.optim import catalog as optim
 from psgd.runtime import choices
 from psgd.runtime.jsonable import clean
@@ -56,6 +57,14 @@ class TrainConfig:
         metavar=f"NAME|{reference.FORM}",
     ).field()
     hidden: int = whole(1, 256, f"{_HIDDEN}: number of hidden units.").field()
+    recompute: str | None = Option(
+        str,
+        None,
+        "Compute activations again in backward: of all layers, of every N together, or of as few as fit BYTES (500MB).",
+        segments.is_wish,
+        "all, a number of layers, or bytes as 500MB",
+        metavar="all|N|BYTES",
+    ).field()
     strategy: str = one_of(
         strategies.STRATEGIES, "sync", "When gradients are applied, and when workers continue."
     ).field()

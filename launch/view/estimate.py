@@ -1,15 +1,13 @@
 """`psgd estimate`: the memory that a run will need, by rank, before anything is started."""
 
 import json
-import re
 from typing import Any
 
 import click
 
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+from psgd.nn.recompute.segments import read_bytes
 
 
 @click.command()
@@ -28,9 +26,10 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
     if taught:
         click.echo("\n".join(lecture.lines()))
         return 0
-    available = None if memory is None else read_bytes(memory)
+    available = None if memory is None else memory_of(memory)
     chosen = options.build(flags, config)
     from psgd.data import load
+    from psgd.estimate import activations
     from psgd.estimate.rank_memory import BASE_BYTES, of_run
     from psgd.estimate.verdict import text, verdict
     from psgd.launch.train import sizes
@@ -41,6 +40,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         raise UsageError("psgd estimate: expected a model and a dataset by name, or a path to data; it runs no files")
     dataset = load(chosen.dataset)
     model = build(chosen.model, dataset.sample_shape, dataset.classes, hidden=chosen.hidden)
+    model = activations.recomputed(model, chosen.recompute, chosen.batch_size)
     servers, workers = sizes(chosen)
     found = of_run(chosen, model, servers, workers)
     said: list[str] = []
@@ -65,14 +65,13 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
     return 1 if said else 0
 
 
-def read_bytes(given: str) -> int:
-    """A number of bytes with a unit, as 80GB, 16 GiB or 1000.
+def memory_of(given: str) -> int:
+    """Bytes of a text.
 
     Raises:
         UsageError: it is none.
     """
-    matched = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?i?)b?\s*", given, re.IGNORECASE)
-    unit = None if matched is None else _UNITS.get(matched[2].lower())
-    if matched is None or unit is None or float(matched[1]) <= 0:
+    found = read_bytes(given if given.strip()[-1:] in "bB" else f"{given}B")
+    if found is None:
         raise UsageError(f"--memory: expected bytes above 0, as 80GB or 16GiB, got {given!r}")
-    return int(float(matched[1]) * unit)
+    return found

@@ -2,6 +2,7 @@
 
 from psgd.estimate.counting import CountingArrays
 from psgd.nn.model import Model
+from psgd.nn.recompute import segments
 
 
 def count(model: Model, batch: int) -> int:
@@ -26,3 +27,23 @@ def largest_batch(model: Model, available: int, most: int) -> int:
         else:
             high = middle - 1
     return low
+
+
+def recomputed(model: Model, wish: str | None, batch: int) -> Model:
+    """Returns the model with activations recomputed as wished: `psgd.nn.recompute.segments.choose`.
+
+    Args:
+        model: bound to nothing.
+        wish: all, a number of layers, bytes; None leaves it as it is.
+        batch: samples of a pass.
+
+    Raises:
+        UsageError: bytes that are too few.
+    """
+    if wish is None:
+        return model
+
+    def count_with(chosen: segments.Segments) -> int:
+        return count(model.recomputed(chosen), batch)
+
+    return model.recomputed(segments.choose(wish, len(model.layers), count_with))

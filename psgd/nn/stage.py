@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,11 @@ from psgd.kernels.layers.draws import Draws
 from psgd.nn import sequential
 from psgd.nn.layer import Arrays, Layer, Room, Shape
 from psgd.nn.layout import Layout
+from psgd.nn.recompute import recomputed
+from psgd.nn.shared_gradients import SharedGradients
 from psgd.runtime.rng import generator
 
+S = TypeVar("S", bound="Stage")
 OnReady = Callable[[range], None]
 
 
@@ -103,7 +106,7 @@ class Stage:
         specs = [spec for step in self._steps for spec in step.specs if spec.name not in tied]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
         self.layout = Layout([(spec.name, spec.shape) for spec in specs], tied=tied, torch=forms)
-        self._shared = _Shared(self._steps, tied, self.dtype)
+        self._shared = SharedGradients(self._steps, tied, self.dtype)
         # Names of one parameter in several layers are added as these are passed: not in halves.
         self._late = [() if tied else step.layer.late(step.shape) for step in self._steps]
         self._ranges = self._ready_ranges()
@@ -140,6 +143,24 @@ class Stage:
         )
         return part
 
+    def recomputed(self: S, segments: Sequence[range]) -> S:
+        """Returns the same on no vector yet, that keeps only the output of each segment of layers for backward.
+
+        Backward computes the rest once more; gradients have the same bits. `psgd.nn.recompute.segments` chooses.
+
+        Args:
+            segments: ranges of layers, in order, apart from each other.
+
+        Raises:
+            UsageError: ranges that are empty, overlap, or are beyond the layers.
+        """
+        ends = [0, *(end for each in segments for end in (each.start, each.stop)), len(self.layers)]
+        if ends != sorted(ends) or not all(segments):
+            raise UsageError(f"recomputed: expected ranges of the {len(self.layers)} layers in order, got {segments}")
+        part = copy.copy(self)
+        part._assemble(recomputed.merged(self._steps, segments), self.input_shape, self.output_shape)
+        return part
+
     def _ready_ranges(self) -> list[range]:
         """What each layer completes in backward: from its parameters up to the next layer's, padding included."""
         offsets = {p.name: p.offset for p in self.layout.parameters}
@@ -159,7 +180,7 @@ class Stage:
         """
         vector = np.zeros(self.layout.size, self.dtype)
         views = self.layout.views(vector)
-        for step in self._steps:
+        for step in recomputed.single(self._steps):
             rng = generator(seed, "init", step.index)
             for spec in step.specs:
                 if spec.tied is None:
@@ -363,41 +384,3 @@ class Stage:
         if x.shape[1:] != self.input_shape and x.shape[1:] != (math.prod(self.input_shape),):
             raise UsageError(f"model: expected samples of shape {self.input_shape}, or flat ones, got {x.shape[1:]}")
         return n
-
-
-class _Shared:
-    """The gradients of parameters with several names: made apart, and added where the place is, in layer order.
-
-    Args:
-        steps: of one stage.
-        tied: as `sequential.tied_places` gives it.
-        dtype: of gradients.
-    """
-
-    def __init__(self, steps: Sequence[sequential.Step], tied: dict[str, str], dtype: np.dtype[Any]) -> None:
-        where = {spec.name: (i, j) for i, step in enumerate(steps) for j, spec in enumerate(step.specs)}
-        self._apart = {where[name]: (steps[where[name][0]].specs[where[name][1]].shape) for name in tied}
-        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
-        for name, place in tied.items():
-            index, position = where[place]
-            self._joined.setdefault(index, []).append((position, where[name]))
-        self._dtype = dtype
-        self._buffers: dict[tuple[int, int], Array] = {}
-        self._xp: Any = None
-
-    def apart(self, grads: list[Arrays], xp: Any) -> list[Arrays]:
-        """Returns the gradients by layer, with buffers of their own for names that have no place. Made once."""
-        if not self._apart:
-            return grads
-        if xp is not self._xp:
-            self._xp = xp
-            self._buffers = {where: xp.empty(shape, self._dtype) for where, shape in self._apart.items()}
-        return [
-            tuple(self._buffers.get((i, j), array) for j, array in enumerate(arrays)) for i, arrays in enumerate(grads)
-        ]
-
-    def join(self, index: int, grads: Arrays) -> None:
-        """Adds to a layer's gradients, just made, what later layers have for the same parameters."""
-        for position, where in self._joined.get(index, ()):
-            total = grads[position]
-            array_module(total).add(total, self._buffers[where], out=total)

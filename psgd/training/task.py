@@ -11,8 +11,10 @@ from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.description import describe
 from psgd.data.normalization import Statistics, validate
+from psgd.estimate import activations
 from psgd.kernels.errors import AgreedContractError, AgreedUsageError, UsageError
 from psgd.nn import models
+from psgd.nn.model import Model
 from psgd.runtime.agreement import gather
 from psgd.training.from_file import DataDescription, make_model, read_dataset
 from psgd.training.trainable import OwnModel, Trainable
@@ -60,7 +62,7 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
             statistics = validate(dataset)
             mine["statistics"] = [statistics.mean, statistics.std]
             if made is None:
-                models.build(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
+                _build(config, dataset.sample_shape, dataset.classes)
     except UsageError as error:
         mine["error"] = str(error)
     everyone = gather(comm, mine)
@@ -70,10 +72,21 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
     shape, classes = tuple(data["sample shape"]), data["classes"]
     model: Trainable
     if made is None:
-        model = OwnModel(models.build(config.model, shape, classes, hidden=config.hidden))
+        model = OwnModel(_build(config, shape, classes))
     else:
         model = make_model(config, comm, made, DataDescription(shape, classes, data["training samples"]))
+        if config.recompute is not None:
+            raise AgreedUsageError(
+                f"--recompute: expected a model by name, got {made.where}: call Stage.recomputed there, or in a "
+                "PyTorch module torch.utils.checkpoint"
+            )
     return Task(model, data["training samples"], data["test samples"], Statistics(mean, std), dataset)
+
+
+def _build(config: TrainConfig, shape: tuple[int, ...], classes: int) -> Model:
+    """A model of the catalog. Raises UsageError where it does not fit the data, or `--recompute` does not suffice."""
+    model = models.build(config.model, shape, classes, hidden=config.hidden)
+    return activations.recomputed(model, config.recompute, config.batch_size)
 
 
 def _refuse_errors(everyone: list[dict[str, Any]]) -> None:

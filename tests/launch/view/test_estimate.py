@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.view.estimate import estimate, read_bytes
+from psgd.launch.view.estimate import estimate, memory_of
 
 
 def run(*arguments):
@@ -42,10 +42,10 @@ def test_files_are_not_run():
 
 @pytest.mark.parametrize(("given", "number"), [("80GB", 80 * 10**9), ("16GiB", 16 * 2**30), ("1.5 kb", 1500), ("7", 7)])
 def test_bytes_are_read(given, number):
-    assert read_bytes(given) == number
+    assert memory_of(given) == number
 
 
 @pytest.mark.parametrize("given", ["", "many", "-1GB", "0", "3XB"])
 def test_wrong_bytes_are_refused(given):
     with pytest.raises(UsageError, match="--memory: expected bytes above 0"):
-        read_bytes(given)
+        memory_of(given)
