@@ -25,8 +25,8 @@ def choose(wish: str, layers: int, bytes_of: Callable[[Segments], int]) -> Segme
     """Returns the segments for a wish.
 
     Args:
-        wish: "all": each layer by itself where that saves memory. A number: so many layers each. Bytes, as 500MB: as few layers as possible,
-            the first ones, so that activations take no more.
+        wish: "all": each layer by itself where that saves memory. A number: so many layers each. Bytes, as 500MB: as
+            few layers as possible, the first ones, so that activations take no more.
         layers: how many there are.
         bytes_of: the activations with these segments.
 
