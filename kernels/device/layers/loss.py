@@ -22,7 +22,7 @@ __device__ void together(double& loss, int& correct, int& bad) {
 }
 
 // A warp for a row at a time. The sums are made in a fixed order; that of the blocks by the block that ends last.
-extern "C" __global__ void softmax_cross_entropy(T* logits, const long long* labels, const T scale,
+extern "C" __global__ void __launch_bounds__(1024) softmax_cross_entropy(T* logits, const long long* labels, const T scale,
                                                  const double samples, const int rows, const int classes,
                                                  double* figures, double* losses, long long* steps, const int kept,
                                                  double* parts, unsigned* ended) {
