@@ -22,10 +22,10 @@ __device__ void together(double& loss, int& correct, int& bad) {
 }
 
 // A warp for a row at a time. The sums are made in a fixed order; that of the blocks by the block that ends last.
-extern "C" __global__ void __launch_bounds__(1024) softmax_cross_entropy(T* logits, const long long* labels, const T scale,
-                                                 const double samples, const int rows, const int classes,
-                                                 double* figures, double* losses, long long* steps, const int kept,
-                                                 double* parts, unsigned* ended) {
+extern "C" __global__ void __launch_bounds__(1024)
+softmax_cross_entropy(T* logits, const long long* labels, const T scale, const double samples, const int rows,
+                      const int classes, double* figures, double* losses, long long* steps, const int kept,
+                      double* parts, unsigned* ended) {
     __shared__ double loss_of[32];
     __shared__ int correct_of[32], bad_of[32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
