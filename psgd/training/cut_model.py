@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from psgd.backend.interface import Backend
 from psgd.checkpoint.pieces.model_part import ModelPart
@@ -144,8 +143,10 @@ class CutModel:
         self._schedule = schedule
         axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
         self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
+        self._schedule = schedule
+        axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
+        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
         self._together = Communicator(mesh.replica)
-        self._flag = np.zeros(1, np.int32)
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         return np.empty(self.layout.size, np.float32) if serves else self.pipeline.init(config.seed)
@@ -161,9 +162,7 @@ class CutModel:
 
     def agreed(self, stop: bool) -> bool:
         """Whether any rank of this copy says so. Collective over the copy, blocks."""
-        self._flag[0] = stop
-        self._together.Allreduce(MPI.IN_PLACE, self._flag, MPI.MAX)
-        return bool(self._flag[0])
+        return bool(self.part.largest(int(stop)))
 
     def save(self, path: Path, vector: Array) -> None:
         """Writes the whole model's final weights, one parameter at a time. Collective over the first copy."""
@@ -191,5 +190,4 @@ class CutModel:
 
     def close(self) -> None:
         """Frees what it communicates with. Collective."""
-        self._together.free()
         self.pipeline.close()
