@@ -143,6 +143,11 @@ def _lines(found: "Checkpoint", best: "Checkpoint | None") -> list[str]:
 def _brief(facts: dict[str, Any]) -> str:
     """Those that say something: options that are not set are saved as such, or as a text of it."""
     empty: tuple[object, ...] = (None, "", [], {}, "None", "[]", "{}")
+    files = facts.get("files") or {}
+    if isinstance(files, dict) and files:  # of the user; a model of one's own has no `hidden`
+        omitted = {"files", "hidden"} if "model" in files else {"files"}
+        facts = {name: value for name, value in facts.items() if name not in omitted}
+        facts |= {f"{name} file": f"with SHA-256 {str(checksum)[:16]}..." for name, checksum in files.items()}
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in empty)
 
 

@@ -181,7 +181,7 @@ def _with_mesh(config: TrainConfig) -> TrainConfig:
 def _check_model(values: Mapping[str, Any], model: str) -> None:
     """Refuses options, of those that were given, that the model does not have."""
     own = None if reference.is_reference(model) else MODELS[model]
-    for name in ("layers", "width", "heads", "context"):
+    for name in ("layers", "width", "heads", "dropout", "context"):
         if name not in values:
             continue
         able = [
@@ -273,7 +273,7 @@ def check_here(config: TrainConfig) -> None:
     if model is None and (dataset.tokens or not MODELS[config.model].any_samples):
         from psgd.nn.models import build as build_model
 
-        own = {"hidden": config.hidden, **config.of_the_model()}
+        own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
         build_model(config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
 
 

@@ -65,8 +65,14 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     faults.check(chosen.inject, workers, servers)
     strategies.create(chosen.strategy, workers, **chosen.own)
     options.check_here(chosen)
-    if chosen.checkpoint_dir is not None and (line := requests.ignored(chosen.save_signal)):
-        say(f"warning: {line}")
+    if chosen.checkpoint_dir is not None:
+        if line := requests.ignored(chosen.save_signal):
+            say(f"warning: {line}")
+        if not (chosen.checkpoint_every or chosen.checkpoint_minutes or chosen.keep_best or chosen.resume):
+            say(
+                f"--checkpoint-dir alone saves only when asked ({requests.asked_by(chosen.save_signal)}); "
+                "add --checkpoint-every or --checkpoint-minutes"
+            )
     if servers + workers == 1:
         options.check_alone(chosen)
     if total == 1:

@@ -16,7 +16,7 @@ from psgd.parallel import options as parallel
 from psgd.parallel.axes import parse, ranks_of_a_copy
 from psgd.runtime import choices
 from psgd.runtime.jsonable import clean
-from psgd.runtime.option import Option, above_zero, from_zero, one_of, path, switch, whole
+from psgd.runtime.option import Option, above_zero, below_one, from_zero, one_of, path, switch, whole
 from psgd.strategies import catalog as strategies
 from psgd.user import reference
 
@@ -61,6 +61,7 @@ class TrainConfig:
     layers: int = whole(1, 4, "gpt: number of layers, each with attention and a hidden layer.").field()
     width: int = whole(1, 128, "gpt: features of a token.").field()
     heads: int = whole(1, 4, "gpt: heads of attention, a divisor of the width.").field()
+    dropout: float = below_one(0.0, "lecture-cnn: share of hidden units that a step leaves out.").field()
     context: int = whole(1, 128, "Text: number of tokens of a sample.").field()
     strategy: str = one_of(
         strategies.STRATEGIES, "sync", "When gradients are applied, and when workers continue."
@@ -149,7 +150,7 @@ class TrainConfig:
             values["context"] = self.context
         return values | {name: reference.plain(values[name]) for name in ("dataset", "model")}
 
-    def of_the_model(self) -> dict[str, int]:
+    def of_the_model(self) -> dict[str, int | float]:
         """The options that its model has beside `hidden`."""
         entry = MODELS.get(self.model)
         return {name: getattr(self, name) for name in entry.options} if entry is not None else {}

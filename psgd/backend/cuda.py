@@ -14,7 +14,7 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.device import blas
-from psgd.nn.model import Model
+from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
 
@@ -54,6 +54,7 @@ class CudaBackend:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._place: tuple[int, int] = (0, 0)
         self._key: int | None = None
+        self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
         self.bind(params, cupy.zeros_like(params))
@@ -128,7 +129,7 @@ class CudaBackend:
         for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
             stop = min(start + self._at_once, self._test.samples)
             x, y = self._test.ordered(start, stop, self._test_x, self._test_context.labels)
-            right, more = self._model.evaluate(self._test_context, x, y)
+            right, more = self._model.evaluate(self._test_context, x, y, self.tally)
             correct, loss = correct + right, loss + more
         return correct, loss
 

@@ -10,7 +10,7 @@ from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
-from psgd.nn.model import Model
+from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
 
@@ -33,6 +33,7 @@ class HostBackend:
         self._context = model.context(batch_size)
         self._test_context = model.context(self._at_once)
         self._key: int | None = None
+        self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
         self._model.bind(params, np.zeros_like(params))
@@ -67,7 +68,7 @@ class HostBackend:
         correct, loss_sum = 0.0, 0.0
         for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
             x, y = self._test.ordered(start, min(start + self._at_once, self._test.samples))
-            right, loss = self._model.evaluate(self._test_context, x, y)
+            right, loss = self._model.evaluate(self._test_context, x, y, self.tally)
             correct += right
             loss_sum += loss
         return correct, loss_sum

@@ -1,12 +1,13 @@
 """Where a worker's gradients are computed, as its training loop sees it."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels.array import Array
+from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 
 EVALUATION_BATCH = 500
@@ -18,6 +19,17 @@ class DrawsByStep(Protocol):
 
     def begin(self, seed: int, epoch: int, step: int) -> None:
         """What the next gradients draw depends on these, and on each sample's number in the dataset."""
+
+
+@runtime_checkable
+class Tallies(Protocol):
+    """A backend that says how each test sample was classified.
+
+    Attributes:
+        tally: is told while `evaluate` runs; None: nobody is.
+    """
+
+    tally: Tally | None
 
 
 class Backend(Protocol):

@@ -184,6 +184,8 @@ def connect(
     if plan.part is not None:
         pieces.agree_on_servers(plan.part, serving)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
+    if model is not None and chosen.staged and mesh.role == "server":
+        vector, chosen = model.serve(), replace(chosen, staged=False)
     saver = Saver(plan, mesh, metrics, checkpoint_request, chosen.accumulate)
     if trace is None and not callbacks:
         return Connection(mesh, vector, chosen, metrics, saver, model)

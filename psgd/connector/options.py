@@ -93,6 +93,11 @@ def is_serverless(strategy: str) -> bool:
     return not strategies.find(strategy).servers
 
 
+def works_on_device(strategy: str) -> bool:
+    """Whether a strategy, a known one, works on parameters on a GPU where they are, if nothing is compressed."""
+    return strategies.find(strategy).on_device
+
+
 @dataclass(frozen=True)
 class CheckedOptions:
     """The same, checked.
@@ -125,6 +130,11 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     mesh.check_servers(servers, size, peers=given.serverless)
     workers = size - servers
     schedule = given.lr if callable(given.lr) else constant(optim.LR.check("lr", given.lr))
+    if type(given.lr).__module__.startswith("torch.optim."):
+        raise UsageError(
+            f"lr: expected a number, or a function of the samples applied, got torch's {type(given.lr).__name__}: "
+            "psgd.schedules has step, cosine and warmup, and psgd.torch.DistributedOptimizer keeps torch's own"
+        )
     for samples in (0, 1e3, 1e6) if callable(given.lr) else ():
         optim.LR_OF_SCHEDULE.check(f"lr: the schedule at {samples:g} samples", schedule(samples))
     rule = given.rule

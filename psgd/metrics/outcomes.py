@@ -31,7 +31,8 @@ class Outcomes:
         """Adds other counts: (3, any number of classes)."""
         more = np.array(counts, np.int64).reshape(3, -1)
         wide = max(more.shape[1], self.counts.shape[1])
-        self.counts = sum(np.pad(each, ((0, 0), (0, wide - each.shape[1]))) for each in (self.counts, more))
+        ours, theirs = (np.pad(each, ((0, 0), (0, wide - each.shape[1]))) for each in (self.counts, more))
+        self.counts = ours + theirs
 
     def means(self) -> dict[str, float]:
         """Precision, recall and F1, each the mean over the classes that are some sample's label or prediction.

@@ -30,7 +30,7 @@ MODELS: dict[str, ModelEntry] = {
     "softmax": ModelEntry("psgd.nn.models.softmax"),
     "mlp": ModelEntry("psgd.nn.models.mlp", hidden=True),
     "cnn": ModelEntry("psgd.nn.models.cnn", hidden=True, any_samples=False),
-    "lecture-cnn": ModelEntry("psgd.nn.models.lecture_cnn", any_samples=False),
+    "lecture-cnn": ModelEntry("psgd.nn.models.lecture_cnn", any_samples=False, options=("dropout",)),
     "resmlp": ModelEntry("psgd.nn.models.resmlp", hidden=True, any_samples=False),
     "gpt": ModelEntry("psgd.nn.models.gpt", any_samples=False, options=("layers", "width", "heads"), tokens=True),
 }

@@ -17,6 +17,8 @@ LossOf = Callable[[Array, Array, float], tuple[float, int]]
 
 It takes int64 labels, and returns that sum and how many samples were right. Of text, each token is a sample.
 """
+Tally = Callable[[Array, Array], None]
+"""What counts how samples were classified: takes labels and predictions, (n,) each, on the device."""
 
 
 class Model(Stage):
@@ -132,17 +134,27 @@ class Model(Stage):
         loss, _ = loss_of(dy.reshape(-1, self.classes), self._labels(ctx, y, n).reshape(-1), 1 / count)
         return dy, loss / count
 
-    def evaluate(self, ctx: Context, x: Array, y: Array) -> tuple[float, float]:
+    def evaluate(self, ctx: Context, x: Array, y: Array, tally: Tally | None = None) -> tuple[float, float]:
         """Returns how many of any number of samples are classified right, and their summed loss.
 
         A sample of tokens counts by the share of its tokens that are, and by its mean loss.
+
+        Args:
+            ctx: made by this model.
+            x: any number of samples, as `forward`.
+            y: as `gradient`.
+            tally: is told of each part's labels and predictions.
         """
         correct, loss = 0, 0.0
         for start in range(0, len(x), ctx.batch):
             part = slice(start, min(start + ctx.batch, len(x)))
             z = self.logits(ctx, x[part])
             labels = self._labels(ctx, y[part], len(z)).reshape(-1)
-            part_loss, part_correct = softmax_cross_entropy(z.reshape(-1, self.classes), labels, 1.0)
+            scores = z.reshape(-1, self.classes)
+            predicted = None if tally is None else scores.argmax(axis=1)  # the loss overwrites the scores
+            part_loss, part_correct = softmax_cross_entropy(scores, labels, 1.0)
+            if tally is not None:
+                tally(labels, predicted)
             correct, loss = correct + part_correct, loss + part_loss
         return (correct, loss) if self.tokens == 1 else (correct / self.tokens, loss / self.tokens)
 

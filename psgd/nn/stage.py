@@ -119,6 +119,12 @@ class Stage:
         """The shape of one sample in front of each layer."""
         return tuple(step.shape for step in self._steps)
 
+    @property
+    def names_in_whole(self) -> dict[str, str]:
+        """For each parameter of the layout, its name in the whole model: of a tied one, the name that it is tied to."""
+        placed = {parameter.name for parameter in self.layout.parameters}
+        return {spec.name: spec.tied or spec.name for s in self._steps for spec in s.specs if spec.name in placed}
+
     def cut(self, start: int, stop: int) -> "Stage":
         """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
 

@@ -13,12 +13,16 @@ class Batch:
         size: of a microbatch.
         x: samples; used on the first stage only.
         y: labels; used on the last stage only.
+        key: by which layers draw random numbers; None: they do not.
+        numbers: (samples,) integers, by which they draw too.
     """
 
     samples: int
     size: int
     x: Any
     y: Any
+    key: int | None = None
+    numbers: Any = None
 
     @property
     def microbatches(self) -> int:

@@ -20,11 +20,12 @@ from psgd.nn.stage import OnReady, Stage
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import Instruction, place
-from psgd.parallel.stages import links
+from psgd.parallel.stages import links, tied
 from psgd.parallel.stages.announcement import Announcement
 from psgd.parallel.stages.chunk import Chunk
 from psgd.parallel.stages.executor import Executor
 from psgd.parallel.stages.joined import InOrder, join
+from psgd.parallel.stages.tied import TiedGradients
 from psgd.parallel.stages.time_spent import Counters
 from psgd.runtime.agreement import agree
 from psgd.runtime.alarm import Alarm
@@ -97,6 +98,9 @@ class Pipeline:
         ]
         self._executor = Executor(self._chunks, waiter)
         self._told = Announcement(self._comm, place(last, ranks)[0])
+        self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])
+        self._grads: Array = None
+        self._draws: dict[str, Any] = {}
 
     @property
     def counters(self) -> Counters:
@@ -132,6 +136,16 @@ class Pipeline:
                 raise UsageError(f"bind: {name}: expected {self.layout.size} elements, got shape {vector.shape}")
         for stage, part in zip(self.stages, self._ranges, strict=True):
             stage.bind(params[part.start : part.stop], None if grads is None else grads[part.start : part.stop])
+        self._grads = grads
+
+    def draw(self, key: int, samples: NDArray[np.integer[Any]]) -> None:
+        """The next `gradient` draws by these, where layers draw: dropout drops. To be called on all ranks alike.
+
+        Args:
+            key: as `Context.draw`.
+            samples: (n,) integers on the host, the numbers of that gradient's samples.
+        """
+        self._draws = {"key": key, "numbers": samples}
 
     def gradient(self, n: int, x: Array, y: Array, on_ready: OnReady | None = None) -> float:
         """Overwrites the bound grads with the gradient of the mean loss over n samples. Collective, blocks.
@@ -151,9 +165,14 @@ class Pipeline:
         """
         with self._together():
             batch = self._taken("gradient", n, x, y, self._batch)
-            order = InOrder(self.layout.size, on_ready) if on_ready is not None else None
+            order = InOrder(self.layout.size, on_ready, self._tied.ranges) if on_ready is not None else None
             ready = [None if order is None else order.shifted(part.start) for part in self._ranges]
             self._executor.train(self._program(batch.microbatches), batch, ready)
+            self._tied.start(self._grads)
+            self._executor.wait(self._tied.done)
+            self._tied.finish(self._grads)
+            if order is not None:
+                order.release()
             losses = self._chunks[-1].losses
             if losses:
                 self._told.tell(sum(losses[k] for k in range(batch.microbatches)), 0.0)
@@ -189,6 +208,7 @@ class Pipeline:
         for chunk in self._chunks:
             chunk.close()
         self._told.close()
+        self._tied.close()
         self._alarm.close()
         self._liveness.close()
         self._comm.Free()
@@ -222,7 +242,24 @@ class Pipeline:
             raise UsageError(f"{call}: x: expected {n} samples on the first stage, got {_length(x)}")
         if self._rank == self._told.source and (y is None or len(y) != n):
             raise UsageError(f"{call}: y: expected {n} labels on the last stage, got {_length(y)}")
-        return Batch(n, self._size, x, y)
+        draws, self._draws = (self._draws, {}) if most is not None else ({}, self._draws)
+        if draws and len(draws["numbers"]) != n:
+            raise UsageError(f"{call}: expected draw() with the numbers of {n} samples, got {len(draws['numbers'])}")
+        return Batch(n, self._size, x, y, **draws)
+
+    def _tie(self, stages: Sequence[Stage]) -> TiedGradients:
+        """Finds who holds parameters of this rank too."""
+        sizes = [{stage.names_in_whole[p.name]: p.size for p in stage.layout.parameters} for stage in stages]
+        ties = tied.find(sizes)
+        found = {tie.name for tie in ties}
+        mine = {}
+        for place_here, (stage, part) in enumerate(zip(self.stages, self._ranges, strict=True)):
+            names = stage.names_in_whole
+            for p in stage.layout.parameters:
+                if names[p.name] in found:
+                    at = place_here * self._ranks + self._rank
+                    mine[names[p.name], at] = range(part.start + p.offset, part.start + p.stop)
+        return TiedGradients(self._comm, ties, mine, stages[0].dtype)
 
     @contextmanager
     def _together(self) -> Iterator[None]:

@@ -54,7 +54,7 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
     computed = reference.is_reference(config.dataset)  # perhaps with random numbers, on each rank by itself
     mine: dict[str, Any] = {"host": socket.gethostname()}
     leads = comm.Get_rank() == 0
-    own = {"hidden": config.hidden, **config.of_the_model()}
+    own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
     try:
         if needs_data or leads:
             dataset = read_dataset(config)

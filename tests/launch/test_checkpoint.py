@@ -230,3 +230,15 @@ def test_the_best_of_a_folder_is_named_and_found(directory):
 def test_a_best_where_nothing_was_evaluated_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="--best: expected a folder of checkpoints that were evaluated"):
         run("show", "--best", tmp_path)
+
+
+def test_a_users_files_are_shown_with_their_checksums_and_a_model_of_ones_own_without_hidden_units():
+    from psgd.launch.checkpoint import _brief
+
+    facts = {"model": "mine.py:make", "hidden": 128, "files": {"model": "ab" * 32}}
+    assert _brief(facts) == "model mine.py:make, model file with SHA-256 abababababababab..."
+    assert _brief({"model": "mlp", "hidden": 128, "files": {}}) == "model mlp, hidden 128"
+    assert (
+        _brief({"hidden": 8, "files": {"dataset": "0" * 64}})
+        == "hidden 8, dataset file with SHA-256 0000000000000000..."
+    )

@@ -14,7 +14,7 @@ from psgd.kernels.errors import UsageError
 from psgd.nn.catalog import MODELS
 from psgd.nn.model import Model
 
-DEFAULTS = {"layers": 4, "width": 128, "heads": 4}
+DEFAULTS: dict[str, int | float] = {"layers": 4, "width": 128, "heads": 4, "dropout": 0.0}
 """Of the options that some models have."""
 
 
@@ -25,7 +25,7 @@ def build(
     dtype: Any = np.float32,
     hidden: int = 256,
     tokens: bool = False,
-    **options: int,
+    **options: int | float,
 ) -> Model:
     """Returns a model for samples of `input_shape` and `classes` classes.
 
@@ -36,7 +36,7 @@ def build(
         dtype: float32 or float64.
         hidden: units of each hidden linear layer, where the model has one.
         tokens: samples are tokens, each with a class of its own.
-        options: `layers`, `width`, `heads`, where the model has them; others have no use for them.
+        options: `layers`, `width`, `heads`, `dropout`, where the model has them; others have no use for them.
 
     Raises:
         UsageError: an unknown name, a shape that the model cannot take, or more parameters than this machine's memory.
@@ -55,9 +55,9 @@ def build(
         samples = "text, whose tokens have a class each" if tokens else "samples with one class each, not text"
         fix = "" if tokens else ", or --dataset genesis or a text, FILE.txt"
         raise UsageError(f"model {name}: the dataset has {samples}; expected --model {able}{fix}")
-    chosen = {"hidden": hidden} if entry.hidden else {}
+    chosen: dict[str, int | float] = {"hidden": hidden} if entry.hidden else {}
     chosen |= {each: options.get(each, DEFAULTS[each]) for each in entry.options}
-    if min(chosen.values(), default=1) < 1:
+    if min((value for each, value in chosen.items() if each != "dropout"), default=1) < 1:
         raise UsageError(f"model {name}: expected options of at least 1, got {chosen}")
     model = Model(importlib.import_module(entry.module).layers(shape, classes, **chosen), shape, dtype)
     needed, memory = (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psgd.kernels.array import Array
+from psgd.kernels.errors import UsageError
 from psgd.nn.model import Model
 from psgd.nn.stage import Context, OnReady, Stage
 from psgd.parallel.microbatches import Batch
@@ -80,6 +81,7 @@ class Chunk:
     def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[int, float]:
         """A forward pass that no backward pass follows; returns right answers and summed loss of the last stage."""
         context = self._free.pop() if self._free else self._context()
+        context.draws.on = False
         slot, x = self._input(microbatch, batch)
         right, loss = 0, 0.0
         if isinstance(self.stage, Model) and self._last:
@@ -107,6 +109,10 @@ class Chunk:
 
     def _forward(self, microbatch: int, batch: Batch, send: Send) -> None:
         context = self._free.pop() if self._free else self._context()
+        if batch.key is not None:
+            context.draw(batch.key, batch.numbers[batch.part(microbatch)])
+        elif context.draws.wanted:
+            raise UsageError("gradient: the model has dropout, so it needs draw(key, samples) before each gradient")
         slot, x = self._input(microbatch, batch)
         self._alive[microbatch] = _Alive(context, x_slot=slot)
         y = self.stage.forward(context, x)

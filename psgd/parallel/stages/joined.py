@@ -27,19 +27,33 @@ class InOrder:
     Args:
         size: of the vector.
         on_ready: who is told.
+        held: parts that are not final with their range, but with `release` only.
     """
 
-    def __init__(self, size: int, on_ready: OnReady) -> None:
+    def __init__(self, size: int, on_ready: OnReady, held: Sequence[range] = ()) -> None:
         self._on_ready, self._stop = on_ready, size
         self._early: dict[int, range] = {}
+        self._held, self._waiting = tuple(held), list[range]()
 
     def ready(self, part: range) -> None:
-        """This part is final."""
+        """This part is final, but for what is held."""
+        if any(part.start < held.stop and held.start < part.stop for held in self._held):
+            self._waiting.append(part)
+        else:
+            self._pass(part)
+
+    def release(self) -> None:
+        """What was held is final too."""
+        for part in self._waiting:
+            self._pass(part)
+        self._waiting.clear()
+
+    def shifted(self, offset: int) -> OnReady:
+        """Returns `ready` for ranges that are counted from `offset`."""
+        return lambda part: self.ready(range(part.start + offset, part.stop + offset))
+
+    def _pass(self, part: range) -> None:
         self._early[part.stop] = part
         while (found := self._early.pop(self._stop, None)) is not None:
             self._stop = found.start
             self._on_ready(found)
-
-    def shifted(self, offset: int) -> OnReady:
-        """Returns the same for ranges that are counted from `offset`."""
-        return lambda part: self.ready(range(part.start + offset, part.stop + offset))

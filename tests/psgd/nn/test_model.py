@@ -125,3 +125,15 @@ def test_another_loss():
             losses.append(model.gradient(ctx, x, y, loss_of=hinge))
         params[at] += 1e-6
         assert expected[at] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("on_gpu", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["host", "gpu"])
+def test_an_evaluation_tells_labels_and_predictions_in_parts(on_gpu):
+    model, _, _, x, y = made("mlp", xp=cupy() if on_gpu else np)
+    ctx, seen = model.context(4), []
+    expected = model.logits(model.context(N), x).argmax(axis=1)
+    found = model.evaluate(ctx, x, y, lambda labels, predicted: seen.append((labels.tolist(), predicted.tolist())))
+    assert found == model.evaluate(ctx, x, y)
+    assert [len(labels) for labels, _ in seen] == [4, 4, 3]
+    assert [each for labels, _ in seen for each in labels] == y.tolist()
+    assert [each for _, predicted in seen for each in predicted] == expected.tolist()

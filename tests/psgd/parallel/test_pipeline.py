@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from psgd.kernels.errors import ContractError, DataError, UsageError
+from psgd.nn.layers.dropout import Dropout
+from psgd.nn.layers.embedding import Embedding, Unembedding
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import Flatten
+from psgd.nn.residual import Residual
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import catalog
 
@@ -41,9 +44,9 @@ def samples(n, step, dtype=np.float32):
 class Sequential:
     """The same in one process: parts in a row, one microbatch after another, added in the schedule's order."""
 
-    def __init__(self, cuts, size, descending, seed=1):
-        model = make_model()
-        ends = (0, *cuts, len(LAYERS))
+    def __init__(self, cuts, size, descending, seed=1, model=None, key=None):
+        model, self.key = model or make_model(), key
+        ends = (0, *cuts, len(model.layers))
         self.parts = [model.cut(a, b) for a, b in itertools.pairwise(ends)]
         self.params = [part.init(seed) for part in self.parts]
         self.grads = [np.full_like(vector, np.nan) for vector in self.params]
@@ -58,6 +61,8 @@ class Sequential:
         for number, k in enumerate(reversed(order) if self.descending else order):
             z = x[k * self.size : (k + 1) * self.size]
             for part, ctx in zip(self.parts, self.contexts, strict=True):
+                if self.key is not None:
+                    ctx.draw(self.key, np.arange(100, 100 + n)[k * self.size : (k + 1) * self.size])
                 z = part.forward(ctx, z)
             dy, losses[k] = self.parts[-1].loss(self.contexts[-1], y[k * self.size : (k + 1) * self.size], batch_size=n)
             for part, ctx in zip(self.parts[::-1], self.contexts[::-1], strict=True):
@@ -115,6 +120,72 @@ def test_steps_have_the_bits_of_the_sequential_program(comm, schedule, microbatc
         assert pipeline.counters.gradients == 7
         names = comm.allgather(list(pipeline.layout.views(params)))
         assert sorted(itertools.chain(*names)) == sorted(make_model().layout.views(make_model().init(0)))
+
+
+TIED = (
+    Embedding(5, 4),
+    Linear(4, relu=True),
+    Unembedding(5, tied="embedding1.weight"),
+    Linear(4, relu=True),
+    Flatten(),
+    Linear(5),
+    Residual((Linear(3), Linear(5))),
+)
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
+def test_a_parameter_of_several_stages_has_the_sum_of_its_gradients(comm, schedule):
+    ranks, model = comm.Get_size(), Model(TIED, (3,))
+    chunks = chunked(ranks, schedule)
+    cuts = {1: (), 2: (2,), 3: (1, 4), 4: (1, 2, 4), 6: (1, 2, 3, 4, 5)}[ranks * chunks]
+    order = catalog.make(schedule, ranks, 3, chunks).gradient_order
+    with Pipeline(comm, model, cuts, schedule, batch=6, microbatches=3) as pipeline:
+        oracle = Sequential(cuts, 2, order == "descending", model=model)
+        grads = np.empty(pipeline.layout.size, np.float32)
+        params = pipeline.init(1)
+        pipeline.bind(params, grads)
+        x, y = np.random.default_rng(5).integers(0, 5, (2, 6, 3))
+        x, y, ready = x.astype(np.float32), y[:, 0], []
+        assert pipeline.gradient(6, x, y, ready.append) == oracle.gradient(x, y)
+        assert ready[0].stop == pipeline.layout.size and ready[-1].start == 0
+        whole = oracle.views(oracle.grads)
+        first, second = whole["embedding1.weight"], whole["unembedding1.weight"]
+        together = first if first is second or np.shares_memory(first, second) else first + second
+        seen = 0
+        for name, view in pipeline.layout.views(grads).items():
+            is_tied = name.endswith("embedding1.weight")
+            seen += is_tied
+            assert np.array_equal(view, together if is_tied else whole[name]), name
+        names = sum(comm.allgather(seen))
+        assert names == 2
+        values = pipeline.layout.views(params)
+        table = model.layout.views(model.init(1))["embedding1.weight"]
+        assert all(np.array_equal(v, table) for name, v in values.items() if name.endswith("embedding1.weight"))
+
+
+@pytest.mark.ranks(2)
+def test_dropout_draws_by_the_samples_numbers(comm):
+    model = Model((Linear(6), Dropout(0.5), Linear(6, relu=True), Dropout(0.5), Linear(5)), (4,))
+    with Pipeline(comm, model, (2,), batch=6, microbatches=3) as pipeline:
+        grads = np.empty(pipeline.layout.size, np.float32)
+        pipeline.bind(pipeline.init(1), grads)
+        x, y = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32), np.arange(6) % 5
+        losses = []
+        for key in (7, 8, 7):
+            oracle = Sequential((2,), 2, False, model=model, key=key)
+            pipeline.draw(key, np.arange(100, 106))
+            losses.append(pipeline.gradient(6, x, y))
+            assert losses[-1] == oracle.gradient(x, y)
+            whole = oracle.views(oracle.grads)
+            assert all(np.array_equal(v, whole[name]) for name, v in pipeline.layout.views(grads).items())
+        assert losses[0] == losses[2] != losses[1]
+        model.bind(model.init(1))
+        right, loss = model.evaluate(model.context(6), x, y)
+        assert pipeline.evaluate(6, x, y) == (right, pytest.approx(loss))
+        with pytest.raises(UsageError, match="it needs draw"):
+            pipeline.gradient(6, x, y)
+    comm.Barrier()
 
 
 @pytest.mark.ranks(1, 3)

@@ -35,6 +35,7 @@ LAYERS = (
 SHAPE, CLASSES, SEED = (3, 5), 9, 5
 CUTS = {1: (), 2: (4,), 4: (2, 4, 6), 8: (1, 2, 3, 4, 5, 6, 7)}
 BATCH = 10
+Ended = tuple[dict[str, NDArray[Any]], dict[tuple[int, int], float]]
 FACTORISATIONS = [(p, t, 8 // (p * t)) for p in (1, 2, 4, 8) for t in (1, 2, 4, 8) if p * t <= 8]
 """All ordered products of three axes that make 8 ranks."""
 
@@ -59,22 +60,54 @@ def rate(samples: float) -> float:
     return 0.1 / (1.0 + samples / 1000)
 
 
-def alone(
-    sizes: tuple[int, int, int], steps: int, rule: str, clip: float, schedule: str, microbatches: int
-) -> tuple[dict[str, NDArray[Any]], dict[tuple[int, int], float]]:
-    """In one process: every parameter in the end, and each gradient's loss."""
-    pipe, tensor, data = sizes
-    layers, parts = cut_alike(LAYERS, SHAPE, tensor, stages_of(pipe, schedule))
-    whole = WholeModel(layers, SHAPE)
-    size = -(-BATCH // microbatches)
-    backward = "last" if schedule == "gpipe" else "first"
-    gradient = whole.gradient_of(samples, lambda n: [min(size, n - at) for at in range(0, n, size)], backward)
-    start = Model(LAYERS, SHAPE).init(SEED)
-    made = simulation.Rule(rule, start, squares=whole.squares(parts))
-    w, _, _ = simulation.synchronous(
-        start, data, made, rate, lambda worker: steps, count, gradient, clip=clip, served=True
-    )
-    return whole.layout.views(w), whole.losses
+class Alone:
+    """The same in one process, which may go on with other cuts and another number of workers.
+
+    Args:
+        rule, clip: of the optimizer.
+
+    Attributes:
+        layout: of `w`.
+        w: the parameters.
+        losses: by worker and step, of the newest `train`.
+    """
+
+    def __init__(self, rule: str, clip: float) -> None:
+        model = Model(LAYERS, SHAPE)
+        self.layout, self.w = model.layout, model.init(SEED)
+        self.losses: dict[tuple[int, int], float] = {}
+        self._rule, self._clip, self._applied = simulation.Rule(rule, self.w), clip, 0
+
+    def train(
+        self, sizes: tuple[int, int, int], first: int, last: int, schedule: str = "1f1b", microbatches: int = 4
+    ) -> "Alone":
+        """Takes the steps from `first` up to `last`, cut like ranks of these sizes."""
+        pipe, tensor, data = sizes
+        layers, parts = cut_alike(LAYERS, SHAPE, tensor, stages_of(pipe, schedule))
+        whole = WholeModel(layers, SHAPE)
+        size = -(-BATCH // microbatches)
+        backward = "last" if schedule == "gpipe" else "first"
+        gradient = whole.gradient_of(samples, lambda n: [min(size, n - at) for at in range(0, n, size)], backward)
+        self._rule.squares = whole.squares(parts)
+        before = self._applied
+        self.w, _, applied = simulation.synchronous(
+            self.w,
+            data,
+            self._rule,
+            lambda samples: rate(before + samples),
+            lambda worker: last - first,
+            lambda worker, clock: count(worker, first + clock),
+            lambda w, worker, clock: gradient(w, worker, first + clock),
+            clip=self._clip,
+            served=True,
+        )
+        self._applied, self.losses = before + applied, whole.losses
+        return self
+
+    @property
+    def ended(self) -> Ended:
+        """By name the parameters, and the losses."""
+        return self.layout.views(self.w), self.losses
 
 
 class Hybrid:
@@ -92,7 +125,6 @@ class Hybrid:
         layout: of this rank.
         began: the first step that this run has made.
         losses: this rank's, by step.
-        most_alive: microbatches at a time.
     """
 
     def __init__(
@@ -132,9 +164,9 @@ class Hybrid:
                 self.params = {name: view.copy() for name, view in pipeline.layout.views(params).items()}
                 mesh.world.Barrier()  # rank 0 has published what there is
 
-    def check(self, expected: tuple[dict[str, NDArray[Any]], dict[tuple[int, int], float]]) -> None:
+    def check(self, alone: Ended) -> None:
         """Asserts that this rank has the bits of its part of the whole, and that losses are equal."""
-        params, losses = expected
+        params, losses = alone
         for parameter in self.layout.parameters:
             whole = params[parameter.name][parameter.slices]
             np.testing.assert_array_equal(self.params[parameter.name], whole, err_msg=parameter.name)

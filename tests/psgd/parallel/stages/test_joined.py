@@ -28,3 +28,14 @@ def test_ranges_are_passed_on_in_order_whatever_theirs():
         for part in order:
             gate.shifted(part.start)(range(len(part)))
         assert told == parts[::-1]
+
+
+def test_what_is_held_comes_with_its_release():
+    parts = [range(0, 4), range(4, 6), range(6, 9), range(9, 16)]
+    told = []
+    gate = InOrder(16, told.append, held=[range(7, 8), range(0, 2)])
+    for part in parts[::-1]:
+        gate.ready(part)
+    assert told == [parts[3]]
+    gate.release()
+    assert told == parts[::-1]

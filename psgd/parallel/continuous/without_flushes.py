@@ -15,11 +15,11 @@ from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.model import Model
 from psgd.optim.optimizer import Optimizer
+from psgd.parallel.continuous.stash import Stash
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import catalog, pipedream
 from psgd.parallel.schedules.instruction import Instruction
-from psgd.parallel.stash import Stash
 from psgd.runtime.agreement import agree
 
 Batches = Callable[[int], tuple[Array, Array]]

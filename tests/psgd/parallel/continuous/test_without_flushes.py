@@ -13,7 +13,7 @@ from psgd.nn.relu import ReLU
 from psgd.optim.optimizer import Optimizer, OptimizerOptions
 from psgd.optim.rules import create
 from psgd.optim.schedules import Constant
-from psgd.parallel.continuous import PipeDream
+from psgd.parallel.continuous.without_flushes import PipeDream
 from psgd.parallel.schedules import grid
 from psgd.parallel.schedules.rehearsal import Cell
 

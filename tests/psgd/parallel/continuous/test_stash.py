@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from psgd.parallel.continuous.stash import Stash
 from psgd.parallel.schedules import pipedream
-from psgd.parallel.stash import Stash
 
 
 def run(program, every, two_versions):
