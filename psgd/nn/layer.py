@@ -120,3 +120,18 @@ class Layer(ABC, Generic[State]):
 
         Once for each forward. dy may be overwritten. What is returned is a buffer of `state`, or dy.
         """
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        """Which gradients, by place in `weights`, `backward_input` leaves to `backward_weights`.
+
+        Pipelines do these products where they would wait otherwise. A layer that is not made for it leaves none.
+        """
+        return ()
+
+    def backward_input(self, state: State, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """As `backward`, but for the `late` ones of `grads`; dy must stay unchanged from then until these are done."""
+        return self.backward(state, dy, params, grads)
+
+    def backward_weights(self, state: State, grads: Arrays) -> None:
+        """Overwrites the `late` ones of `grads`, after `backward_input`; later passes' `grads` may be others."""
+        return

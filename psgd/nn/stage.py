@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ class Context:
         wants_dx: whether backward returns the first layer's input gradient.
         draws: by what its layers draw random numbers.
         output: of the forward pass that waits for its backward pass; None when none does.
+        half: `backward_input` was called, and `backward_weights` was not.
         labels: int64 buffer on the device, where the owner is a model.
         dlogits: where the loss writes its gradient; None: over the logits.
     """
@@ -45,6 +46,7 @@ class Context:
     wants_dx: bool
     draws: Draws
     output: Array = None
+    half: bool = False
     labels: Array = None
     dlogits: Array = None
 
@@ -101,13 +103,26 @@ class Stage:
         specs = [spec for step in self._steps for spec in step.specs if spec.name not in tied]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
         self.layout = Layout([(spec.name, spec.shape) for spec in specs], tied=tied, torch=forms)
-        self._shared = _Shared(self._steps, tied, self.dtype)
+        self._shared = sequential.SharedGradients(self._steps, tied, self.dtype)
+        # Names of one parameter in several layers are added as these are passed: not in halves.
+        self._late = [() if tied else step.layer.late(step.shape) for step in self._steps]
         self._ranges = self._ready_ranges()
         self._xp: Any = None
         self._params: list[Arrays] = []
         self._grads: list[Arrays] = []
         self._parts: list[Arrays] = []
         self._padding: list[list[Array]] = []
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of one sample in front of each layer."""
+        return tuple(step.shape for step in self._steps)
+
+    @property
+    def names_in_whole(self) -> dict[str, str]:
+        """For each parameter of the layout, its name in the whole model: of a tied one, the name that it is tied to."""
+        placed = {parameter.name for parameter in self.layout.parameters}
+        return {spec.name: spec.tied or spec.name for s in self._steps for spec in s.specs if spec.name in placed}
 
     def cut(self, start: int, stop: int) -> "Stage":
         """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
@@ -227,7 +242,7 @@ class Stage:
 
     def _run(self, ctx: Context, x: Array) -> Array:
         n = self._check(ctx, x)
-        ctx.output = None  # a forward pass that waits for its backward pass has lost its activations
+        ctx.output, ctx.half = None, False  # a forward pass that waits for its backward pass has lost its activations
         x = x.reshape(n, *self.input_shape)
         for step, state, params in zip(self._steps, ctx.states, self._params, strict=True):
             x = step.layer.forward(state, x, params)
@@ -250,6 +265,53 @@ class Stage:
         Raises:
             UsageError: no forward before, no grads bound, or dy of a wrong shape or dtype.
         """
+        self._check_backward(ctx, dy)
+        return self._back(ctx, dy, on_ready, accumulate)
+
+    def backward_input(self, ctx: Context, dy: Array, accumulate: bool = False) -> Array:
+        """The first half of `backward`: returns the input's gradient, and leaves the weights' to `backward_weights`.
+
+        It leaves what layers can leave; other gradients it writes.
+
+        Args:
+            ctx: after one `forward`.
+            dy: as `backward`; must stay unchanged until `backward_weights`.
+            accumulate: as `backward`; both halves are told the same.
+
+        Raises:
+            UsageError: as `backward`.
+        """
+        self._check_backward(ctx, dy)
+        ctx.half = True
+        return self._back(ctx, dy, None, accumulate, half=True)
+
+    def backward_weights(self, ctx: Context, on_ready: OnReady | None = None, accumulate: bool = False) -> None:
+        """The second half, any time after the first, and before the context's next `forward`.
+
+        Several contexts may be between the halves. Gradients are added in the order of these calls.
+
+        Args:
+            ctx: after one `backward_input`, which this uses up.
+            on_ready: as `backward`.
+            accumulate: as `backward`.
+
+        Raises:
+            UsageError: no `backward_input` before, or no grads bound.
+        """
+        if not ctx.half or not self._grads:
+            raise UsageError("backward_weights: needs backward_input on this context before it, and bound grads")
+        ctx.half = False
+        targets = self._scratch() if accumulate else self._grads
+        last = -1 if ctx.wants_dx else self._first - 1
+        for index in range(len(self._steps) - 1, last, -1):
+            if late := self._late[index]:
+                self._steps[index].layer.backward_weights(ctx.states[index], targets[index])
+                self._add(ctx, index, targets, late, accumulate)
+            if on_ready is not None and self._ranges[index]:
+                on_ready(self._ranges[index])
+
+    def _check_backward(self, ctx: Context, dy: Array) -> None:
+        """Uses the forward pass up, or says what is wrong."""
         if ctx.output is None or not self._grads:
             raise UsageError("backward: needs a forward pass on this context before it, and bound grads")
         y, ctx.output = ctx.output, None
@@ -257,23 +319,29 @@ class Stage:
             raise UsageError(
                 f"backward: dy: expected {y.dtype} {y.shape} on {ctx.xp.__name__}, got {dy.dtype} {dy.shape}"
             )
-        return self._back(ctx, dy, on_ready, accumulate)
 
-    def _back(self, ctx: Context, dy: Array, on_ready: OnReady | None, accumulate: bool) -> Array:
+    def _back(self, ctx: Context, dy: Array, on_ready: OnReady | None, accumulate: bool, half: bool = False) -> Array:
         targets = self._scratch() if accumulate else self._grads
         last = -1 if ctx.wants_dx else self._first - 1
         for index in range(len(self._steps) - 1, last, -1):
-            dy = self._steps[index].layer.backward(ctx.states[index], dy, self._params[index], targets[index])
+            layer, late = self._steps[index].layer, self._late[index] if half else ()
+            back = layer.backward_input if late else layer.backward
+            dy = back(ctx.states[index], dy, self._params[index], targets[index])
             self._shared.join(index, targets[index])
-            if accumulate:
-                for total, part in zip(self._grads[index], targets[index], strict=True):
-                    if total is not part:
-                        ctx.xp.add(total, part, out=total)
+            now = [place for place in range(len(targets[index])) if place not in late]
+            self._add(ctx, index, targets, now, accumulate)
             for gap in self._padding[index]:
                 gap.fill(0)
             if on_ready is not None and self._ranges[index]:
                 on_ready(self._ranges[index])
         return dy if ctx.wants_dx else None
+
+    def _add(self, ctx: Context, index: int, targets: list[Arrays], places: Iterable[int], accumulate: bool) -> None:
+        """Adds the gradients at these places of a layer to its bound ones, where they were not written there."""
+        for place in places if accumulate else ():
+            total, part = self._grads[index][place], targets[index][place]
+            if total is not part:
+                ctx.xp.add(total, part, out=total)
 
     def _scratch(self) -> list[Arrays]:
         """Gradients to be added, one layer's at a time: a buffer as large as the largest layer's, made once."""
@@ -300,41 +368,3 @@ class Stage:
         if x.shape[1:] != self.input_shape and x.shape[1:] != (math.prod(self.input_shape),):
             raise UsageError(f"model: expected samples of shape {self.input_shape}, or flat ones, got {x.shape[1:]}")
         return n
-
-
-class _Shared:
-    """The gradients of parameters with several names: made apart, and added where the place is, in layer order.
-
-    Args:
-        steps: of one stage.
-        tied: as `sequential.tied_places` gives it.
-        dtype: of gradients.
-    """
-
-    def __init__(self, steps: Sequence[sequential.Step], tied: dict[str, str], dtype: np.dtype[Any]) -> None:
-        where = {spec.name: (i, j) for i, step in enumerate(steps) for j, spec in enumerate(step.specs)}
-        self._apart = {where[name]: (steps[where[name][0]].specs[where[name][1]].shape) for name in tied}
-        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
-        for name, place in tied.items():
-            index, position = where[place]
-            self._joined.setdefault(index, []).append((position, where[name]))
-        self._dtype = dtype
-        self._buffers: dict[tuple[int, int], Array] = {}
-        self._xp: Any = None
-
-    def apart(self, grads: list[Arrays], xp: Any) -> list[Arrays]:
-        """Returns the gradients by layer, with buffers of their own for names that have no place. Made once."""
-        if not self._apart:
-            return grads
-        if xp is not self._xp:
-            self._xp = xp
-            self._buffers = {where: xp.empty(shape, self._dtype) for where, shape in self._apart.items()}
-        return [
-            tuple(self._buffers.get((i, j), array) for j, array in enumerate(arrays)) for i, arrays in enumerate(grads)
-        ]
-
-    def join(self, index: int, grads: Arrays) -> None:
-        """Adds to a layer's gradients, just made, what later layers have for the same parameters."""
-        for position, where in self._joined.get(index, ()):
-            total = grads[position]
-            array_module(total).add(total, self._buffers[where], out=total)

@@ -151,6 +151,18 @@ class Attention(Layer[AttentionState]):
         return join.forward(state.joined, heads.forward(state.heads, made, ()), params[2:])
 
     def backward(self, state: AttentionState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        dx = self.backward_input(state, dy, params, grads)
+        self.backward_weights(state, grads)
+        return dx
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        return (0, 2)
+
+    def backward_input(self, state: AttentionState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         make, heads, join = self.parts(dy.shape[1:])
-        dy = join.backward(state.joined, dy, params[2:], grads[2:])
-        return make.backward(state.made, heads.backward(state.heads, dy, (), ()), params[:2], grads[:2])
+        dy = join.backward_input(state.joined, dy, params[2:], grads[2:])
+        return make.backward_input(state.made, heads.backward(state.heads, dy, (), ()), params[:2], grads[:2])
+
+    def backward_weights(self, state: AttentionState, grads: Arrays) -> None:
+        for state_of, mine in ((state.joined, grads[2:]), (state.made, grads[:2])):
+            Linear(1).backward_weights(state_of, mine)  # a product of what the states keep, whatever the units

@@ -103,11 +103,12 @@ class Positions(Layer[PositionsState]):
 
 @dataclass
 class UnembeddingState:
-    """Buffers of one context, and the rows that backward needs again."""
+    """Buffers of one context, the rows that backward needs again, and the gradient that its second half needs."""
 
     y: Array
     dx: Array
     rows: Array = None
+    dy: Array = None
 
 
 @dataclass(frozen=True)
@@ -146,11 +147,22 @@ class Unembedding(Layer[UnembeddingState]):
 
     def backward(self, state: UnembeddingState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Writes dy^T x; returns dy times the table."""
-        n, dy = len(dy), dy.reshape(-1, self.vocabulary)
-        matmul(dy.T, state.rows, grads[0])
-        state.rows = None
+        dx = self.backward_input(state, dy, params, grads)
+        self.backward_weights(state, grads)
+        return dx
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        return (0,)
+
+    def backward_input(self, state: UnembeddingState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        n = len(dy)
+        state.dy = dy = dy.reshape(-1, self.vocabulary)
         if state.dx is None:
             return None
         dx = state.dx[:n]
         matmul(dy, params[0], dx.reshape(-1, dx.shape[-1]))
         return dx
+
+    def backward_weights(self, state: UnembeddingState, grads: Arrays) -> None:
+        matmul(state.dy.T, state.rows, grads[0])
+        state.rows = state.dy = None
