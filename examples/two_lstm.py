@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import psgd
-from psgd import collectives
+from psgd.collectives.mpi.wait import Waiter
 from psgd.nn.layers.lstm import LSTM
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
@@ -55,32 +55,38 @@ class Program:
         self.x = {branch: np.empty((batch, LENGTH, LETTERS), np.float32) for branch in self.branches}
         self.read = {branch: self.encoder.context(batch) for branch in self.branches}
         self.judged = self.classifier.context(batch, wants_dx=True)
-        self.mine = np.zeros((2, batch, UNITS), np.float32)
-        self.all = np.empty((comm.size, 2, batch, UNITS), np.float32)
-        self.features, self.dfeatures = np.empty((2, batch, 2 * UNITS), np.float32)
+        self.states, self.dstates = np.empty((2, 2, batch, UNITS), np.float32)  # of both branches
+        self.waiter = Waiter.for_node(comm)  # sleeps while it waits: another rank may need the core
 
     def forward(self, texts):
-        """Both texts are read, at the same time if on two ranks; the classifier's rank gets what they say."""
+        """Both texts are read, at the same time if on two ranks. Returns the LSTM's states where the classifier is."""
         for branch in self.branches:
             np.take(self.letters, texts[branch], axis=0, out=self.x[branch], mode="clip")
-            self.mine[branch] = self.encoder.forward(self.read[branch], self.x[branch])
-        self.comm.Gather(self.mine, self.all, root=self.head)
-        if self.classifies:
-            for branch, place in enumerate(self.places):
-                self.features[:, branch * UNITS : (branch + 1) * UNITS] = self.all[place, branch]
+            self.states[branch] = self.encoder.forward(self.read[branch], self.x[branch])
+        self.move(self.states, to_head=True)
+        return np.concatenate(list(self.states), axis=1) if self.classifies else None
+
+    def move(self, values, to_head):
+        """Sends each branch's rows between its rank and the classifier's, where these are two."""
+        pending = []
+        for branch, place in enumerate(self.places):
+            if place != self.head and self.comm.rank in (place, self.head):
+                sends = self.classifies != to_head
+                start = self.comm.Isend if sends else self.comm.Irecv
+                pending.append(start(values[branch], self.head if self.comm.rank == place else place, tag=branch))
+        for request in pending:
+            self.waiter.until(request.Test)
 
     def gradient(self, texts, labels):
         """Writes each part's gradient where it is; returns the mean loss on the classifier's rank, 0 elsewhere."""
-        self.forward(texts)
-        loss = 0.0
+        states, loss = self.forward(texts), 0.0
         if self.classifies:
-            self.classifier.forward(self.judged, self.features)
+            self.classifier.forward(self.judged, states)
             dlogits, loss = self.classifier.loss(self.judged, labels)
-            self.dfeatures[...] = self.classifier.backward(self.judged, dlogits)
-        self.comm.Bcast(self.dfeatures, root=self.head)
+            self.dstates[...] = np.split(self.classifier.backward(self.judged, dlogits), 2, axis=1)
+        self.move(self.dstates, to_head=False)
         for branch in self.branches:
-            part = self.dfeatures[:, branch * UNITS : (branch + 1) * UNITS]
-            self.encoder.backward(self.read[branch], part, accumulate=branch != self.branches[0])
+            self.encoder.backward(self.read[branch], self.dstates[branch], accumulate=branch != self.branches[0])
         return loss
 
 
@@ -105,8 +111,8 @@ def main() -> None:
     steps = options.pairs // options.batch
     texts, labels = make_pairs((steps + 8) * options.batch)  # the last 8 batches are held out
     rows = [slice(i * options.batch, (i + 1) * options.batch) for i in range(steps + 8)]
-    with collectives.Communicator(world) as comm, contextlib.ExitStack() as stack:
-        program = Program(comm, options.batch)
+    program = Program(world, options.batch)
+    with contextlib.ExitStack() as stack:
         parts = [
             (program.encoder, connect(world, bool(program.branches), program.encoder, options.lr)),
             (program.classifier, connect(world, program.classifies, program.classifier, options.lr)),
@@ -124,9 +130,9 @@ def main() -> None:
         seconds = time.perf_counter() - start
         correct = 0
         for batch in rows[steps:]:
-            program.forward(texts[:, batch])
+            states = program.forward(texts[:, batch])
             if program.classifies:
-                correct += program.classifier.evaluate(program.judged, program.features, labels[batch])[0]
+                correct += program.classifier.evaluate(program.judged, states, labels[batch])[0]
     if program.classifies:
         ranks = f"{world.size} rank{'s' if world.size > 1 else ''}"
         print(f"losses {losses[0].hex()} {losses[steps // 2].hex()} {losses[-1].hex()}")

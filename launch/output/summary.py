@@ -35,11 +35,16 @@ def text(result: Mapping[str, Any]) -> str:
         lines.append(("run", f"{result['dataset']}, {result['model']}, {result['strategy']}, {ranks}"))
         lines.append(("samples", f"{result['train_samples']:,} to train on, {result['test_samples']:,} to test on"))
     add("accuracy", "test_accuracy", "{:.4f} on the test samples")
+    if result.get("test_f1") is not None:
+        form = "{test_f1:.4f}, precision {test_precision:.4f}, recall {test_recall:.4f}: means over the classes"
+        lines.append(("F1", form.format_map(result)))
     if "train_loss" in result:
         lost = result["train_loss"]
         shown = "not finite: the run diverged; try a lower --lr" if lost is None else f"{lost:.4f} in training"
         lines.append(("loss", shown))
+    add("perplexity", "test_perplexity", "{:.4g} per token of the test samples")
     add("samples/s", "samples_per_second", "{:,.0f}")
+    add("tokens/s", "tokens_per_second", "{:,.0f}")
     add("time", "seconds", "{:.2f} s")
     if result.get("bytes_sent") is not None and result.get("bytes_received") is not None:
         sent, received = format_nbytes(result["bytes_sent"]), format_nbytes(result["bytes_received"])

@@ -14,11 +14,11 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.device import blas
-from psgd.nn.model import Model
+from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
 
-_EVALUATED_AT_ONCE = 1000
+_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE = 1000, 1 << 15
 
 
 class CudaBackend:
@@ -44,7 +44,7 @@ class CudaBackend:
             else samples.Streamed(dataset.train, statistics, batch_size)
         )
         test = samples.Resident if resident else samples.Streamed
-        self._at_once = max(1, min(_EVALUATED_AT_ONCE, dataset.test.samples))
+        self._at_once = max(1, min(_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE // model.tokens, dataset.test.samples))
         self._test = test(dataset.test, statistics, self._at_once)
         self._statistics = statistics
         self._features = int(np.prod(dataset.sample_shape))
@@ -54,6 +54,7 @@ class CudaBackend:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._place: tuple[int, int] = (0, 0)
         self._key: int | None = None
+        self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
         self.bind(params, cupy.zeros_like(params))
@@ -123,12 +124,12 @@ class CudaBackend:
             touch(x)
         self._model.gradient(self._context, x, y, on_ready, self._losses.start)
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        correct, loss = 0, 0.0
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        correct, loss = 0.0, 0.0
         for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
             stop = min(start + self._at_once, self._test.samples)
             x, y = self._test.ordered(start, stop, self._test_x, self._test_context.labels)
-            right, more = self._model.evaluate(self._test_context, x, y)
+            right, more = self._model.evaluate(self._test_context, x, y, self.tally)
             correct, loss = correct + right, loss + more
         return correct, loss
 

@@ -29,6 +29,7 @@ class Task:
         test_samples: of the test set.
         statistics: of the training set, for normalization.
         dataset: None on ranks that need no data.
+        tokens: of a sample, where samples are tokens; else 0.
     """
 
     model: Trainable
@@ -36,6 +37,7 @@ class Task:
     test_samples: int
     statistics: Statistics
     dataset: Dataset | None
+    tokens: int = 0
 
 
 def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Task:
@@ -52,6 +54,7 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
     computed = reference.is_reference(config.dataset)  # perhaps with random numbers, on each rank by itself
     mine: dict[str, Any] = {"host": socket.gethostname()}
     leads = comm.Get_rank() == 0
+    own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
     try:
         if needs_data or leads:
             dataset = read_dataset(config)
@@ -60,20 +63,22 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
             statistics = validate(dataset)
             mine["statistics"] = [statistics.mean, statistics.std]
             if made is None:
-                models.build(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
+                models.build(config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
     except UsageError as error:
         mine["error"] = str(error)
     everyone = gather(comm, mine)
     _refuse_errors(everyone)
     _compare(config.dataset, everyone)
     data, (mean, std) = everyone[0]["data"], everyone[0]["statistics"]
-    shape, classes = tuple(data["sample shape"]), data["classes"]
+    shape, classes, tokens = tuple(data["sample shape"]), data["classes"], bool(data.get("tokens"))
     model: Trainable
     if made is None:
-        model = OwnModel(models.build(config.model, shape, classes, hidden=config.hidden))
+        model = OwnModel(models.build(config.model, shape, classes, tokens=tokens, **own))
     else:
-        model = make_model(config, comm, made, DataDescription(shape, classes, data["training samples"]))
-    return Task(model, data["training samples"], data["test samples"], Statistics(mean, std), dataset)
+        described = DataDescription(shape, classes, data["training samples"], tokens)
+        model = make_model(config, comm, made, described)
+    counts = data["training samples"], data["test samples"]
+    return Task(model, *counts, Statistics(mean, std), dataset, shape[0] if tokens else 0)
 
 
 def _refuse_errors(everyone: list[dict[str, Any]]) -> None:

@@ -39,6 +39,9 @@ class Trainable(Protocol):
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
         """A worker begins a step: what it draws in it depends on these numbers alone."""
 
+    def agreed(self, stop: bool) -> bool:
+        """Whether any of the ranks says so that hold this copy of the model together: all of them get one answer."""
+
     def save(self, path: Path, vector: Array) -> None:
         """Writes the final weights under their names. Raises UsageError where it cannot."""
 
@@ -69,11 +72,14 @@ class OwnModel:
         if self._draws is not None:
             self._draws.begin(seed, epoch, step)
 
+    def agreed(self, stop: bool) -> bool:
+        return stop
+
     def save(self, path: Path, vector: Array) -> None:
         export.write(path, vector, self.layout, "--save")
 
 
-def own(model: Model, shape: Sequence[int], classes: int) -> OwnModel:
+def own(model: Model, shape: Sequence[int], classes: int, tokens: bool = False) -> OwnModel:
     """A model that a user's function made, if it takes such samples.
 
     Raises:
@@ -81,6 +87,10 @@ def own(model: Model, shape: Sequence[int], classes: int) -> OwnModel:
     """
     if model.input_shape != tuple(shape):
         raise UsageError(f"expected a model for samples of shape {tuple(shape)}, got one for {model.input_shape}")
+    if len(model.output_shape) != 1 + tokens:
+        raise UsageError(
+            f"expected scores for each {'token' if tokens else 'sample'}, got outputs of shape {model.output_shape}"
+        )
     if model.classes < classes:
         raise UsageError(f"expected a model with a score for each of {classes} classes, got {model.classes}")
     if model.dtype != np.float32:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from psgd.kernels.array import Array, array_module
+from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
+from psgd.kernels.layers.activation import add_bias
 from psgd.kernels.layers.matmul import matmul, sum_rows
 from psgd.kernels.layers.table_rows import embed, embed_backward
 from psgd.nn.initialize import Spread
@@ -89,7 +90,10 @@ class Positions(Layer[PositionsState]):
         return PositionsState(room.empty(*room.shape), room.xp.ones(room.batch, room.dtype))
 
     def forward(self, state: PositionsState, x: Array, params: Arrays) -> Array:
-        return array_module(x).add(x, params[0], out=state.y[: len(x)])
+        y = state.y[: len(x)]
+        y[...] = x
+        add_bias(y.reshape(len(x), -1), params[0].reshape(-1))
+        return y
 
     def backward(self, state: PositionsState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Writes the sum of dy over the samples, and returns dy."""

@@ -28,11 +28,11 @@ def layers(shape: tuple[int, ...], classes: int, dropout: float = 0.0) -> list[L
             f"model lecture-cnn needs images (channels, height, width) of at least 4 x 4 pixels, "
             f"got samples of shape {shape}: use softmax or mlp"
         )
-    drops = [Dropout(dropout)] if dropout else []
     # The maximum and ReLU commute, gradients too: ReLU after pooling has a quarter of the work.
-    return [
+    convolutions: list[Layer[Any]] = [
         ChannelsLast(),
         *(Conv2D(32, 5, padding=2), MaxPool(2), ReLU()),
         *(Conv2D(64, 5, padding=2), MaxPool(2), ReLU()),
-        *(Flatten(), Linear(_DENSE, relu=True), *drops, Linear(classes)),
     ]
+    dense: list[Layer[Any]] = [Flatten(), Linear(_DENSE, relu=True)]
+    return [*convolutions, *dense, *([Dropout(dropout)] if dropout else []), Linear(classes)]
