@@ -16,6 +16,7 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.metrics.trace.span import Traceable
 from psgd.nn.layout import Layout
 from psgd.nn.model import Model
 from psgd.parallel.axes import AXES
@@ -28,6 +29,7 @@ from psgd.parallel.schedules import catalog, grid
 from psgd.parallel.schedules.checker import check
 from psgd.parallel.schedules.schedule import Schedule
 from psgd.parallel.tensor.plan import plan
+from psgd.parallel.traced import PassSpans
 from psgd.runtime.agreement import gather
 from psgd.runtime.launcher_env import node_name
 from psgd.training import preparation
@@ -109,6 +111,11 @@ def _measured(
 def more(model: Trainable) -> dict[str, Any]:
     """What `psgd train --json` says of a model in pieces beside what it says of any. Collective over all ranks."""
     return {"mesh": model.mesh.sizes, "bubble": model.bubble()} if isinstance(model, CutModel) else {}
+
+
+def passes(model: Trainable) -> list[Traceable]:
+    """What a trace times of a model in pieces: the passes of its pipeline."""
+    return [PassSpans(model.pipeline.executor)] if isinstance(model, CutModel) else []
 
 
 def part(model: Trainable) -> ModelPart | None:

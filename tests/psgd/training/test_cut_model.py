@@ -7,6 +7,7 @@ from mpi4py import MPI
 from psgd import training
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedUsageError
+from psgd.metrics.trace import chrome
 
 COMMON = {"model": "mlp", "hidden": 24, "epochs": 2, "batch_size": 30, "lr": 0.1, "eval_every": 0.5}
 
@@ -51,6 +52,21 @@ def same_weights(one, other):
 
 
 MESHES = ["pipe=2,data=2", "tensor=2,data=2", "pipe=2,tensor=2", "pipe=4", "tensor=4", "data=4"]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("schedule", "kinds"), [("1f1b", "FB"), ("zero-bubble", "FXW")])
+def test_a_trace_has_the_passes_of_all_ranks(comm, tmp_path, schedule, kinds):
+    data = made(comm, tmp_path)
+    options = {"strategy": "allreduce", "model": "mlp", "pipe_schedule": schedule, "trace": tmp_path / "t.json"}
+    run(comm, data, tmp_path, "cut", mesh="pipe=2,data=2", microbatches=4, **options)
+    if comm.rank == 0:
+        found = chrome.read_passes(tmp_path / "t.json")
+        named = [f"rank {rank}: pipe{rank % 2}tensor0 worker {rank // 2}" for rank in range(4)]
+        assert sorted(name.partition(" on ")[0] for name, _ in found) == named
+        for _, passes in found:
+            assert {each.kind for each in passes} == set(kinds)
+            assert {each.microbatch for each in passes} == {0, 1, 2, 3}
 
 
 @pytest.mark.ranks(4)
