@@ -143,10 +143,6 @@ class CutModel:
         self._draws: PipelineBackend | None = None
         axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
         self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole.layout)
-        self._schedule, self._tokens = schedule, whole.tokens
-        axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
-        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole.layout)
-        self._together = Communicator(mesh.replica)
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         return np.empty(self.layout.size, np.float32) if serves else self.pipeline.init(config.seed)
