@@ -143,13 +143,20 @@ def _lines(found: "Checkpoint", best: "Checkpoint | None") -> list[str]:
 def _brief(facts: dict[str, Any]) -> str:
     """Those that say something: options that are not set are saved as such, or as a text of it."""
     empty: tuple[object, ...] = (None, "", [], {}, "None", "[]", "{}")
+    files = facts.get("files") or {}
+    if isinstance(files, dict) and files:  # of the user; a model of one's own has no `hidden`
+        omitted = {"files", "hidden"} if "model" in files else {"files"}
+        facts = {name: value for name, value in facts.items() if name not in omitted}
+        facts |= {f"{name} file": f"with SHA-256 {str(checksum)[:16]}..." for name, checksum in files.items()}
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value not in empty)
 
 
 def _weights(found: "Checkpoint") -> tuple[Any, "Layout | None"]:
     """The parameters, and the layout that was saved with them."""
     from psgd.checkpoint import vectors
+    from psgd.checkpoint.pieces.rearranged import joined
 
+    found = joined(found)
     layout = found.manifest.layout
     names = [] if layout is None else [*(entry.name for entry in layout.parameters), *dict(layout.tied)]
     if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:

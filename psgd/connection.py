@@ -230,7 +230,7 @@ class Connection:
             samples = whole_number("step: samples", samples)
         if self._saves or saver.request.level:
             saver.check()
-            if wanted := saver.request.unsent():
+            if wanted := saver.unsent():
                 client.checkpoint.ask(wanted == SAVE_AND_STOP)
         if samples:
             if self._model is not None:
@@ -285,7 +285,7 @@ class Connection:
         if self._skipping:
             raise _WorkersOnly
         if self._client is None:
-            raise UsageError("psgd.connect: this works inside its `with` block only: with psgd.connect(...) as ps: ...")
+            raise UsageError("this works inside the `with` block only: with psgd.connect(...), or the optimizer, as ps")
         return self._client
 
     def _save(self, client: Worker) -> None:

@@ -13,9 +13,9 @@ def format_nbytes(nbytes: float) -> str:
     return f"{nbytes:,.3g} TB"
 
 
-def counted(number: int, what: str) -> str:
-    """Writes a number of things: `1 server`, `2 workers`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def counted(number: int, what: str, ending: str = "s") -> str:
+    """Writes a number of things: `1 server`, `2 workers`, `2 batches` with another `ending`."""
+    return f"{number:,} {what}{'' if number == 1 else ending}"
 
 
 def text(result: Mapping[str, Any]) -> str:
@@ -58,7 +58,20 @@ def text(result: Mapping[str, Any]) -> str:
         lines.append(
             ("waiting", f"{100 * share:.0f} % of the workers' time, most worker {most} ({waited[most]:.2g} s)")
         )
+    if bubble := result.get("bubble"):
+        lines.append(("bubble", _bubble(bubble)))
     if result.get("lost_ranks"):
         lines.append(("lost ranks", str(result["lost_ranks"])))
     add("checkpoint", "checkpoint", "{}")
     return "\n".join(f"{name:<12} {value}" for name, value in lines)
+
+
+def _bubble(bubble: Mapping[str, Any]) -> str:
+    """Says how much of a pipeline's time was none of its passes, beside what its schedule says for equal stages.
+
+    Args:
+        bubble: "share" of the ranks' time; "expected"; "schedule"; "ranks" and "microbatches".
+    """
+    measured = f"{100 * bubble['share']:.0f} % of the pipeline's time"
+    stages = f"{counted(bubble['ranks'], 'rank')} and {counted(bubble['microbatches'], 'microbatch', 'es')}"
+    return f"{measured}; {bubble['schedule']} with {stages}: {100 * bubble['expected']:.0f} % if all passes are equal"

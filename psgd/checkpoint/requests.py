@@ -100,6 +100,11 @@ def heard(stop: str) -> list[signal.Signals]:
     return [each for each in (signal.SIGUSR1, known(stop)) if each and signal.getsignal(each) != signal.SIG_IGN]
 
 
+def asked_by(stop: str) -> str:
+    """The signals that ask for a checkpoint, as text."""
+    return " or ".join(each.name for each in (signal.SIGUSR1, known(stop)) if each)
+
+
 def ignored(stop: str) -> str | None:
     """Says which of the signals that save are ignored, as under nohup; None where all are heard."""
     names = [each.name for each in (signal.SIGUSR1, known(stop)) if each and each not in heard(stop)]

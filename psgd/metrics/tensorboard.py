@@ -24,16 +24,16 @@ def check(what: str, folder: Path) -> None:
 
     Args:
         what: the option, for the message.
-        folder: of the event files; it may be missing, its parent may not.
+        folder: of the event files; it and those above it may be missing.
 
     Raises:
         UsageError: no package `tensorboard`, or not a folder that can be written.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise UsageError(f"{what} {folder}: needs TensorBoard; pip install tensorboard")
-    above = folder if folder.exists() else folder.absolute().parent
+    above = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not above.is_dir():
-        raise UsageError(f"{what} {folder}: expected a folder, or a new one in an existing folder; {above} is none")
+        raise UsageError(f"{what} {folder}: expected a folder, or a new one; {above} is a file")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UsageError(f"{what} {folder}: cannot be written: permission is denied")
 
@@ -58,7 +58,7 @@ class TensorBoard:
         self._messages, self._summaries = event_pb2, summary_pb2
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{secrets.token_hex(4)}.psgd"
         try:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             self._file = SideFile(self._what, open_bytes(folder / name))
         except OSError as error:
             lose(self._what, error)

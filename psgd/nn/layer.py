@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,10 @@ class ParameterSpec:
     Attributes:
         name, shape: of it.
         initializer: draws its first values.
-        torch: what makes it PyTorch's; None where it is the same there.
+        torch: what makes the whole of it PyTorch's; None where it is the same there.
         tied: the name, in the whole model, of an earlier layer's parameter that this one is another name of.
+        part: (shape of the whole, where the part begins along each axis), where this is a part of a parameter that
+            several ranks share; None: all of it.
     """
 
     name: str
@@ -32,6 +34,15 @@ class ParameterSpec:
     initializer: Initializer
     torch: TorchForm | None = None
     tied: str | None = None
+    part: tuple[Shape, Shape] | None = None
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Returns its first values on the host: of a part, what the whole has there, so the whole is drawn."""
+        if self.part is None:
+            return self.initializer.draw(rng, self.shape)
+        whole, start = self.part
+        mine = tuple(slice(first, first + extent) for first, extent in zip(start, self.shape, strict=True))
+        return self.initializer.draw(rng, whole)[mine]
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,19 @@ class Room:
         return self.xp.zeros((self.batch, *shape), self.dtype)
 
 
+class CutLoss(Protocol):
+    """Softmax cross-entropy of scores of which each of several ranks has some classes.
+
+    Attributes:
+        classes: number of all.
+    """
+
+    classes: int
+
+    def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int]:
+        """Does to this rank's part of the logits what `softmax_cross_entropy` does to all. Collective, blocks."""
+
+
 @dataclass
 class OutputState:
     """The state of a layer that needs no more: its output, and the input's gradient or None."""
@@ -94,6 +118,11 @@ class Layer(ABC, Generic[State]):
         So it is where forward returns a view of its input: the layer before may need it.
         """
         return True
+
+    @property
+    def loss(self) -> "CutLoss | None":
+        """What a model that ends in this layer is trained with, where the output is a part of the classes' scores."""
+        return None
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:

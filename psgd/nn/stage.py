@@ -102,7 +102,8 @@ class Stage:
         tied = sequential.tied_places(self._steps)
         specs = [spec for step in self._steps for spec in step.specs if spec.name not in tied]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
-        self.layout = Layout([(spec.name, spec.shape) for spec in specs], tied=tied, torch=forms)
+        parts = {spec.name: spec.part for spec in specs if spec.part is not None}
+        self.layout = Layout([(spec.name, spec.shape) for spec in specs], parts=parts, tied=tied, torch=forms)
         self._shared = sequential.SharedGradients(self._steps, tied, self.dtype)
         # Names of one parameter in several layers are added as these are passed: not in halves.
         self._late = [() if tied else step.layer.late(step.shape) for step in self._steps]
@@ -169,7 +170,7 @@ class Stage:
             rng = generator(seed, "init", step.index)
             for spec in step.specs:
                 if spec.tied is None:
-                    views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
+                    views[spec.name][...] = spec.draw(rng)
                 elif spec.name not in dict(self.layout.tied):  # the layer that it shares with is in another part
                     source = self._drawn_from[spec.tied]
                     views[spec.name][...] = sequential.draw_one(

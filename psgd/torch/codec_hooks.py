@@ -120,6 +120,48 @@ class CodecHook:
                     return each.codec.residual[part]
         return None
 
+    def state_dict(self, module: torch.nn.Module) -> dict[str, Any]:
+        """Returns copies of what this rank has left to send, for `torch.save`: each rank saves its own.
+
+        Args:
+            module: the one that DDP wraps, or DDP's; names are the module's own.
+
+        Returns:
+            `steps`, and under `kept` for each parameter's name the codec's arrays as tensors.
+        """
+        where = {id(parameter): name for name, parameter in _named(module).items()}
+        kept = self._by_parameter()
+        found = {where[number]: arrays for number, arrays in kept.items() if number in where}
+        tensors = {name: {key: torch.from_numpy(a) for key, a in arrays.items()} for name, arrays in found.items()}
+        return {"steps": self.steps, "kept": tensors}
+
+    def load_state_dict(self, state: dict[str, Any], module: torch.nn.Module) -> None:
+        """Continues from what `state_dict` gave; any layout of buckets will do.
+
+        Args:
+            state: this rank's own, of a hook with the same codec.
+            module: as for `state_dict`.
+
+        Raises:
+            UsageError: not such a state, or one of another module.
+        """
+        named, where = _named(module), f"psgd.torch.{self.__name__}: load_state_dict"
+        if not isinstance(state, dict) or set(state) != {"steps", "kept"} or not isinstance(state["steps"], int):
+            raise UsageError(f"{where}: expected what state_dict returned, with steps and kept")
+        moving: dict[int, Kept] = {}
+        for name, arrays in state["kept"].items():
+            parameter = named.get(name)
+            sizes = {tuple(array.shape) for array in arrays.values()}
+            if parameter is None or sizes - {(parameter.numel(),)}:
+                got = "the module has " + (
+                    "none of that name" if parameter is None else f"{parameter.numel()} elements"
+                )
+                raise UsageError(f"{where}: {name}: expected a parameter of shape {sorted(sizes)}, {got}")
+            moving[id(parameter)] = {key: array.numpy().copy() for key, array in arrays.items()}
+        self.steps = state["steps"]
+        self._buckets.clear()
+        self._moving = moving
+
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Puts the mean of what all ranks send into the bucket. Collective, blocks.
 
@@ -131,7 +173,7 @@ class CodecHook:
         if self.steps <= self._warmup:
             return allreduce_hook(state, bucket)
         comm, buffer = matched(state), dense(bucket)
-        work = buffer if buffer.dtype in (torch.float32, torch.float64) else buffer.float()
+        work = (buffer if buffer.dtype in (torch.float32, torch.float64) else buffer.float()).cpu()
         update = work.numpy()
         exchange = self._of(comm, bucket, update.dtype).exchange
         if exchange.fine(update).all():
@@ -149,17 +191,25 @@ class CodecHook:
         if found is not None and found.holds(bucket.parameters()):
             return found
         if found is not None:
-            self._take_apart()
+            self._moving = self._by_parameter()
+            self._buckets.clear()
         made = self._buckets[bucket.index()] = _Bucket(comm, bucket, dtype, self._name, self._options)
         for parameter, part in zip(made.parameters, made.parts, strict=True):
             for name, values in self._moving.pop(id(parameter), {}).items():
                 np.copyto(made.by_element()[name][part], values)
         return made
 
-    def _take_apart(self) -> None:
-        """Keeps by parameter what all buckets keep."""
+    def _by_parameter(self) -> dict[int, Kept]:
+        """Copies of what all buckets keep, by the parameter's `id`; what was not taken by a bucket yet, too."""
+        kept = dict(self._moving)
         for each in self._buckets.values():
             arrays = each.by_element()
             for parameter, part in zip(each.parameters, each.parts, strict=True):
-                self._moving[id(parameter)] = {name: array[part].copy() for name, array in arrays.items()}
-        self._buckets.clear()
+                kept[id(parameter)] = {name: array[part].copy() for name, array in arrays.items()}
+        return kept
+
+
+def _named(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Parameters by the name that they have without DDP around the module."""
+    inner = module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+    return dict(inner.named_parameters())

@@ -174,11 +174,11 @@ def test_outside_the_block(comm):
     params = np.zeros(4, np.float32)
     connection = psgd.connect(comm, params)
     for use in (connection.step, lambda: connection.grads, lambda: connection.worker):
-        with pytest.raises(UsageError, match="inside its `with` block only"):
+        with pytest.raises(UsageError, match="inside the `with` block only"):
             use()
     with connection as ps:
         ps.step()
-    with pytest.raises(UsageError, match="inside its `with` block only"):
+    with pytest.raises(UsageError, match="inside the `with` block only"):
         ps.step()
     assert ps.params is params
 

@@ -88,7 +88,7 @@ def _messages(schedule: Schedule) -> tuple[dict[Channel, list[int]], dict[Channe
         for each in program:
             goes = destination(each, rank, schedule.ranks, schedule.chunks)
             if goes is not None:
-                made[(rank, each.chunk, *goes)].append(each.microbatch)
+                made[rank, each.chunk, goes[0], goes[1], goes[2]].append(each.microbatch)
             comes = source(each, rank, schedule.ranks, schedule.chunks)
             if comes is not None:
                 needed[comes[0], comes[1], rank, each.chunk, comes[2]].append(each.microbatch)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from psgd.parallel.schedules.rehearsal import Cell
+from psgd.parallel.schedules.rehearsal import Cell, rehearse
+from psgd.parallel.schedules.schedule import Schedule
 
 
 def span(cells: Sequence[Cell]) -> float:
@@ -14,6 +15,11 @@ def bubble(cells: Sequence[Cell], ranks: int) -> float:
     """Returns the share of all ranks' time in which they compute nothing, from the first start to the last stop."""
     total = ranks * span(cells)
     return 1 - sum(cell.stop - cell.start for cell in cells) / total if total else 0.0
+
+
+def expected(schedule: Schedule) -> float:
+    """Returns the bubble of a schedule whose passes all take the same time, and its messages none."""
+    return bubble(rehearse(schedule), schedule.ranks)
 
 
 def steady(cells: Sequence[Cell], ranks: int) -> list[Cell]:

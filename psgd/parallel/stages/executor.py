@@ -42,20 +42,35 @@ class Executor:
             batch: the same samples on all ranks.
             on_ready: of each chunk.
         """
-        for chunk, ready in zip(self._chunks, on_ready, strict=True):
-            chunk.begin(batch.microbatches, ready)
-        counters = self.counters
+        self.begin(batch.microbatches, on_ready)
         for each in program:
-            chunk = self._chunks[each.chunk]
-            start = self._await(lambda chunk=chunk, each=each: chunk.ready(each))  # type: ignore[misc]
-            chunk.run(each, batch, self._send)
-            stop = time.perf_counter()
-            counters.compute_s += stop - start
-            alive = sum(one.alive for one in self._chunks) + (each.kind in ("B", "W"))
-            counters.in_flight_max = max(counters.in_flight_max, alive)
-            if self.observer is not None:
-                self.observer(each, start, stop)
-        counters.gradients += 1
+            self.one(each, batch)
+        self.counters.gradients += 1
+
+    def begin(self, microbatches: int, on_ready: Sequence[OnReady | None]) -> None:
+        """A gradient begins: the sum over so many microbatches.
+
+        Args:
+            microbatches: how many.
+            on_ready: of each chunk.
+        """
+        for chunk, ready in zip(self._chunks, on_ready, strict=True):
+            chunk.begin(microbatches, ready)
+
+    def one(self, each: Instruction, batch: Batch) -> None:
+        """Does one instruction of this rank's program. Blocks until what it needs is here."""
+        chunk = self._chunks[each.chunk]
+        start = self._await(lambda: chunk.ready(each))
+        chunk.run(each, batch, self._send)
+        self.done(each, start, time.perf_counter())
+
+    def done(self, each: Instruction, start: float, stop: float) -> None:
+        """Counts an instruction that took from `start` to `stop`, and tells the observer."""
+        self.counters.compute_s += stop - start
+        alive = sum(one.alive for one in self._chunks) + (each.kind in ("B", "W"))
+        self.counters.in_flight_max = max(self.counters.in_flight_max, alive)
+        if self.observer is not None:
+            self.observer(each, start, stop)
 
     def evaluate(self, program: Sequence[Instruction], batch: Batch) -> tuple[int, float]:
         """Forward passes alone. Blocks. Returns right answers and summed loss, where the last stage is; else zeros."""

@@ -55,3 +55,10 @@ def test_a_diverged_run_is_called_that():
 def test_bytes():
     got = [summary.format_nbytes(n) for n in (0, 999, 1000, 999_400, 999_600, 5.5e9, 1.25e12, 2e15)]
     assert got == ["0 B", "999 B", "1 kB", "999 kB", "1 MB", "5.5 GB", "1.25 TB", "2e+03 TB"]
+
+
+def test_the_bubble_of_a_pipeline():
+    bubble = {"share": 0.213, "expected": 3 / 11, "schedule": "1f1b", "ranks": 4, "microbatches": 8}
+    assert summary.text({**RESULT, "bubble": bubble}).splitlines()[-1] == (
+        "bubble       21 % of the pipeline's time; 1f1b with 4 ranks and 8 microbatches: 27 % if all passes are equal"
+    )

@@ -4,17 +4,13 @@ Each test trains all kinds, one after the other, with the models of the tests be
 """
 
 import functools
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import simulation
-from harness.simulation import Elastic, Rule
+from harness import expected
 
 import psgd
-from psgd.server.record_replay import FORMAT, load
 from psgd.strategies import STRATEGIES
 
 jax = pytest.importorskip("jax")
@@ -137,56 +133,24 @@ def train(comm, kind, strategy, turns=False, **options):
     return final, start_of(kind, connection.servers), model.layout
 
 
-def expected_of(strategy, start, workers, gradient):
-    """What a sequential program comes to."""
-    rules = [Rule("sgd", start) for _ in range(workers)]
-
-    def rate(_):
-        return LR
-
-    def samples(worker, clock):
-        return 6
-
-    def steps(worker):
-        return STEPS
-
-    if strategy in ("sync", "allreduce"):
-        return simulation.synchronous(start, workers, rules[0], rate, steps, samples, gradient)[0]
-    if strategy == "averaging":
-        return simulation.averaging(start, workers, rules, 2, rate, steps, samples, gradient)[0]
-    if strategy == "easgd":
-        crew = [Elastic(w, start, samples, gradient, LR, 0.0) for w in range(workers)]
-        return simulation.easgd("sync", crew, [STEPS] * workers, 2, 0.9 / workers)
-    w = start.copy()  # hogwild, in turns
-    for clock in range(STEPS):
-        for worker in range(workers):
-            rules[0].step(w, gradient(w, worker, clock), LR)
-    return w
-
-
-OPTIONS = {
-    "averaging": {"period": 2},
-    "easgd": {"period": 2, "easgd_order": "sync", "momentum": 0.0},
-    "softsync": {"softsync": 2},
-    "ssp": {"staleness": 1},
-}
-
-
-def close(kind, got, expected, start):
-    assert np.abs(expected - start).max() > 1e-3, f"{kind}: it was trained"
+def close(kind, got, wanted, start):
+    assert np.abs(wanted - start).max() > 1e-3, f"{kind}: it was trained"
     near = ROUNDING if kind == "reduced" else 2e-6
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=near, err_msg=kind)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=near, err_msg=kind)
 
 
 @pytest.mark.ranks(3, timeout=110)
 @pytest.mark.parametrize("strategy", ["sync", "allreduce", "averaging", "easgd", "hogwild"])
 def test_strategies_without_chance(comm, strategy):
     for kind in KINDS:
-        got, start, layout = train(comm, kind, strategy, turns=strategy == "hogwild", **OPTIONS.get(strategy, {}))
+        got, start, layout = train(comm, kind, strategy, strategy == "hogwild", **expected.OPTIONS.get(strategy, {}))
         servers = int(strategy == "sync")
         if comm.rank == 0:  # the others have the same bits
             gradient = gradient_for(kind, layout, servers)
-            close(kind, got, expected_of(strategy, start, comm.size - servers, gradient), start)
+            wanted = expected.without_chance(
+                strategy, start, comm.size - servers, gradient, lr=LR, steps=STEPS, samples=6
+            )
+            close(kind, got, wanted, start)
         comm.Barrier()
 
 
@@ -195,24 +159,11 @@ def test_strategies_without_chance(comm, strategy):
 def test_strategies_whose_order_is_recorded(comm, strategy, tmp_path):
     for kind in KINDS:
         path = comm.bcast(str(tmp_path / f"{kind}.jsonl"))
-        got, start, layout = train(comm, kind, strategy, record=path, **OPTIONS.get(strategy, {}))
+        got, start, layout = train(comm, kind, strategy, record=path, **expected.OPTIONS.get(strategy, {}))
         if comm.rank == 0:
-            expected = by_log(start, entries_of(path), gradient_for(kind, layout, 1))
-            close(kind, got, expected, start)
+            wanted = expected.by_record(path, start, 2, gradient_for(kind, layout, 1), lr=LR, samples=6)
+            close(kind, got, wanted, start)
         comm.Barrier()
-
-
-def by_log(start, entries, gradient):
-    """Pushes count from 1, clocks from 0."""
-    return simulation.by_log(
-        start, entries, 2, np.float32(LR), lambda *_: 6, lambda w, worker, push: gradient(w, worker, push - 1)
-    )[0]
-
-
-def entries_of(path):
-    head = json.loads(Path(path).read_text().splitlines()[0])
-    assert head["format"] == FORMAT
-    return load(Path(path), head["run"])
 
 
 @pytest.mark.ranks(2)
@@ -229,8 +180,8 @@ def test_decentralized_takes_the_right_gradients(comm):
                 _, grads = model.value_and_grad(*batch(ps.worker, clock))
                 model.gather()
                 near = 2.0**-8 if kind == "reduced" else 1e-6
-                expected = gradient(before, ps.worker, clock)
-                np.testing.assert_allclose(ps.grads, expected, rtol=1e-5, atol=near, err_msg=kind)
+                wanted = gradient(before, ps.worker, clock)
+                np.testing.assert_allclose(ps.grads, wanted, rtol=1e-5, atol=near, err_msg=kind)
                 model.grads = grads
                 ps.step(6)
         final = model.prepare()

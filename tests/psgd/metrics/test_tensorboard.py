@@ -106,16 +106,18 @@ def test_a_full_disk_costs_the_files_not_the_run(tmp_path, monkeypatch, capfd):
 
 def test_a_folder_that_cannot_be_made_costs_the_files(tmp_path, capfd):
     pytest.importorskip("tensorboard")
-    with closing(TensorBoard(tmp_path / "none" / "tb")) as board:
+    (tmp_path / "file").touch()
+    with closing(TensorBoard(tmp_path / "file" / "tb")) as board:
         board(RunMetrics(1), "eval")
-    assert capfd.readouterr().err.endswith("No such file or directory; it ends here\n")
+    assert capfd.readouterr().err.endswith("Not a directory; it ends here\n")
 
 
 def test_what_cannot_be_written_is_refused_before_the_run(tmp_path, monkeypatch):
     tensorboard.check("--tensorboard", tmp_path / "new")
+    tensorboard.check("--tensorboard", tmp_path / "new" / "deep")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    for folder in (tmp_path / "file", tmp_path / "none" / "tb"):
+    for folder in (tmp_path / "file", tmp_path / "file" / "tb"):
         with pytest.raises(UsageError, match=r"--tensorboard .*expected a folder"):
             tensorboard.check("--tensorboard", folder)
     monkeypatch.setitem(sys.modules, "tensorboard", None)

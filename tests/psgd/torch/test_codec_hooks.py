@@ -172,6 +172,46 @@ def test_nothing_is_lost_and_a_warm_up_sends_all(comm, tmp_path):
         torch.testing.assert_close(applied + sum(every) / 2, 12 * gradient / (1 + comm.rank) * 1.5)
 
 
+@pytest.mark.ranks(1)
+def test_what_is_left_to_send_is_saved_and_restored(comm, tmp_path):
+    x = torch.eye(64)
+    with process_group(comm, tmp_path), collectives.Communicator(comm) as ours:
+
+        def model_and_hook():
+            model = nn.parallel.DistributedDataParallel(nn.Linear(64, 4, bias=False))
+            model.register_comm_hook(ours, hook := psgd.torch.topk_hook(0.05, warmup=1))
+            return model, hook
+
+        gradient = torch.arange(256.0).reshape(4, 64) + 1
+        model, hook = model_and_hook()
+        for _ in range(3):
+            model.zero_grad()
+            (model(x) * gradient.T).sum().backward()
+        torch.save(hook.state_dict(model), tmp_path / "hook.pt")
+        left = torch.from_numpy(hook.residual(model.module.weight).copy()).reshape(4, 64)
+        assert left.any()
+
+        model, hook = model_and_hook()
+        hook.load_state_dict(torch.load(tmp_path / "hook.pt", weights_only=True), model)
+        assert hook.steps == 3
+        assert torch.equal(hook.state_dict(model.module)["kept"]["weight"]["residual"], left.flatten())
+        model.zero_grad()
+        (model(x) * gradient.T).sum().backward()
+        now = torch.from_numpy(hook.residual(model.module.weight).copy()).reshape(4, 64)
+        torch.testing.assert_close(model.module.weight.grad + now, gradient + left)
+
+
+@pytest.mark.ranks(1)
+def test_a_state_that_is_not_this_hooks_is_refused(comm, tmp_path):
+    hook, module = psgd.torch.topk_hook(0.1), nn.Linear(3, 2)
+    with pytest.raises(UsageError, match="topk_hook: load_state_dict: expected what state_dict returned"):
+        hook.load_state_dict({"steps": 1}, module)
+    kept = {"residual": torch.zeros(5)}
+    for name, got in (("weight", "the module has 6 elements"), ("other", "the module has none of that name")):
+        with pytest.raises(UsageError, match=f"{name}: expected a parameter of shape .*5.*, {got}"):
+            hook.load_state_dict({"steps": 1, "kept": {name: kept}}, module)
+
+
 @pytest.mark.ranks(2)
 def test_a_gradient_that_is_not_finite_is_nan_on_all_ranks_and_leaves_residuals_alone(comm, tmp_path):
     with process_group(comm, tmp_path), collectives.Communicator(comm) as ours:

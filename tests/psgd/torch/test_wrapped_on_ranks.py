@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from harness import simulation
-from harness.simulation import Elastic, Rule
+from harness import expected
 
 import psgd
 from psgd.nn.layout import Layout
-from psgd.server.record_replay import FORMAT
 from psgd.strategies import STRATEGIES
 
 torch = pytest.importorskip("torch")
@@ -15,10 +13,6 @@ from harness.torch_cases import KINDS, loss_of, module_of  # noqa: E402
 
 nn = torch.nn
 LR, STEPS = 0.05, 4
-
-
-def samples_of(worker, clock):
-    return 6
 
 
 def train(comm, kind, strategy, turns=False, **options):
@@ -70,72 +64,31 @@ def gradient_for(kind, layout: Layout, first: int):
     return gradient
 
 
-def expected_of(strategy, start, workers, gradient):
-    """What a sequential program comes to."""
-    rules = [Rule("sgd", start) for _ in range(workers)]
-
-    def rate(_):
-        return LR
-
-    if strategy in ("sync", "allreduce"):
-        return simulation.synchronous(start, workers, rules[0], rate, lambda _: STEPS, samples_of, gradient)[0]
-    if strategy == "averaging":
-        return simulation.averaging(start, workers, rules, 2, rate, lambda _: STEPS, samples_of, gradient)[0]
-    if strategy == "easgd":
-        crew = [Elastic(w, start, samples_of, gradient, LR, 0.0) for w in range(workers)]
-        return simulation.easgd("sync", crew, [STEPS] * workers, 2, 0.9 / workers)
-    w = start.copy()  # hogwild, in turns
-    for clock in range(STEPS):
-        for worker in range(workers):
-            rules[0].step(w, gradient(w, worker, clock), LR)
-    return w
-
-
-OPTIONS = {
-    "averaging": {"period": 2},
-    "easgd": {"period": 2, "easgd_order": "sync", "momentum": 0.0},
-}
-
-
-def close(got, expected, start):
-    assert np.abs(expected - start).max() > 1e-3, "it was trained"
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
+def close(got, wanted, start):
+    assert np.abs(wanted - start).max() > 1e-3, "it was trained"
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", ["sync", "allreduce", "averaging", "easgd", "hogwild"])
 def test_strategies_without_chance(comm, strategy, kind):
-    got, start, layout = train(comm, kind, strategy, turns=strategy == "hogwild", **OPTIONS.get(strategy, {}))
+    got, start, layout = train(comm, kind, strategy, strategy == "hogwild", **expected.OPTIONS.get(strategy, {}))
     servers = int(strategy == "sync")
     gradient = gradient_for(kind, layout, servers)
-    close(got, expected_of(strategy, start, comm.size - servers, gradient), start)
+    wanted = expected.without_chance(strategy, start, comm.size - servers, gradient, lr=LR, steps=STEPS, samples=6)
+    close(got, wanted, start)
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", ["async", "softsync", "ssp"])
 def test_strategies_whose_order_is_recorded(comm, strategy, kind, tmp_path):
-    options = {"softsync": {"softsync": 2}, "ssp": {"staleness": 1}}.get(strategy, {})
     path = comm.bcast(str(tmp_path / "order.jsonl"))
-    got, start, layout = train(comm, kind, strategy, record=path, **options)
+    got, start, layout = train(comm, kind, strategy, record=path, **expected.OPTIONS.get(strategy, {}))
     if comm.rank == 0:
-        plain = gradient_for(kind, layout, 1)
-        expected, _ = simulation.by_log(
-            start, entries_of(path), 2, np.float32(LR), lambda *_: 6, lambda w, worker, push: plain(w, worker, push - 1)
-        )
-        close(got, expected, start)
-
-
-def entries_of(path):
-    import json
-    from pathlib import Path
-
-    from psgd.server.record_replay import load
-
-    head = json.loads(Path(path).read_text().splitlines()[0])
-    assert head["format"] == FORMAT
-    return load(Path(path), head["run"])
+        wanted = expected.by_record(path, start, 2, gradient_for(kind, layout, 1), lr=LR, samples=6)
+        close(got, wanted, start)
 
 
 @pytest.mark.ranks(2)

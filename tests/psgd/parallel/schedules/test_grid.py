@@ -43,6 +43,12 @@ def test_gpipe_cell_by_cell():
     assert grid.bubble(cells, 4) == pytest.approx(3 / 7)
 
 
+def test_expected_bubbles():
+    assert grid.expected(catalog.make("1f1b", 4, 8)) == pytest.approx(3 / 11)
+    assert grid.expected(catalog.make("zero-bubble", 4, 8)) == pytest.approx(3 / 27)
+    assert grid.expected(catalog.make("inference", 1, 8)) == 0
+
+
 def test_others():
     assert drawn("zero-bubble", 3, 4) == ZERO_BUBBLE
     assert drawn("interleaved", 2, 2, 2) == INTERLEAVED

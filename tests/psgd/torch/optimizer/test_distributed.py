@@ -31,7 +31,7 @@ def test_it_is_an_optimizer(comm):
     assert (optimizer.workers, optimizer.is_main) == (1, True)
     with pytest.raises(UsageError, match="add all groups before"):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
-    with pytest.raises(UsageError, match="inside its `with` block only"):
+    with pytest.raises(UsageError, match="inside the `with` block only"):
         optimizer.step()
     hooked = []
     optimizer.register_step_post_hook(lambda *_: hooked.append(1))
