@@ -147,6 +147,7 @@ class CutModel:
         axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
         self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
         self._together = Communicator(mesh.replica)
+        self._draws: PipelineBackend | None = None
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         return np.empty(self.layout.size, np.float32) if serves else self.pipeline.init(config.seed)
@@ -155,10 +156,14 @@ class CutModel:
         return vector
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        return PipelineBackend(self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size)
+        backend = PipelineBackend(self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size)
+        self._draws = backend
+        return backend
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
-        """Its layers draw nothing."""
+        """What its layers draw is by sample, so neither the copy nor the stage matters."""
+        if self._draws is not None:
+            self._draws.begin(seed, epoch, step)
 
     def agreed(self, stop: bool) -> bool:
         """Whether any rank of this copy says so. Collective over the copy, blocks."""

@@ -12,6 +12,7 @@ from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline
+from psgd.runtime.rng import bits
 
 EVALUATED = 2000
 """Samples of the test set that go through a pipeline before it is empty again."""
@@ -37,6 +38,7 @@ class PipelineBackend:
         self._batches = Batches(dataset.train, statistics, most) if self._reads else None
         self._test = Batches(dataset.test, statistics, EVALUATED) if self._reads else None
         self._samples = dataset.test.samples
+        self._key: int | None = None
 
     @property
     def _reads(self) -> bool:
@@ -46,10 +48,14 @@ class PipelineBackend:
         self.bind(params, np.zeros_like(params))
         rows = np.zeros(1, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
+        self._pipeline.draw(0, rows)
         self.gradient(rows)
         self._pipeline.counters.clear()
         if self._test is not None:
             self._test.ordered(0, min(1, self._samples))
+
+    def begin(self, seed: int, epoch: int, step: int) -> None:
+        self._key = bits(seed, "step", epoch, step)
 
     def bind(self, params: Array, grads: Array) -> None:
         self._pipeline.bind(params, grads)
@@ -65,6 +71,8 @@ class PipelineBackend:
             x, y = self._batches.fetch(indices)
             if touch is not None and self._first:
                 touch(x)
+        if self._key is not None:
+            self._pipeline.draw(self._key, indices)
         return self._pipeline.gradient(len(indices), x, y, on_ready)
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:
