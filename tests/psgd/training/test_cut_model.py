@@ -73,6 +73,7 @@ def test_a_model_in_pieces_learns_what_a_whole_one_learns(comm, tmp_path, mesh, 
         assert result["workers"] == copies and result["samples"] == expected["samples"]
         assert result["test_accuracy"] == expected["test_accuracy"]
         assert result["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-4)
+        assert result["test_f1"] == pytest.approx(expected["test_f1"])
         assert result["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-4)
         assert {axis: size for axis, size in result["mesh"].items() if size > 1} == {
             name: int(size) for name, size in (each.split("=") for each in mesh.split(","))
