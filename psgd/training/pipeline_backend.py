@@ -11,6 +11,7 @@ from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline
 from psgd.runtime.rng import bits
@@ -56,10 +57,20 @@ class PipelineBackend:
         self.bind(params, np.zeros_like(params))
         rows = np.zeros(1, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
+        self._pipeline.draw(0, rows)
         self.gradient(rows)
         self._pipeline.counters.clear()
         if self._test is not None:
             self._test.ordered(0, min(1, self._samples))
+
+    @property
+    def tally(self) -> Tally | None:
+        """What `evaluate` tells of labels and predictions, on the last stage's rank."""
+        return self._pipeline.tally
+
+    @tally.setter
+    def tally(self, tally: Tally | None) -> None:
+        self._pipeline.tally = tally
 
     def begin(self, seed: int, epoch: int, step: int) -> None:
         self._key = bits(seed, "step", epoch, step)

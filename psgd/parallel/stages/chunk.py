@@ -85,7 +85,7 @@ class Chunk:
         slot, x = self._input(microbatch, batch)
         right, loss = 0.0, 0.0
         if isinstance(self.stage, Model) and self._last:
-            right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)])
+            right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)], batch.tally)
         else:
             y = self.stage.forward(context, x)
             if self._links.y is not None:
