@@ -11,7 +11,10 @@ from typing import Any
 from psgd.checkpoint import options as checkpoint
 from psgd.compression import catalog as compression
 from psgd.nn.catalog import MODELS
+from psgd.nn.recompute import segments
 from psgd.optim import catalog as optim
+from psgd.parallel import options as parallel
+from psgd.parallel.axes import parse, ranks_of_a_copy
 from psgd.runtime import choices
 from psgd.runtime.jsonable import clean
 from psgd.runtime.option import Option, above_zero, below_one, from_zero, one_of, path, switch, whole
@@ -61,6 +64,14 @@ class TrainConfig:
     heads: int = whole(1, 4, "gpt: heads of attention, a divisor of the width.").field()
     dropout: float = below_one(0.0, "lecture-cnn: share of hidden units that a step leaves out.").field()
     context: int = whole(1, 128, "Text: number of tokens of a sample.").field()
+    recompute: str | None = Option(
+        str,
+        None,
+        "Compute activations again in backward: of all layers, of every N together, or of as few as fit BYTES (500MB).",
+        segments.is_wish,
+        "all, a number of layers, or bytes as 500MB",
+        metavar="all|N|BYTES",
+    ).field()
     strategy: str = one_of(
         strategies.STRATEGIES, "sync", "When gradients are applied, and when workers continue."
     ).field()
@@ -70,6 +81,10 @@ class TrainConfig:
     servers: int | None = whole(
         0, None, "Number of ranks that hold the parameters.", shown="1; 0 on a single rank"
     ).field()
+    mesh: str | None = parallel.MESH.field()
+    cut: str | None = parallel.CUT.field()
+    pipe_schedule: str | None = parallel.PIPE_SCHEDULE.field()
+    microbatches: int | None = parallel.MICROBATCHES.field()
     epochs: int = whole(1, 10, "Passes over the training set.").field()
     batch_size: int = whole(1, 32, "Samples per worker and step.").field()
     lr: float = optim.LR.field()
@@ -125,6 +140,16 @@ class TrainConfig:
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()
     placement: str = choices.PLACEMENT.field()
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Ranks along each axis that `mesh` names."""
+        return {} if self.mesh is None else parse(self.mesh)
+
+    @property
+    def parts(self) -> int:
+        """How many ranks hold one copy of the model together: each worker and each server is so many."""
+        return ranks_of_a_copy(self.axes)
 
     def of_the_run(self) -> dict[str, Any]:
         """What the run shares with one that resumes it, as JSON values; of a user's file the name, not the folder."""

@@ -40,9 +40,13 @@ def look_up(tokens: Array, table: Array, y: Array) -> int:
 @by_device
 @lazy_kernel
 def embed_backward(tokens: Array, dy: Array, dtable: Array) -> None:
-    """Overwrites dtable, (vocabulary, width), with the sum of the rows of dy, (n, width), by token, in order."""
+    """Overwrites dtable, (vocabulary, width), with the sum of the rows of dy, (n, width), by token, in order.
+
+    Tokens that the table has no row for add to none: of a part of a table, other ranks have theirs.
+    """
     dtable[:] = dtable.dtype.type(0)
     for i in range(dy.shape[0]):
         row = int(np.rint(tokens[i]))
-        for j in range(dy.shape[1]):
-            dtable[row, j] += dy[i, j]
+        if 0 <= row < dtable.shape[0]:
+            for j in range(dy.shape[1]):
+                dtable[row, j] += dy[i, j]

@@ -37,6 +37,18 @@ class Losses:
         kernels.start(logits, labels, scale, self._device, self.steps)
         return 0.0, 0
 
+    def put(self, loss: Array) -> None:
+        """In place of `start`, for a loss that another library has computed.
+
+        Args:
+            loss: (1,) float64 on the GPU, to be left alone until the current stream has come here.
+        """
+        from psgd.backend import pinned
+
+        slot = self.count % KEPT
+        pinned.download(self._host[slot : slot + 1], loss)
+        self.steps += 1
+
     def newest(self) -> "Loss":
         """The mean loss of the step that was just put on the current stream."""
         self._events[self.count % _EVENTS].record()

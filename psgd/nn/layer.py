@@ -1,7 +1,7 @@
 """What a layer is: a description without parameters or activations, and arithmetic on what it is given."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,8 +23,10 @@ class ParameterSpec:
     Attributes:
         name, shape: of it.
         initializer: draws its first values.
-        torch: what makes it PyTorch's; None where it is the same there.
+        torch: what makes the whole of it PyTorch's; None where it is the same there.
         tied: the name, in the whole model, of an earlier layer's parameter that this one is another name of.
+        part: (shape of the whole, where the part begins along each axis), where this is a part of a parameter that
+            several ranks share; None: all of it.
     """
 
     name: str
@@ -32,6 +34,15 @@ class ParameterSpec:
     initializer: Initializer
     torch: TorchForm | None = None
     tied: str | None = None
+    part: tuple[Shape, Shape] | None = None
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Returns its first values on the host: of a part, what the whole has there, so the whole is drawn."""
+        if self.part is None:
+            return self.initializer.draw(rng, self.shape)
+        whole, start = self.part
+        mine = tuple(slice(first, first + extent) for first, extent in zip(start, self.shape, strict=True))
+        return self.initializer.draw(rng, whole)[mine]
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,7 @@ class Room:
         wants_dx: whether backward will be asked for the input's gradient.
         name: of the layer in the whole model, as "residual1.dropout2".
         draws: by what all layers of the context draw random numbers; None: nothing is drawn.
+        pool: buffers of the context that layers share which run one after the other, by shape and dtype.
     """
 
     xp: Any
@@ -55,6 +67,12 @@ class Room:
     wants_dx: bool
     name: str = ""
     draws: Draws | None = None
+    pool: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether buffers are NumPy's."""
+        return bool(self.xp.__name__ == "numpy")
 
     def empty(self, *shape: int, dtype: Any = None) -> Array:
         """Returns an uninitialized buffer of `shape` for each of `batch` samples."""

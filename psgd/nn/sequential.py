@@ -141,7 +141,7 @@ def tied_places(steps: Sequence[Step]) -> dict[str, str]:
 def draw_one(step: Step, rng: np.random.Generator, name: str) -> Array:
     """Returns the first values of one parameter of a layer, with what the others draw before it left out."""
     for spec in step.specs:
-        values = spec.initializer.draw(rng, spec.shape) if spec.tied is None else None
+        values = spec.draw(rng) if spec.tied is None else None
         if spec.name == name:
             break
     return values

@@ -44,7 +44,7 @@ def wrap(module: Any, buffers: str = "average") -> "Wrapped":
                 ps.step(samples=len(x), loss=loss.item())
 
     Args:
-        module: a `torch.nn.Module` on the CPU, with at least one trainable parameter.
+        module: a `torch.nn.Module` with at least one trainable parameter; all of them on the CPU, or on one GPU.
         buffers: what every rank has in the module's buffers after the block: "average", the workers' mean (of whole
             numbers, and of workers without a step, nothing: the first worker's); "broadcast", the first worker's;
             "local", each worker's own. All workers start from the first worker's, and do not exchange them between.

@@ -31,7 +31,7 @@ def described(module: torch.nn.Module) -> list[tuple[str, str, list[int]]]:
 
 def packed(tensors: Tensors) -> NDArray[np.uint8]:
     """A copy of all, byte by byte, one after the other."""
-    parts = [b.detach().reshape(-1).contiguous().view(torch.uint8) for b in tensors]
+    parts = [b.detach().reshape(-1).contiguous().view(torch.uint8).cpu() for b in tensors]
     return torch.cat(parts).numpy() if parts else np.empty(0, np.uint8)
 
 
@@ -83,7 +83,7 @@ def average(tensors: Tensors, comm: MPI.Comm, wait: Wait, first: int, counts: bo
     reals = [b for b in tensors if b.is_floating_point() and b.numel()]
     if not reals:
         return
-    flat = torch.cat([*(b.detach().reshape(-1).double() for b in reals), torch.ones(1, dtype=torch.float64)])
+    flat = torch.cat([*(b.detach().reshape(-1).double().cpu() for b in reals), torch.ones(1, dtype=torch.float64)])
     mine = flat.numpy() if counts else np.zeros(flat.numel())
     total = np.empty_like(mine)
     wait(comm.Ireduce(mine, total, MPI.SUM, first))

@@ -173,7 +173,7 @@ class CodecHook:
         if self.steps <= self._warmup:
             return allreduce_hook(state, bucket)
         comm, buffer = matched(state), dense(bucket)
-        work = buffer if buffer.dtype in (torch.float32, torch.float64) else buffer.float()
+        work = (buffer if buffer.dtype in (torch.float32, torch.float64) else buffer.float()).cpu()
         update = work.numpy()
         exchange = self._of(comm, bucket, update.dtype).exchange
         if exchange.fine(update).all():

@@ -7,6 +7,7 @@
 A bucket is reduced where it lies. DDP calls its hook for one bucket after the other, in the same order on all ranks.
 Where a progress thread carries out non-blocking calls, backward goes on meanwhile, and the hook of the last bucket
 waits for all: so that an error of any bucket is raised from there, by `backward`, as PyTorch's futures cannot tell it.
+Buckets on a GPU are reduced there, one after the other.
 """
 
 import weakref
@@ -20,6 +21,7 @@ from torch import distributed as dist
 from psgd.collectives import MEAN, Communicator, Request
 from psgd.kernels.errors import UsageError
 from psgd.torch.group_match import matched
+from psgd.torch.parameters import DEVICES
 
 
 class _Pending(NamedTuple):
@@ -67,12 +69,12 @@ def dense(bucket: dist.GradBucket) -> torch.Tensor:
     """A bucket's gradients, 1-D and contiguous, in memory that is the bucket's.
 
     Raises:
-        UsageError: they are not dense real numbers on the CPU.
+        UsageError: they are not dense real numbers on the CPU or a GPU.
     """
     buffer = bucket.buffer()
-    if buffer.layout != torch.strided or buffer.device.type != "cpu" or buffer.is_complex():
+    if buffer.layout != torch.strided or buffer.device.type not in DEVICES or buffer.is_complex():
         raise UsageError(
-            f"psgd.torch: a hook expected a bucket of dense real gradients on the CPU, got {buffer.dtype}, "
+            f"psgd.torch: a hook expected a bucket of dense real gradients on the CPU or a GPU, got {buffer.dtype}, "
             f"{buffer.layout} on {buffer.device}: leave the hook away, or use psgd.torch.wrap"
         )
     return buffer.detach()
@@ -80,7 +82,8 @@ def dense(bucket: dist.GradBucket) -> torch.Tensor:
 
 def completed(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     """A future that has its result."""
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    devices = [] if buffer.device.type == "cpu" else [buffer.device]
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
     future.set_result(buffer)
     return future
 
@@ -102,8 +105,9 @@ def _start(
     then: Callable[[], object] | None = None,
 ) -> torch.futures.Future[torch.Tensor]:
     """Reduces `sent` in place; `then` puts it into `buffer`, if it is not the same."""
-    array = sent.numpy() if sent.dtype in (torch.float32, torch.float64) else sent
-    if not comm.threaded:
+    on_host = sent.device.type == "cpu"
+    array = sent.numpy() if on_host and sent.dtype in (torch.float32, torch.float64) else sent
+    if not comm.threaded or not on_host:
         comm.Allreduce(MPI.IN_PLACE, array, op)
         if then is not None:
             then()

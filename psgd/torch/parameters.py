@@ -8,8 +8,10 @@ import torch
 
 from psgd.kernels.errors import UsageError
 from psgd.nn.layout import Layout
+from psgd.torch.same_memory import cupy
 
 REDUCED = (torch.float16, torch.bfloat16)
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +50,12 @@ def find(module: torch.nn.Module) -> tuple[list[Slot], Layout, torch.dtype]:
     for name, parameter in named:
         _check(name, parameter)
     for name, buffer in module.named_buffers():
-        if buffer.device.type != "cpu" or buffer.layout != torch.strided:
+        if buffer.device.type not in DEVICES or buffer.layout != torch.strided:
             got = f"{buffer.device}, {buffer.layout}"
             raise UsageError(
-                f"psgd.torch.wrap: {name}: expected a dense buffer on the CPU, got {got}: {_to_cpu(buffer)}"
+                f"psgd.torch.wrap: {name}: expected a dense buffer on the CPU or a GPU, got {got}: {_to_cpu(buffer)}"
             )
+    _check_devices(named)
     _check_sparse(module)
     _check_memory(module)
     names = {id(p): name for name, p in named}
@@ -100,9 +103,9 @@ def _check(name: str, parameter: torch.nn.Parameter) -> None:
     where = f"psgd.torch.wrap: {name}"
     if torch.nn.parameter.is_lazy(parameter):
         raise UsageError(f"{where}: expected a shape, got a lazy parameter: call the module on one batch first")
-    if parameter.device.type != "cpu":
-        fix = _to_cpu(parameter)
-        raise UsageError(f"{where}: expected all parameters on the CPU, got {parameter.device}: {fix}")
+    if parameter.device.type not in DEVICES:
+        got, fix = parameter.device, _to_cpu(parameter)
+        raise UsageError(f"{where}: expected all parameters on the CPU or on one GPU, got {got}: {fix}")
     if parameter.dtype.is_complex:
         raise UsageError(f"{where}: expected real numbers, got {parameter.dtype}: use torch.view_as_real on a real one")
     if parameter.dtype not in (torch.float32, torch.float64, *REDUCED):
@@ -111,6 +114,19 @@ def _check(name: str, parameter: torch.nn.Parameter) -> None:
         raise UsageError(f"{where}: expected a dense parameter, got {parameter.layout}: use to_dense()")
     if not parameter.numel():
         raise UsageError(f"{where}: expected elements, got shape {tuple(parameter.shape)}: set requires_grad=False")
+
+
+def _check_devices(named: list[tuple[str, torch.nn.Parameter]]) -> None:
+    """Refuses parameters on several devices, and a GPU without CuPy."""
+    first, device = named[0][0], named[0][1].device
+    for name, parameter in named:
+        if parameter.device != device:
+            raise UsageError(
+                f"psgd.torch.wrap: {name}: expected all trainable parameters on one device, got {parameter.device} "
+                f"and {device} in {first}: use module.to(device)"
+            )
+    if device.type == "cuda":
+        cupy()
 
 
 def _check_sparse(module: torch.nn.Module) -> None:
@@ -128,7 +144,7 @@ def _check_memory(module: torch.nn.Module) -> None:
     seen: dict[int, tuple[str, bool]] = {}
     tensors = [*module.named_parameters(), *module.named_buffers()]
     for name, tensor in tensors:
-        if torch.nn.parameter.is_lazy(tensor) or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        if torch.nn.parameter.is_lazy(tensor) or tensor.device.type not in DEVICES or tensor.layout != torch.strided:
             continue
         other, trained = seen.setdefault(tensor.data_ptr(), (name, tensor.requires_grad))
         if other != name and tensor.numel() and (trained or tensor.requires_grad):

@@ -16,6 +16,8 @@ from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.torch import buffers, parameters
 from psgd.torch.frontier import Frontier
+from psgd.torch.same_memory import array_of, tensor_of
+from psgd.torch.streams import Streams
 from psgd.worker.bound_model import BoundModel, Wait
 from psgd.worker.interface import Vector
 
@@ -29,6 +31,7 @@ class Wrapped(BoundModel):
 
     Attributes:
         module: PyTorch's, to be used as before.
+        device: of its trainable parameters.
         layout: names and shapes of the parameters in the vector.
         signature: of the buffers.
         spoiled: the next step's gradient is filled with NaN.
@@ -47,7 +50,10 @@ class Wrapped(BoundModel):
         self._frozen = parameters.frozen(module)
         self._fixed = [p for _, p in self._frozen]
         self._reduced = [slot for slot in self._slots if slot.reduced]
-        self._own = torch.zeros(self.layout.size, dtype=dtype)
+        self.device = self._slots[0].parameter.device
+        self._streams = Streams(self.device) if self.device.type == "cuda" else None
+        self._own = torch.zeros(self.layout.size, dtype=dtype, device=self.device)
+        self._served: Vector | None = None  # on a server, in place of one on a GPU
         for slot in self._slots:
             slot.of(self._own).copy_(slot.parameter.detach())
             _OWNERS[slot.parameter] = weakref.ref(self)
@@ -63,13 +69,48 @@ class Wrapped(BoundModel):
 
     @property
     def params(self) -> Vector:
-        """The parameters that the module computes with, as a NumPy view; in `layout`'s order, with padding of 0."""
-        return self._params.numpy()  # type: ignore[no-any-return]
+        """The parameters that the module computes with, in `layout`'s order, with padding of 0.
+
+        A view of NumPy, or of CuPy where they are on a GPU.
+        """
+        return array_of(self._params)  # type: ignore[no-any-return]
 
     @property
     def grads(self) -> Vector:
-        """The gradients, as a NumPy view. What it holds after a step is not defined."""
-        return self._grads.numpy()  # type: ignore[no-any-return]
+        """The gradients, as such a view. What it holds after a step is not defined."""
+        return array_of(self._grads)  # type: ignore[no-any-return]
+
+    @property
+    def working(self) -> Vector:
+        """What this rank hands to a strategy: its own parameters, on a server of a module on a GPU a copy."""
+        return array_of(self._own) if self._served is None else self._served
+
+    def to(self, device: Any) -> "Wrapped":
+        """Moves the module and its vectors to the CPU or a GPU, outside of a block. Gradients are dropped.
+
+        Returns:
+            This.
+
+        Raises:
+            UsageError: the module is being trained.
+        """
+        self._refuse_bound("Wrapped.to")
+        own = self._own
+        for slot in self._slots:
+            slot.parameter.grad = None
+        self.module.to(device)
+        self._slots, self.layout, _ = parameters.find(self.module)
+        self._reduced = [slot for slot in self._slots if slot.reduced]
+        self.device = self._slots[0].parameter.device
+        self._streams = Streams(self.device) if self.device.type == "cuda" else None
+        self._own = own.to(self.device)
+        self._point(self._own, torch.zeros_like(self._own))
+        return self
+
+    def follow(self) -> None:
+        """On a GPU: makes PyTorch's current stream CuPy's, on the module's GPU. Does not block."""
+        if self._streams is not None:
+            self._streams.use()
 
     def zero_grad(self) -> None:
         """Sets the gradients to zero in place; with the module's own `zero_grad` each step copies them once more."""
@@ -80,8 +121,8 @@ class Wrapped(BoundModel):
         self._restore()
 
     def prepare(self) -> Vector:
-        if self._bound:
-            raise UsageError("psgd.connect: params: the module is being trained in another block: leave that first")
+        self._refuse_bound("psgd.connect: params")
+        self.follow()
         self._check()
         known = {id(slot.parameter) for slot in self._slots}
         for name, parameter in self.module.named_parameters():
@@ -90,11 +131,16 @@ class Wrapped(BoundModel):
         for slot in self._reduced:  # it may have been loaded since
             ours, theirs = slot.of(self._own), slot.parameter.detach()
             ours.copy_(torch.where(ours.to(theirs.dtype) == theirs, ours, theirs.to(ours.dtype)))
-        return self._own.numpy()  # type: ignore[no-any-return]
+        return array_of(self._own)  # type: ignore[no-any-return]
+
+    def serve(self) -> Vector:
+        self._served = self._own.cpu().numpy()
+        return self._served
 
     def bind(self, params: Vector, grads: Vector) -> None:
         self._bound = True
-        self._point(torch.from_numpy(np.asarray(params)), torch.from_numpy(np.asarray(grads)))
+        self._follow()
+        self._point(tensor_of(params), tensor_of(grads))
 
     def announce(self, ready: Callable[[range], None]) -> None:
         if not self._hooks:
@@ -104,6 +150,7 @@ class Wrapped(BoundModel):
         self._frontier.begin(ready)
 
     def gather(self) -> None:
+        self._follow()
         self._check()
         into, gradients = [], []
         for index, (slot, view) in enumerate(zip(self._slots, self._views, strict=True)):
@@ -126,6 +173,7 @@ class Wrapped(BoundModel):
 
     def scatter(self) -> None:
         self.spoiled = False
+        self._follow()
         with torch.no_grad():
             for slot in self._reduced:
                 slot.parameter.copy_(slot.of(self._params))
@@ -135,7 +183,13 @@ class Wrapped(BoundModel):
             self._hooks.pop().remove()
         self._frontier.end()
         self._bound = False
+        self._follow()
+        if self._served is not None:
+            self._own.copy_(tensor_of(self._served))
+            self._served = None
         self._point(self._own, torch.zeros_like(self._own))
+        if self._streams is not None:
+            self._streams.leave()
 
     def begin(self, comm: MPI.Comm, wait: Wait, kept: Mapping[str, Any]) -> None:
         buffers.broadcast([*self.module.buffers(), *self._fixed], comm, wait, 0)
@@ -169,6 +223,14 @@ class Wrapped(BoundModel):
             self._views.append(torch.zeros_like(slot.parameter) if slot.reduced else slot.of(grads))
         self._restore()
         self.scatter()
+
+    def _follow(self) -> None:
+        if self._streams is not None:
+            self._streams.follow()
+
+    def _refuse_bound(self, where: str) -> None:
+        if self._bound:
+            raise UsageError(f"{where}: the module is being trained in another block: leave that first")
 
     def _restore(self) -> None:
         """Makes each gradient the view again that it was."""

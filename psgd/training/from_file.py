@@ -105,12 +105,13 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
                 f"{found.where}: expected a model of psgd's layers for text, got a PyTorch module; train one in a loop "
                 "of your own, with psgd.torch.wrap"
             )
-        if config.device != "cpu":
-            raise UsageError(f"{found.where}: expected --device cpu with a PyTorch module, got {config.device}")
         from psgd.training.torch_module import TorchModel
 
-        model = _trial(found, data, TorchModel, *parts, data.sample_shape)
-        return model
+        module: TorchModel = _trial(found, data, TorchModel, *parts, data.sample_shape)
+        if config.device == "cpu" and module.wrapped.device.type != "cpu":
+            got = module.wrapped.device
+            raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
+        return module
     hint = "; does the function return it?" if made is None else ""
     got = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
     shown = got if isinstance(got, str) else got.__name__

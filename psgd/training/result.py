@@ -25,6 +25,7 @@ def collect(
     trainer: Trainer | None,
     test_samples: int,
     tokens: int = 0,
+    counts: bool = True,
 ) -> dict[str, Any] | None:
     """Evaluates the final parameters, each worker on its part. Collective.
 
@@ -36,6 +37,7 @@ def collect(
         trainer: a worker's, with the final parameters.
         test_samples: of the test set.
         tokens: of a sample, where samples are tokens; 0 elsewhere.
+        counts: what this rank evaluates counts; false where another rank of its copy of the model says the same.
 
     Returns:
         The result on rank 0, None elsewhere.
@@ -47,6 +49,8 @@ def collect(
         if isinstance(trainer.backend, Tallies) and not tokens:
             trainer.backend.tally = seen.add
         correct, loss_sum = trainer.backend.evaluate(connection.mesh.index, connection.workers)
+        if not counts:
+            correct, loss_sum = 0, 0.0
         sent, received = connection.bytes_sent, connection.bytes_received
     mine = np.array([correct, loss_sum, sent, received], np.float64)
     own: dict[str, Any] = {}

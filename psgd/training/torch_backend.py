@@ -94,6 +94,11 @@ def input_dtype(module: torch.nn.Module) -> torch.dtype:
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
+def place_of(module: torch.nn.Module) -> torch.device:
+    """Where samples have to be: with the module's first parameter."""
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
+
+
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Inside, the module and its parts are in their mode for evaluation; then each is again as it was."""
@@ -110,7 +115,8 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 def untouched(module: torch.nn.Module) -> Iterator[None]:
     """As `evaluating`; and whatever happens inside, its buffers and PyTorch's random numbers are then as before."""
     before: list[tuple[Any, Any]] = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng(devices=[]), evaluating(module):
+    place = place_of(module)
+    with torch.random.fork_rng(devices=[] if place.type == "cpu" else [place.index]), evaluating(module):
         yield
     with torch.no_grad():
         for buffer, value in before:

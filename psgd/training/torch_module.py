@@ -15,7 +15,7 @@ from psgd.kernels.errors import UsageError
 from psgd.runtime.rng import generator
 from psgd.torch import wrap
 from psgd.torch.wrapped import Wrapped
-from psgd.training.torch_backend import LossOf, TorchBackend, evaluating, input_dtype, untouched
+from psgd.training.torch_backend import LossOf, TorchBackend, evaluating, input_dtype, place_of, untouched
 
 _TRIAL = 2
 """Samples of the batch on which the module is tried."""
@@ -44,12 +44,14 @@ class TorchModel:
             raise UsageError(f"expected a loss that can be called with (output, labels), got {type(loss).__name__}")
         if not isinstance(module, Wrapped) and any(map(torch.nn.parameter.is_lazy, module.parameters())):
             with evaluating(module), torch.no_grad():
-                module(torch.zeros((_TRIAL, *shape)))
+                module(torch.zeros((_TRIAL, *shape), device=place_of(module)))
         self.wrapped = module if isinstance(module, Wrapped) else wrap(module)
         self.layout = self.wrapped.layout
         self._loss = cross_entropy if loss is None else loss
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
+        if config.device == "cuda" and not serves and self.wrapped.device.type == "cpu":
+            self.wrapped.to("cuda")
         return self.wrapped.params
 
     def connected(self, vector: Array) -> Any:
@@ -57,16 +59,26 @@ class TorchModel:
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
         batch_size = min(config.batch_size, dataset.train.samples)
+        if self.wrapped.device.type != "cpu":
+            from psgd.training.torch_cuda_backend import TorchCudaBackend
+
+            keep = None if config.data_device == "auto" else config.data_device == "cuda"
+            return TorchCudaBackend(self.wrapped, self._loss, dataset, statistics, batch_size, keep)
         return TorchBackend(self.wrapped, self._loss, dataset, statistics, batch_size)
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
         """Dropout and the like draw from here on as they would in any run at this place."""
         drawn = int(generator(seed, "step", worker, epoch, step).integers(2**63))
         torch.default_generator.manual_seed(drawn)  # torch.manual_seed looks at all devices each time
+        if self.wrapped.device.type != "cpu":
+            torch.cuda.default_generators[self.wrapped.device.index].manual_seed(drawn)
+
+    def agreed(self, stop: bool) -> bool:
+        return stop
 
     def save(self, path: Path, vector: Array) -> None:
         """The module's whole state_dict: buffers and frozen parameters too."""
-        state = {name: tensor.detach() for name, tensor in self.wrapped.module.state_dict().items()}
+        state = {name: tensor.detach().cpu() for name, tensor in self.wrapped.module.state_dict().items()}
         export.write_named(path, state, "--save")
 
     def check(self, shape: tuple[int, ...], classes: int) -> None:
@@ -77,7 +89,8 @@ class TorchModel:
         """
         module = self.wrapped.module
         with untouched(module):
-            x = torch.zeros((_TRIAL, *shape), dtype=input_dtype(module))
+            place = place_of(module)
+            x = torch.zeros((_TRIAL, *shape), dtype=input_dtype(module), device=place)
             output = module(x)
             found = tuple(output.shape) if isinstance(output, torch.Tensor) else ()
             if len(found) != 2 or found[0] != _TRIAL or found[1] < classes:
@@ -86,7 +99,7 @@ class TorchModel:
                     f"expected a module that gives scores of shape (n, {classes}), one for each class; for samples of "
                     f"shape ({_TRIAL}, {', '.join(map(str, shape))}) it gave {got}"
                 )
-            loss = self._loss(output, torch.zeros(_TRIAL, dtype=torch.int64))
+            loss = self._loss(output, torch.zeros(_TRIAL, dtype=torch.int64, device=place))
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
                 what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
                 raise UsageError(

@@ -39,6 +39,9 @@ class Trainable(Protocol):
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
         """A worker begins a step: what it draws in it depends on these numbers alone."""
 
+    def agreed(self, stop: bool) -> bool:
+        """Whether any of the ranks says so that hold this copy of the model together: all of them get one answer."""
+
     def save(self, path: Path, vector: Array) -> None:
         """Writes the final weights under their names. Raises UsageError where it cannot."""
 
@@ -68,6 +71,9 @@ class OwnModel:
         """What its layers draw is by sample, so the worker does not matter."""
         if self._draws is not None:
             self._draws.begin(seed, epoch, step)
+
+    def agreed(self, stop: bool) -> bool:
+        return stop
 
     def save(self, path: Path, vector: Array) -> None:
         export.write(path, vector, self.layout, "--save")

@@ -37,6 +37,10 @@ class BoundModel(Protocol):
             UsageError: the model can no longer be trained.
         """
 
+    def serve(self) -> Vector:
+        """On a server, instead of a vector on a GPU: one on the host, with the same values, until `unbind`."""
+        raise NotImplementedError
+
     def bind(self, params: Vector, grads: Vector) -> None:
         """From now on, the model computes with these vectors."""
 

@@ -102,6 +102,10 @@ WRONG_VALUES = {
     "checkpoint_minutes": ["-1", "nan"],
     "checkpoint_keep": ["0"],
     "save_signal": ["", "USR1", "KILL", "12"],
+    "mesh": ["", "pipe", "rows=2", "pipe=0", "pipe=2,pipe=2"],
+    "cut": ["", "a", "3,", "3.5"],
+    "pipe_schedule": ["pipedream", "inference", "gpip"],
+    "microbatches": ["0", "1.5"],
     "placement": ["first"],
     "log_dir": [""],
     "device": ["gpu"],
@@ -398,3 +402,31 @@ def test_dropout_is_an_option_of_models_that_have_it():
     assert options.build({"model": "lecture-cnn", "dropout": "0.4"}).of_the_run()["dropout"] == 0.4
     with pytest.raises(UsageError, match=r"^--dropout: model cnn does not take it, expected --model lecture-cnn$"):
         options.build({"model": "cnn", "dropout": "0.4"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"cut": "3"}, "--cut: expected --mesh with it"),
+        ({"microbatches": "3"}, "--microbatches: expected --mesh with it"),
+        ({"mesh": "data=2", "cut": "1"}, "--cut: expected --mesh with pipe of 2 or more, got data=2"),
+        ({"mesh": "tensor=2", "pipe_schedule": "gpipe"}, "--pipe-schedule: expected --mesh with pipe of 2 or more"),
+        ({"schedule": "gpipe"}, "--schedule gpipe: that is a pipeline's; expected --pipe-schedule gpipe"),
+        ({"mesh": "pipe=2,data=2", "workers": "3"}, "--workers 3: expected data=3 in --mesh, got pipe=2,data=2"),
+        ({"mesh": "pipe=2", "strategy": "softsync"}, "--mesh pipe=2: expected another strategy than softsync: "),
+        ({"mesh": "tensor=2", "strategy": "async"}, "--mesh tensor=2: expected another strategy than async: "),
+        ({"mesh": "pipe=2", "save": "w.pt"}, r"--save w.pt: expected a name that ends in .npz with --mesh pipe=2"),
+        ({"mesh": "pipe=2", "on_nan": "skip"}, "--on-nan skip: not with --mesh pipe=2: a rank sees its own part"),
+    ],
+)
+def test_what_does_not_go_together_with_a_mesh(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
+def test_a_mesh_says_how_many_workers_there_are_and_has_its_own_default_strategy():
+    got = options.build({"mesh": "pipe=2, tensor=2,data=3"})
+    assert (got.workers, got.strategy, got.parts) == (3, "allreduce", 4)
+    assert options.build({"mesh": "pipe=2"}).workers is None
+    assert options.build({"mesh": "pipe=2", "strategy": "sync"}).strategy == "sync"
+    assert options.build({"mesh": "data=2", "strategy": "softsync"}).parts == 1  # nothing is cut

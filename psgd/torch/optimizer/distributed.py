@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.collectives.mpi.agreement import together
 from psgd.connector import connect
+from psgd.connector.options import works_on_device
 from psgd.kernels.errors import UsageError
 from psgd.optim.rules import Rule
 from psgd.torch.optimizer import choice
@@ -62,10 +64,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc, unused-
         if not isinstance(comm, MPI.Intracomm):
             got = type(comm).__name__
             raise UsageError(f"DistributedOptimizer: comm: expected an intracommunicator of mpi4py, got {got}")
-        together(comm, _NAME, lambda: self._prepare(optimizer, module, strategy, buffers, options))
+        alone = comm.Get_size() == 1
+        together(comm, _NAME, lambda: self._prepare(optimizer, module, strategy, buffers, options, alone))
         self.connection = connect(
             comm, self.model, strategy=strategy, rule=self._rule_of(), lr=lambda samples: self.settings.lr, **options
         )
+        if self._rule is not None:
+            self._rule.lies_in(self.model.working)
 
     def _prepare(
         self,
@@ -74,6 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc, unused-
         strategy: str,
         buffers: str,
         options: dict[str, Any],
+        alone: bool,
     ) -> None:
         """What this rank does by itself."""
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, DistributedOptimizer):
@@ -91,15 +97,19 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc, unused-
         self._slots = self.model.slots
         _check_parameters(self.model, optimizer)
         self._loaded = dict(optimizer.state)
-        self._rule = self._choose()
+        self._rule = self._choose(alone or works_on_device(strategy))
         self.model.signature += f"; {type(optimizer).__name__}: {_described(self)}"
         self._overlapped = self._begun = False
 
-    def _choose(self) -> ElementwiseRule | WholeRule | None:
+    def _choose(self, near: bool) -> ElementwiseRule | WholeRule | None:
+        """The rule, which works where the module is (`near`) or on the host."""
         if self._encodes:
             return None
         kind = ElementwiseRule if is_elementwise(self._user) else WholeRule
-        return kind(self._user, self._slots, self.model.params, self.settings, self._loaded)
+        like = self.model.params
+        if not near and self.model.device.type != "cpu":
+            like = np.empty(like.shape, like.dtype)
+        return kind(self._user, self._slots, like, self.settings, self._loaded)
 
     def _rule_of(self) -> Rule:
         return choice.plain(self._user)._replace(settings=self.settings) if self._rule is None else self._rule.rule

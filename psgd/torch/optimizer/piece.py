@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from psgd.torch.same_memory import tensor_of
+
 Vector = NDArray[np.floating]
 
 
@@ -47,8 +49,8 @@ class Piece:
         for run in runs:
             start, stop = max(run.start - first, 0), min(run.stop - first, params.size)
             if start < stop:
-                parameter = torch.nn.Parameter(torch.from_numpy(params[start:stop]))
-                parameter.grad = torch.from_numpy(scratch[start:stop])
+                parameter = torch.nn.Parameter(tensor_of(params[start:stop]))
+                parameter.grad = tensor_of(scratch[start:stop])
                 self._chunks.append((parameter, run.group, start, stop))
         self._used = sorted({group for _, group, _, _ in self._chunks})
         kind = type(optimizer)
@@ -105,11 +107,11 @@ class Piece:
         for parameter, group, start, stop in self._chunks:
             state = self._optimizer.state[parameter]
             for name, like in self._states[group].items():
-                state[name] = torch.from_numpy(arrays[name][start:stop]) if like.shape else like.clone()
+                state[name] = tensor_of(arrays[name][start:stop]) if like.shape else like.clone()
 
     def _keep(self, arrays: Mapping[str, Vector]) -> None:
         for parameter, group, start, stop in self._chunks:
             state = self._optimizer.state[parameter]
             for name, like in self._states[group].items():
                 if like.shape and arrays[name].size:
-                    arrays[name][start:stop] = state[name].detach().numpy()
+                    tensor_of(arrays[name][start:stop]).copy_(state[name].detach())

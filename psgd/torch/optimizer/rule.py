@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from psgd.kernels.errors import UsageError
 from psgd.optim.rules import Rule, State
+from psgd.runtime.device_vectors import on_device
 from psgd.torch.optimizer.group_settings import GroupSettings
 from psgd.torch.optimizer.piece import Piece, Stretch
 from psgd.torch.parameters import Slot
+from psgd.torch.same_memory import address_of, tensor_of
 
 Vector = NDArray[np.floating]
 States = Mapping[torch.Tensor, Mapping[str, Any]]
@@ -35,7 +37,7 @@ class ElementwiseRule:
     Args:
         optimizer: the user's, whose groups' options are read at each step.
         slots: of the parameters in the vector.
-        own: the whole vector of this rank, of which a server has a part.
+        own: the whole vector of this rank, of which a server has a part; or one of the same size, where the rule works.
         settings: of the groups.
         loaded: state to start from, by parameter.
     """
@@ -50,7 +52,7 @@ class ElementwiseRule:
     ) -> None:
         self._optimizer, self._slots, self._own, self._settings = optimizer, slots, own, settings
         self._runs = runs(optimizer, slots, own.size)
-        self._probed = [_probe(optimizer, group, own.dtype) for group in optimizer.param_groups]
+        self._probed = [_probe(optimizer, group, own) for group in optimizer.param_groups]
         found = {key for state in self._probed for key, value in state.items() if value.shape}
         self._keys = sorted(found)
         self._loaded = loaded
@@ -58,9 +60,13 @@ class ElementwiseRule:
         self._base, self._offset = 0, 0
         self._state: State = ()
         self._pieces: dict[tuple[int, int], Piece] = {}
-        self._scratch = np.empty(0, own.dtype)
+        self._scratch = np.empty_like(own[:0])
         self._taken = 0
         self.rule = Rule(f"torch.{type(optimizer).__name__}", self._init, self._update, settings=settings)
+
+    def lies_in(self, own: Vector) -> None:
+        """What this rank works on is this vector, or a part of it. Called before the first step."""
+        self._own = own
 
     def state_of(self, slot: Slot) -> dict[str, Any] | None:
         """One parameter's state as PyTorch has it, None before the first step.
@@ -74,15 +80,15 @@ class ElementwiseRule:
         state: dict[str, Any] = {}
         for key, like in self._probed[group].items():
             if like.shape:
-                state[key] = slot.of(torch.from_numpy(self._state[self._keys.index(key)])).clone()
+                state[key] = slot.of(tensor_of(self._state[self._keys.index(key)])).clone()
             else:
                 state[key] = torch.full_like(like, self._taken)
         return state
 
     def _init(self, params: Vector) -> State:
         whole = params.size == self._own.size
-        self._base = _address(params)
-        self._offset = 0 if whole else (self._base - _address(self._own)) // params.itemsize
+        self._base = address_of(params)
+        self._offset = 0 if whole else (self._base - address_of(self._own)) // params.itemsize
         self._state = tuple(np.zeros_like(params) for _ in self._keys)
         self._pieces.clear()
         steps = {self._load(slot) for slot in self._slots} if self._loaded else {0}
@@ -103,7 +109,7 @@ class ElementwiseRule:
             value = state.get(key)
             if isinstance(value, torch.Tensor) and start < stop:
                 flat = value.detach().reshape(-1)[start - slot.offset : stop - slot.offset]
-                array[start - self._offset : stop - self._offset] = flat.to(torch.float64).numpy()
+                tensor_of(array[start - self._offset : stop - self._offset]).copy_(flat)
         return int(state.get("step", 1))
 
     @property
@@ -113,9 +119,10 @@ class ElementwiseRule:
     def _update(self, params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         if not params.size:
             return
-        settings, start = self._settings, _address(params)
+        settings, start = self._settings, address_of(params)
         # NaN throughout is how a worker whose GradScaler found an overflow says that nobody takes this step.
-        if (settings.guarded or params.size == self._own.size) and np.isnan(grad[0]) and bool(np.isnan(grad).all()):
+        whole = params.size == self._own.size and not on_device(params)  # a look at a GPU waits for it
+        if (settings.guarded or whole) and np.isnan(grad[0]) and bool(np.isnan(grad).all()):
             settings.skipped += start == self._base
             return
         taken = step - 1 - settings.skipped + self._before
@@ -125,7 +132,7 @@ class ElementwiseRule:
         if piece is None:
             first = self._offset + (start - self._base) // params.itemsize
             if self._scratch.size < params.size:
-                self._scratch = np.empty(params.size, params.dtype)
+                self._scratch = np.empty_like(params)
             piece = Piece(self._optimizer, self._runs, first, params, self._scratch[: params.size], self._probed)
             self._pieces[key] = piece
         piece.step(grad, scale, taken, dict(zip(self._keys, state, strict=True)))
@@ -145,17 +152,13 @@ def runs(optimizer: torch.optim.Optimizer, slots: Sequence[Slot], size: int) -> 
     return found
 
 
-def _probe(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype: Any) -> dict[str, torch.Tensor]:
+def _probe(optimizer: torch.optim.Optimizer, group: dict[str, Any], like: Vector) -> dict[str, torch.Tensor]:
     """What state the rule keeps with a group's options: one step on two elements tells."""
-    piece = np.zeros(2, dtype)
+    piece, ones = (np.full_like(like, value, shape=2) for value in (0, 1))
     try:
-        trial = Piece(optimizer, [Stretch(0, 2, 0)], 0, piece, np.ones(2, dtype), [{}], [group])
+        trial = Piece(optimizer, [Stretch(0, 2, 0)], 0, piece, ones, [{}], [group])
         state = trial.trial()
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         text = " ".join(str(error).split())
         raise UsageError(f"DistributedOptimizer: {type(optimizer).__name__} cannot take a step here: {text}") from None
     return state
-
-
-def _address(array: Vector) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from psgd.kernels.errors import UsageError
 from psgd.optim.rules import Rule, State
+from psgd.runtime.device_vectors import on_device
 from psgd.torch.optimizer.group_settings import GroupSettings
 from psgd.torch.parameters import Slot
+from psgd.torch.same_memory import tensor_of
 
 Vector = NDArray[np.floating]
 States = Mapping[torch.Tensor, Mapping[str, Any]]
@@ -43,6 +45,9 @@ class WholeRule:
         self._scratch = np.empty_like(own)
         self.rule = Rule(f"torch.{type(optimizer).__name__}", lambda params: (), self._update, settings=settings)
 
+    def lies_in(self, own: Vector) -> None:
+        """It works on a whole vector, whichever that is."""
+
     def state_of(self, slot: Slot) -> dict[str, Any] | None:
         """One parameter's state, None before the first step."""
         if self._twin is None:
@@ -52,7 +57,8 @@ class WholeRule:
     def _update(self, params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         if not params.size:
             return
-        if np.isnan(grad[0]) and bool(np.isnan(grad).all()):
+        looks = self._settings.guarded or not on_device(grad)  # a look at a GPU waits for it
+        if looks and np.isnan(grad[0]) and bool(np.isnan(grad).all()):
             self._settings.skipped += 1
             return
         if self._twin is None:
@@ -64,7 +70,7 @@ class WholeRule:
 
     def _begin(self, params: Vector) -> torch.optim.Optimizer:
         """The same optimizer once more, on parameters that are views of the vector."""
-        vector, gradient = torch.from_numpy(params), torch.from_numpy(self._scratch)
+        vector, gradient = tensor_of(params), tensor_of(self._scratch)
         if params.size != self._size:
             raise UsageError(f"DistributedOptimizer: expected the whole vector, got {params.size} elements")
         by_id: dict[int, torch.nn.Parameter] = {}

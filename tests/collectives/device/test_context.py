@@ -28,6 +28,6 @@ def test_why_memory_goes_through_the_host_is_said_once(capsys, monkeypatch):
     from psgd.collectives.device import context
 
     monkeypatch.setattr(context, "_said", False)
-    context._say_once("psgd: because")
-    context._say_once("psgd: because")
+    context._say_once("because")
+    context._say_once("because")
     assert capsys.readouterr().err == "psgd: because\n"

@@ -30,6 +30,7 @@ def test_copies_there_and_back():
     gpu.pin(host.view(np.uint8))
     gpu.pin(back.view(np.uint8))
     one, two = xp.zeros(5000), xp.zeros(5000)
+    xp.cuda.Device().synchronize()  # they are made on another stream
     until(gpu, gpu.to_device(addresses(one), host))
     until(gpu, gpu.copy(addresses(two), addresses(one)))
     until(gpu, gpu.to_host(back, addresses(two)))
@@ -45,6 +46,7 @@ def test_sums_and_means(op):
     from psgd.collectives.device.cuda import Cuda
 
     gpu, a, b, out = Cuda(0), xp.arange(1000.0), xp.full(1000, 6.0), xp.zeros(1000)
+    xp.cuda.Device().synchronize()
     mean = 4 if op == "mean" else 0
     xp.cuda.get_current_stream().synchronize()
     until(gpu, gpu.combine(operations.resolve(op), addresses(out), addresses(a), addresses(b), mean))

@@ -11,7 +11,8 @@ jnp = jax.numpy
 def leaves():
     from psgd.jax import leaves
 
-    return leaves.find({"a": jnp.ones(3), "b": 2.0, "c": jnp.ones((2, 2), jnp.bfloat16)}, True)[0]
+    with jax.default_device(jax.devices("cpu")[0]):
+        return leaves.find({"a": jnp.ones(3), "b": 2.0, "c": jnp.ones((2, 2), jnp.bfloat16)}, True)[0]
 
 
 def test_arrays_lie_in_the_vector_and_change_with_it():

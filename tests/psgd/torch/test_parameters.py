@@ -50,7 +50,7 @@ def with_parameter(parameter):
         (nn.ReLU, "expected a module with trainable parameters"),
         (
             lambda: nn.Linear(2, 2, device="meta"),
-            "weight: expected all parameters on the CPU, got meta: make the module without the meta",
+            "weight: expected all parameters on the CPU or on one GPU, got meta: make the module without the meta",
         ),
         (lambda: nn.LazyLinear(2), "weight: expected a shape, got a lazy parameter"),
         (lambda: with_parameter(nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "more: expected real numbers"),

@@ -174,6 +174,21 @@ def test_a_sparse_gradient_is_refused():
         model.gather()
 
 
+def test_moved_it_is_still_views_of_its_vectors():
+    module = net()
+    module[2].half()
+    model = psgd.torch.wrap(module)
+    model.params[:] += np.float32(2.0**-20)  # float16 does not show it
+    before = model.params.copy()
+    assert model.to("cpu") is model
+    np.testing.assert_array_equal(model.params, before)
+    assert lies_in(module[0].weight, model.params) and lies_in(module[0].weight.grad, model.grads)
+    np.testing.assert_array_equal(model.prepare(), before)
+    model.bind(before, np.zeros_like(before))
+    with pytest.raises(UsageError, match=r"Wrapped\.to: the module is being trained in another block"):
+        model.to("cpu")
+
+
 def test_a_copy_is_a_module_of_its_own():
     module = net()
     model = psgd.torch.wrap(module)

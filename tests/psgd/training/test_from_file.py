@@ -293,26 +293,17 @@ REFUSED_TORCH = {
 
 
 @pytest.mark.ranks(3)
-@pytest.mark.parametrize("name", [*REFUSED, *(f"torch {name}" for name in REFUSED_TORCH), "torch cuda"])
+@pytest.mark.parametrize("name", [*REFUSED, *(f"torch {name}" for name in REFUSED_TORCH)])
 def test_what_cannot_be_is_one_error_on_all(comm, tmp_path, name):
     library, _, function = name.rpartition(" ")
     if library:
         pytest.importorskip("torch")
     write(comm, tmp_path, net=WRONG_TORCH if library else WRONG)
-    message = (REFUSED_TORCH if library else REFUSED).get(function, "expected --device cpu with a PyTorch module")
+    message = (REFUSED_TORCH if library else REFUSED)[function]
     config = configure(model=f"{tmp_path}/net.py:{function}")
-    if function == "cuda":
-        from psgd.training.task import open_task
-
-        config = configure(model=f"{tmp_path}/net.py:good", device="cuda")
-        with pytest.raises(AgreedUsageError, match=message) as caught:
-            open_task(config, comm, needs_data=True)
-    else:
-        where = r"rank 1 on \S+: " if function == "on_one" else ""
-        with pytest.raises(
-            AgreedUsageError, match=f"^{where}--model {tmp_path}/net.py:{function}: {message}"
-        ) as caught:
-            training.run(config, comm)
+    where = r"rank 1 on \S+: " if function == "on_one" else ""
+    with pytest.raises(AgreedUsageError, match=f"^{where}--model {tmp_path}/net.py:{function}: {message}") as caught:
+        training.run(config, comm)
     assert len(set(comm.allgather(str(caught.value)))) == 1
 
 
