@@ -159,7 +159,7 @@ class PipeDream(Pipeline):
     def _step_batch(self, step: int, n: int, batches: Batches, ends: bool) -> _StepBatch:
         x, y = batches(step) if ends else (None, None)
         taken = self._taken(f"train: step {step}", n, x, y, None)
-        return _StepBatch(n, taken.size, x, y, step * self._each)
+        return _StepBatch(n, taken.size, x, y, first=step * self._each)
 
     def _step(self, each: Instruction, optimizer: Optimizer, stash: Stash, grads: Array) -> None:
         start = time.perf_counter()
