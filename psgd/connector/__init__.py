@@ -17,7 +17,7 @@ from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
-from psgd.connector import pieces
+from psgd.connector import in_pieces
 from psgd.connector.observed import ObservedConnection
 from psgd.connector.options import ConnectOptions, check, checked_vector, prepared
 from psgd.connector.signature import common, signature
@@ -171,7 +171,7 @@ def connect(
     assert checked is not None  # else there was a complaint
     plan, chosen = checked.plan, checked.run
     if plan.part is not None:
-        chosen = replace(chosen, optimizer=pieces.optimizer(chosen.optimizer, plan.part))
+        chosen = replace(chosen, optimizer=in_pieces.optimizer(chosen.optimizer, plan.part))
     prepare(everyone, plan)
     if not given.serverless:
         chosen = replace(chosen, strategy=_ordered(chosen.strategy, given, signed, comm, plan))
@@ -182,7 +182,7 @@ def connect(
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)
     if plan.part is not None:
-        pieces.agree_on_servers(plan.part, serving)
+        in_pieces.agree_on_servers(plan.part, serving)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
     if model is not None and chosen.staged and mesh.role == "server":
         vector, chosen = model.serve(), replace(chosen, staged=False)
