@@ -19,7 +19,7 @@ from psgd.optim.optimizer import Optimizer
 from psgd.parallel.continuous.stash import Stash
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.pipeline import Pipeline
-from psgd.parallel.schedules import catalog, pipedream
+from psgd.parallel.schedules import pipedream
 from psgd.parallel.schedules.instruction import Instruction
 from psgd.parallel.stages import tied
 from psgd.runtime.agreement import agree
@@ -145,8 +145,7 @@ class PipeDream(Pipeline):
             )
         whole, rest = divmod(samples, self._samples)
         microbatches = whole * self._each + -(-rest // self.microbatch)
-        name = "pipedream-2bw" if self._two_versions else "pipedream"
-        program = catalog.make(name, self._ranks, microbatches, every=self._each).programs[self._rank]
+        program = pipedream.program(self._rank, self._ranks, microbatches, self._each)
         stash = Stash(optimizer.params, pipedream.versions(program, self._each, self._two_versions))
         grads = np.zeros_like(optimizer.params)
         ends = self._rank in (0, self._told.source)
