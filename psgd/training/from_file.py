@@ -100,11 +100,11 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
     if len(parts) == 2 and torch is not None and _is_module(parts[0], torch):
         from psgd.training.torch_module import TorchModel
 
-        made = _trial(found, data, TorchModel, *parts, data.sample_shape)
-        if config.device == "cpu" and made.wrapped.device.type != "cpu":
-            got = made.wrapped.device
+        tried: TorchModel = _trial(found, data, TorchModel, *parts, data.sample_shape)
+        if config.device == "cpu" and tried.wrapped.device.type != "cpu":
+            got = tried.wrapped.device
             raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
-        model = made
+        model = tried
         return model
     hint = "; does the function return it?" if made is None else ""
     got = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
