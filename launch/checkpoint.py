@@ -154,7 +154,9 @@ def _brief(facts: dict[str, Any]) -> str:
 def _weights(found: "Checkpoint") -> tuple[Any, "Layout | None"]:
     """The parameters, and the layout that was saved with them."""
     from psgd.checkpoint import vectors
+    from psgd.checkpoint.pieces.rearranged import joined
 
+    found = joined(found)
     layout = found.manifest.layout
     names = [] if layout is None else [*(entry.name for entry in layout.parameters), *dict(layout.tied)]
     if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:

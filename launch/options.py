@@ -3,6 +3,7 @@
 import codecs
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,11 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.usage import synonyms
 from psgd.metrics import tensorboard
 from psgd.nn.catalog import MODELS
+from psgd.parallel.schedules.catalog import SCHEDULES
 from psgd.runtime import new_files
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
-from psgd.strategies import requirements
+from psgd.strategies import on_parts, requirements
 from psgd.user import reference
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -143,13 +145,52 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
     values = read_file(config) if config is not None else {}
     for name, text in flags.items():
         if text is not None:
+            if name == "schedule" and text in SCHEDULES:
+                raise UsageError(f"--schedule {text}: that is a pipeline's; expected --pipe-schedule {text}")
             values[name] = known[name].check(flag(name), _parsed(known[name], text))
-    result = configure(**values)
+    if values.get("mesh") is not None:
+        values.setdefault("strategy", "allreduce")
+    result = _with_mesh(configure(**values))
     _check_checkpoints(values)
     if "hidden" in values and reference.is_reference(result.model):
         raise UsageError(f"--hidden: expected a model by name with it, got --model {result.model}; omit it")
+    _check_model(values, result.model)
     _check_strategy(result)
     return result
+
+
+def _with_mesh(config: TrainConfig) -> TrainConfig:
+    """The number of workers filled in from `--mesh`; refuses what does not go together with it, or without it."""
+    axes = config.axes
+    for name in ("cut", "pipe_schedule", "microbatches"):
+        if getattr(config, name) is None:
+            continue
+        if config.mesh is None:
+            raise UsageError(f"{flag(name)}: expected --mesh with it")
+        if axes.get("pipe", 1) == 1 and name != "microbatches":
+            raise UsageError(f"{flag(name)}: expected --mesh with pipe of 2 or more, got {config.mesh}")
+    if config.parts > 1:
+        on_parts.check(config.strategy, vars(config), config.own, axes, _FLAGS)
+    if "data" not in axes:
+        return config
+    if config.workers not in (None, axes["data"]):
+        raise UsageError(f"--workers {config.workers}: expected data={config.workers} in --mesh, got {config.mesh}")
+    return replace(config, workers=axes["data"])
+
+
+def _check_model(values: Mapping[str, Any], model: str) -> None:
+    """Refuses options, of those that were given, that the model does not have."""
+    own = None if reference.is_reference(model) else MODELS[model]
+    for name in ("layers", "width", "heads", "dropout", "context"):
+        if name not in values:
+            continue
+        able = [
+            each for each, entry in MODELS.items() if (entry.tokens if name == "context" else name in entry.options)
+        ]
+        if model not in able and not (own is None and name == "context"):
+            raise UsageError(f"{flag(name)}: model {model} does not take it, expected --model {' or '.join(able)}")
+    if "hidden" in values and own is not None and own.options:
+        raise UsageError(f"--hidden: model {model} does not take it; it has {', '.join(map(flag, own.options))}")
 
 
 def _check_strategy(config: TrainConfig) -> None:
@@ -228,11 +269,12 @@ def check_here(config: TrainConfig) -> None:
         return
     from psgd.data import load
 
-    dataset = load(config.dataset)
-    if model is None and not MODELS[config.model].any_samples:
+    dataset = load(config.dataset, config.context)
+    if model is None and (dataset.tokens or not MODELS[config.model].any_samples):
         from psgd.nn.models import build as build_model
 
-        build_model(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
+        own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
+        build_model(config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
 
 
 def _check_directory(config: TrainConfig, directory: Path) -> None:

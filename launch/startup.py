@@ -16,6 +16,8 @@ from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, pla
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from psgd.parallel.mesh.node_order import Grid
+
 UNBIND = "mpirun --bind-to none, or a core for each: srun --cpus-per-task=1 --cpu-bind=cores, fewer ranks"
 ROOM = "fewer ranks, or more cores for each"
 FEWER_THREADS = "fewer ranks or threads (OMP_NUM_THREADS), or more cores for each"
@@ -180,7 +182,14 @@ def _spans(numbers: Sequence[int]) -> str:
     return ",".join("-".join(map(str, run)) for run in runs)
 
 
-def announce(comm: "MPI.Intracomm", servers: int, placement: str, verbose: bool, note: Callable[[str], None]) -> None:
+def announce(
+    comm: "MPI.Intracomm",
+    servers: int,
+    placement: str,
+    verbose: bool,
+    note: Callable[[str], None],
+    axes: Mapping[str, int] | None = None,
+) -> None:
     """Says what job this is, and warns of cores that ranks share by accident. Collective, blocks.
 
     Args:
@@ -189,17 +198,32 @@ def announce(comm: "MPI.Intracomm", servers: int, placement: str, verbose: bool,
         placement: as `psgd.runtime.placement` has it.
         verbose: show who is where.
         note: says a line; only rank 0's is heard.
+        axes: ranks along each axis of a mesh, without the servers along `data`.
     """
     from psgd.runtime.agreement import gather
     from psgd.runtime.placement import choose
 
     everyone = gather(comm, facts())
-    note(line(everyone, servers) + _bound(everyone))
+    grid = None if not axes else _grid(everyone, axes, servers)
+    note(line(everyone, servers if grid is None else None) + _bound(everyone))
+    if grid is not None:
+        note(grid.describe(servers))
     for text, fix in crowded(everyone):
         note(f"psgd: warning: {text}; {fix}")
-    if verbose:
+    if verbose and grid is not None:
+        note(ranks_table(everyone, grid.roles(servers)))
+    elif verbose:
         serving = choose([each["node"] for each in everyone], servers, placement)
         names = {rank: f"server {index}" for index, rank in enumerate(serving)}
         working = (rank for rank in range(len(everyone)) if rank not in names)
         names |= {rank: f"worker {index}" for index, rank in enumerate(working)}
         note(ranks_table(everyone, [names[rank] for rank in range(len(everyone))]))
+
+
+def _grid(everyone: Sequence[Facts], axes: Mapping[str, int], servers: int) -> "Grid":
+    """Who is where in a mesh of these ranks."""
+    from psgd.parallel.axes import ranks_of_a_copy
+    from psgd.parallel.mesh.node_order import Grid
+
+    sizes = {**axes, "data": len(everyone) // ranks_of_a_copy(axes)}
+    return Grid([each["node"] for each in everyone], sizes)

@@ -54,10 +54,12 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     from psgd.launch import spawn
 
     spawn.split(mpiexec_args)
+    total, asked = (servers + workers) * chosen.parts, f"--servers {servers} --workers {workers}"
     most = max(64, 16 * (os.cpu_count() or 1))
-    if servers + workers > most:
+    if total > most:
+        asked += f" --mesh {chosen.mesh}" if chosen.mesh else ""
         raise UsageError(
-            f"--servers {servers} --workers {workers}: expected at most {most} ranks started on one machine of "
+            f"{asked}: expected at most {most} ranks started on one machine of "
             f"{os.cpu_count()} cores; start more with mpirun or srun on several"
         )
     faults.check(chosen.inject, workers, servers)
@@ -73,11 +75,12 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
             )
     if servers + workers == 1:
         options.check_alone(chosen)
+    if total == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    code = spawn.run(spawn.again(), servers + workers, mpiexec_args, verbose, numbers, bind)
+    code = spawn.run(spawn.again(), total, mpiexec_args, verbose, numbers, bind)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)
     lost = code not in _OWN and chosen.checkpoint_dir is not None
@@ -109,10 +112,10 @@ def _advice(config: TrainConfig) -> str:
 
 
 def sizes(config: TrainConfig) -> tuple[int, int]:
-    """Returns how many servers and workers this command starts by itself."""
+    """Returns how many servers and workers this command starts by itself, each of them `config.parts` ranks."""
     served = strategies.find(config.strategy).servers
     servers = int(served) if config.servers is None else config.servers
-    return servers, config.workers or (1 if served and not servers else WORKERS)
+    return servers, config.workers or (1 if config.mesh or (served and not servers) else WORKERS)
 
 
 def fit(config: TrainConfig, size: int) -> TrainConfig:
@@ -121,6 +124,8 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     Raises:
         UsageError: the two do not add up to `size`.
     """
+    if config.mesh is not None:
+        size = _replicas(config, size)
     served = strategies.find(config.strategy).servers
     servers = strategies.default_servers(config.strategy, size) if config.servers is None else config.servers
     workers = size - servers if config.workers is None else config.workers
@@ -137,6 +142,25 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
         options.check_alone(config)
     faults.check(config.inject, workers, servers)
     return replace(config, servers=servers, workers=workers)
+
+
+def _replicas(config: TrainConfig, size: int) -> int:
+    """How many copies of the model so many ranks hold, with servers.
+
+    Raises:
+        UsageError: the mesh needs another number of ranks.
+    """
+    parts, workers = config.parts, config.workers
+    copies, rest = divmod(size, parts)
+    servers = strategies.default_servers(config.strategy, copies) if config.servers is None else config.servers
+    if rest or copies < 1 or (workers is not None and copies != workers + servers):
+        if config.servers is None and workers is not None:
+            servers = strategies.default_servers(config.strategy, workers + 1)
+        least = parts * ((1 if workers is None else workers) + servers)
+        wanted = f"a multiple of {parts}" if workers is None else str(least)
+        also = f" --servers {servers}" if servers else ""
+        raise UsageError(f"--mesh {config.mesh}{also}: expected {wanted} ranks, got {size}; start it with -n {least}")
+    return copies
 
 
 def _be_rank(flags: Mapping[str, object], config: str | None, as_json: bool, verbose: bool) -> int:
@@ -173,7 +197,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         try:
             chosen = _agreed(config, comm)
             with logs.output(chosen.log_dir, comm) as said:
-                startup.announce(comm, chosen.servers or 0, chosen.placement, verbose, said.progress.note)
+                startup.announce(comm, chosen.servers or 0, chosen.placement, verbose, said.progress.note, chosen.axes)
                 request.tell = said.progress.note
                 result = run(chosen, comm, said.progress, request)
                 if result is not None and result.get("requeue") and result["checkpoint"]:
@@ -230,7 +254,7 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
         if isinstance(config, UsageError):
             raise config
         config = fit(config, comm.size)
-        placement.checked(config.placement, config.servers or 0, comm.size)
+        placement.checked(config.placement, config.servers or 0, comm.size // config.parts)
         if comm.rank == 0:
             options.check_files(config)
         if config.log_dir is not None and (cannot := logs.prepare(config.log_dir)):
@@ -243,7 +267,8 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     if "cuda" in (config.device, config.server_device):
         from psgd.backend import places
 
-        serves = comm.rank in placement.agree(comm, config.servers or 0, config.placement)
+        first = [] if config.mesh else placement.agree(comm, config.servers or 0, config.placement)
+        serves = comm.rank in first
         places.check(comm, (config.server_device if serves else config.device) == "cuda")
     return config
 

@@ -11,10 +11,13 @@ from typing import Any
 from psgd.checkpoint import options as checkpoint
 from psgd.compression import catalog as compression
 from psgd.nn.catalog import MODELS
+from psgd.nn.recompute import segments
 from psgd.optim import catalog as optim
+from psgd.parallel import options as parallel
+from psgd.parallel.axes import parse, ranks_of_a_copy
 from psgd.runtime import choices
 from psgd.runtime.jsonable import clean
-from psgd.runtime.option import Option, above_zero, from_zero, one_of, path, switch, whole
+from psgd.runtime.option import Option, above_zero, below_one, from_zero, one_of, path, switch, whole
 from psgd.strategies import catalog as strategies
 from psgd.user import reference
 
@@ -40,7 +43,7 @@ class TrainConfig:
     dataset: str = Option(
         str,
         "digits",
-        f"digits, fashion-mnist, a path to IDX, .npz or .npy files, or your own {reference.FORM}.",
+        f"digits, fashion-mnist, genesis, a path to IDX, .npz, .npy or .txt files, or your own {reference.FORM}.",
         lambda text: text and not text.endswith(".py"),
         f"a name, a path or {reference.FORM}",
         metavar=f"NAME|PATH|{reference.FORM}",
@@ -56,6 +59,19 @@ class TrainConfig:
         metavar=f"NAME|{reference.FORM}",
     ).field()
     hidden: int = whole(1, 256, f"{_HIDDEN}: number of hidden units.").field()
+    layers: int = whole(1, 4, "gpt: number of layers, each with attention and a hidden layer.").field()
+    width: int = whole(1, 128, "gpt: features of a token.").field()
+    heads: int = whole(1, 4, "gpt: heads of attention, a divisor of the width.").field()
+    dropout: float = below_one(0.0, "lecture-cnn: share of hidden units that a step leaves out.").field()
+    context: int = whole(1, 128, "Text: number of tokens of a sample.").field()
+    recompute: str | None = Option(
+        str,
+        None,
+        "Compute activations again in backward: of all layers, of every N together, or of as few as fit BYTES (500MB).",
+        segments.is_wish,
+        "all, a number of layers, or bytes as 500MB",
+        metavar="all|N|BYTES",
+    ).field()
     strategy: str = one_of(
         strategies.STRATEGIES, "sync", "When gradients are applied, and when workers continue."
     ).field()
@@ -65,6 +81,10 @@ class TrainConfig:
     servers: int | None = whole(
         0, None, "Number of ranks that hold the parameters.", shown="1; 0 on a single rank"
     ).field()
+    mesh: str | None = parallel.MESH.field()
+    cut: str | None = parallel.CUT.field()
+    pipe_schedule: str | None = parallel.PIPE_SCHEDULE.field()
+    microbatches: int | None = parallel.MICROBATCHES.field()
     epochs: int = whole(1, 10, "Passes over the training set.").field()
     batch_size: int = whole(1, 32, "Samples per worker and step.").field()
     lr: float = optim.LR.field()
@@ -121,10 +141,28 @@ class TrainConfig:
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()
     placement: str = choices.PLACEMENT.field()
 
+    @property
+    def axes(self) -> dict[str, int]:
+        """Ranks along each axis that `mesh` names."""
+        return {} if self.mesh is None else parse(self.mesh)
+
+    @property
+    def parts(self) -> int:
+        """How many ranks hold one copy of the model together: each worker and each server is so many."""
+        return ranks_of_a_copy(self.axes)
+
     def of_the_run(self) -> dict[str, Any]:
         """What the run shares with one that resumes it, as JSON values; of a user's file the name, not the folder."""
-        values = {name: clean(getattr(self, name)) for name in OF_THE_RUN}
+        names = *OF_THE_RUN, *self.of_the_model()
+        values = {name: clean(getattr(self, name)) for name in names}
+        if self.model in MODELS and MODELS[self.model].tokens:
+            values["context"] = self.context
         return values | {name: reference.plain(values[name]) for name in ("dataset", "model")}
+
+    def of_the_model(self) -> dict[str, int | float]:
+        """The options that its model has beside `hidden`."""
+        entry = MODELS.get(self.model)
+        return {name: getattr(self, name) for name in entry.options} if entry is not None else {}
 
     def flat(self) -> dict[str, Any]:
         """All options by name; the own ones of any strategy are None where they were not given."""

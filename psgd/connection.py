@@ -230,7 +230,7 @@ class Connection:
             samples = whole_number("step: samples", samples)
         if self._saves or saver.request.level:
             saver.check()
-            if wanted := saver.request.unsent():
+            if wanted := saver.unsent():
                 client.checkpoint.ask(wanted == SAVE_AND_STOP)
         if samples:
             if self._model is not None:

@@ -44,7 +44,7 @@ compute = lambda batch: batch
 STAGE = """
 import numpy as np
 from psgd.nn.linear import Linear
-from psgd.nn.meanpool import MeanPool
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.residual import Residual
 from psgd.nn.stage import Stage
 tokens, features, batch = 3, 8, 4
@@ -70,6 +70,13 @@ import tempfile, torch, psgd
 from mpi4py import MPI
 module, dataset, comm = torch.nn.Linear(4, 3), torch.arange(100.0), MPI.COMM_WORLD
 meeting = "file://" + comm.bcast(tempfile.mktemp(), 0)
+"""
+PIPELINE = """
+import numpy as np
+from psgd.nn.linear import Linear
+from psgd.nn.model import Model
+model, cuts = Model((Linear(8, relu=True), Linear(3)), (4,)), (1,)
+x, y = np.ones((100, 4), np.float32), np.zeros(100, np.int64)
 """
 PYTREE = """
 import jax.numpy as jnp
@@ -115,6 +122,7 @@ BEFORE = {
     "import psgd\nimport torch\nfrom mpi4py import MPI\n\nmodel = psgd.torch.wrap(module)": MODULE,
     "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
     "sampler = psgd.torch.Sampler(": DDP,
+    "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.optim.optimizer": PIPELINE,
     "import psgd\nfrom mpi4py import MPI\n\n\ndef loss_fn(params, x, y)": PYTREE,
 }
 """How a block begins, and what it takes for granted."""

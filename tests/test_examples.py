@@ -169,3 +169,59 @@ if MPI.COMM_WORLD.rank == 0:
 """
     lines = job(3, code, check=True, timeout=120).stdout.splitlines()
     assert len(set(lines)) == 1 and len(lines) == 6, lines
+
+
+@pytest.mark.job
+def test_two_lstm_has_the_same_bits_wherever_its_branches_are(job):
+    outputs = {}
+    for n in (None, 2, 3):
+        result = job(n, [sys.executable, str(EXAMPLES / "two_lstm.py")], check=True, timeout=240)
+        losses, told, _ = result.stdout.splitlines()
+        outputs[n or 1] = losses, told
+    assert len({losses for losses, _ in outputs.values()}) == 1, outputs
+    for n, (_, told) in outputs.items():
+        share = re.fullmatch(rf"{n} ranks?: ([\d.]+) of the pairs are told apart", told).group(1)
+        assert float(share) > 0.9, outputs
+
+
+@pytest.mark.job
+def test_two_lstm_is_pytorchs_program_with_a_shared_lstm(job):
+    pytest.importorskip("torch")
+    code = f"""
+import runpy
+import numpy as np
+import torch
+from mpi4py import MPI
+names = runpy.run_path({str(EXAMPLES / "two_lstm.py")!r})
+program = names["Program"](MPI.COMM_SELF, 5)
+texts, labels = names["make_pairs"](5)
+grads = {{}}
+for stage in (program.encoder, program.classifier):
+    grads[stage] = np.full(stage.layout.size, np.nan, np.float32)
+    stage.bind(stage.init(3), grads[stage])
+loss = program.gradient(texts, labels)
+lstm, head = torch.nn.LSTM(256, 64, batch_first=True), torch.nn.Linear(128, 2)
+ours = [part.layout.for_torch(part.init(3)) for part in (program.encoder, program.classifier)]
+with torch.no_grad():
+    lstm.bias_hh_l0.zero_()
+    theirs = lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, head.weight, head.bias
+    for parameter, values in zip(theirs, [*ours[0].values(), *ours[1].values()], strict=True):
+        parameter.copy_(torch.tensor(values))
+one_hot = torch.nn.functional.one_hot(torch.tensor(texts.astype(np.int64)), 256).float()
+read = torch.cat([lstm(one_hot[branch])[1][0][0] for branch in (0, 1)], 1)
+expected = torch.nn.functional.cross_entropy(head(read), torch.tensor(labels))
+expected.backward()
+assert abs(loss - expected.item()) < 1e-5
+found = [values for stage in grads for values in stage.layout.for_torch(grads[stage]).values()]
+for parameter, values in zip(theirs, found, strict=True):
+    np.testing.assert_allclose(values, parameter.grad.numpy(), rtol=1e-4, atol=1e-5)
+print("the same")
+"""
+    assert job(None, code, check=True, timeout=120).stdout == "the same\n"
+
+
+@pytest.mark.job
+def test_two_lstm_on_other_numbers_of_ranks_is_refused(job):
+    result = job(4, [sys.executable, str(EXAMPLES / "two_lstm.py")])
+    assert result.returncode == 2
+    assert "two_lstm.py: expected 1, 2 or 3 ranks, got 4" in result.stderr

@@ -85,3 +85,30 @@ def matmul_each(a: Array, b: Array, out: Array) -> None:
     step = ctypes.c_longlong
     sizes = (one, left, n, step(k * n), right, m, step(k * m), zero, to, n, step(m * n), count)
     _check(gemm(handle, 0, 1, n, m, k, *sizes))
+
+
+def matmul_strided(a: Array, b: Array, out: Array) -> None:
+    """Starts `out[i] = a[i] b[i]` for (s, m, k), (s, k, n) and (s, m, n) that need not be contiguous.
+
+    Of a and b one of the last two axes has neighbours side by side, of out the last one.
+    """
+    (count, m, k), n = a.shape, b.shape[2]
+    (turn_a, row_a), (turn_b, row_b), (turn_out, row_out) = _laid(a), _laid(b), _laid(out)
+    if turn_out:
+        raise UsageError(f"matmul_strided: expected rows of out in one piece, got strides {out.strides}")
+    handle, _ = _handle(*_stream())
+    gemm, one, zero = _function("gemmStridedBatched", out.dtype.name)
+    left, right, to = (ctypes.c_void_p(x.data.ptr) for x in (b, a, out))
+    step_a, step_b, step_out = (ctypes.c_longlong(x.strides[0] // x.itemsize) for x in (a, b, out))
+    sizes = (n, m, k, one, left, row_b, step_b, right, row_a, step_a, zero, to, row_out, step_out, count)
+    _check(gemm(handle, turn_b, turn_a, *sizes))
+
+
+def _laid(x: Array) -> tuple[int, int]:
+    """As `_form`, of matrices that are parts of larger ones."""
+    _, down, across = (stride // x.itemsize for stride in x.strides)
+    if across == 1 or x.shape[2] == 1:
+        return 0, max(down, x.shape[2])
+    if down == 1 or x.shape[1] == 1:
+        return 1, max(across, x.shape[1])
+    raise UsageError(f"matmul_strided: expected one axis in one piece, got strides {x.strides}")

@@ -10,7 +10,9 @@ from psgd.launch.bench.alone.command import peers
 from psgd.launch.bench.codec.command import codec
 from psgd.launch.bench.collective.command import COMMANDS
 from psgd.launch.bench.ddp.command import ddp
+from psgd.launch.bench.gpt.command import gpt
 from psgd.launch.bench.kernels.command import kernels
+from psgd.launch.bench.parallel.command import parallel
 from psgd.launch.bench.pushpull.command import pushpull
 from psgd.launch.bench.train.command import train
 from psgd.launch.usage.groups import Group
@@ -28,7 +30,9 @@ bench.add_command(pushpull)
 bench.add_command(codec)
 bench.add_command(train)
 bench.add_command(ddp)
+bench.add_command(gpt)
 bench.add_command(kernels)
+bench.add_command(parallel)
 bench.add_command(peers)
 for command in COMMANDS:
     bench.add_command(command)

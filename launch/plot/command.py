@@ -1,6 +1,9 @@
 """`psgd plot`: loss, accuracy, staleness and waiting of runs, from their logs."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +27,10 @@ Window = tuple[float, float]
     help="Show who waited for whom, in a panel per log.  [default: if there is one log, and it has waits]",
 )
 @click.option("--window", metavar="FROM:TO", help="Which seconds the timeline shows.  [default: all]")
-def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str | None) -> None:
+@click.option(
+    "--batch", type=int, help="Which batch of a traced pipeline to show as a time grid.  [default: one in the middle]"
+)
+def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str | None, batch: int | None) -> None:
     """Plot loss, accuracy, staleness and waiting from the logs of psgd train, or what ranks did from its traces."""
     target = Path(output)
     picture.check("-o", target)
@@ -35,9 +41,11 @@ def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str 
     if traces := [path for path in paths if chrome.is_trace(path)]:
         if len(traces) < len(paths):
             raise UsageError(f"{traces[0]}: expected logs or traces, not both; draw this trace by itself")
-        _draw_traces(traces, target, shown)
+        _draw_traces(traces, target, shown, batch)
         click.echo(f"wrote {target}")
         return
+    if batch is not None:
+        raise UsageError("--batch: expected a trace, got a log; psgd train --trace writes traces")
     runs = [read(path) for path in paths]
     names = [run.name for run in runs]
     for run, log in zip(runs, logs, strict=True):
@@ -49,15 +57,23 @@ def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str 
     click.echo(f"wrote {target}")
 
 
-def _draw_traces(paths: list[Path], target: Path, window: Window | None) -> None:
-    """Writes a picture with a panel for each trace."""
-    from psgd.launch.plot import ranks
+def _draw_traces(paths: list[Path], target: Path, window: Window | None, batch: int | None) -> None:
+    """Writes a picture with a panel for each trace, and another one below where a pipeline was traced."""
+    from psgd.launch.plot import ranks, time_grid
+    from psgd.metrics.trace import chrome
 
-    found = [ranks.Ranks(path) for path in paths]
-    heights = [1.0 + 0.35 * len(each.labels) for each in found]
+    panels: list[tuple[int, Callable[[Any], None]]] = []
+    for path in paths:
+        found = ranks.Ranks(path)
+        panels.append((len(found.labels), partial(ranks.draw, ranks=found, window=window)))
+        if batch is not None or any(mine for _, mine in chrome.read_passes(path)):
+            grid = time_grid.TimeGrid(path, batch)
+            panels.append((len(grid.labels), partial(time_grid.draw, found=grid, name=path.name)))
+    heights = [1.0 + 0.35 * rows for rows, _ in panels]
     figure = picture.figure(12.0, min(sum(heights), TALLEST_INCHES))
-    for axis, each in zip(figure.subplots(len(found), 1, squeeze=False, height_ratios=heights), found, strict=True):
-        ranks.draw(axis[0], each, window)
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+    for axis, (_, draw_panel) in zip(axes, panels, strict=True):
+        draw_panel(axis[0])
     picture.save(figure, "-o", target)
 
 

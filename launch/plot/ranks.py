@@ -1,4 +1,4 @@
-"""A trace as a timeline: a row for each rank, coloured by what it did.
+"""A trace as a timeline: a row for each rank, coloured by what it did. F, B, X, W and U are a pipeline's passes.
 
 The time is cut into parts. Where a part holds several spans, the row is filled by their shares of it, as for waits.
 """
@@ -18,6 +18,11 @@ from psgd.metrics.trace.self_time import segments
 COLORS = {
     "compute": "#dddddd",
     "gradient": "#009e73",
+    "F": "#332288",
+    "B": "#117733",
+    "X": "#117733",
+    "W": "#88ccee",
+    "U": "#aa4499",
     "evaluate": "#f0e442",
     "push": "#0072b2",
     "wait": "#d55e00",

@@ -11,7 +11,7 @@ from psgd.kernels.errors import DataError
 if TYPE_CHECKING:
     from psgd.metrics.trace.self_time import Segment
 
-_FIRST = ("compute", "gradient", "evaluate", "push", "wait", "pull", "all-reduce", "apply")
+_FIRST = ("compute", "gradient", "evaluate", "F", "B", "X", "W", "U", "push", "wait", "pull", "all-reduce", "apply")
 
 
 class RankTime(NamedTuple):

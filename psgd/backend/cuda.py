@@ -14,10 +14,11 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.device import blas
-from psgd.nn.model import Model
+from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
+from psgd.runtime.rng import bits
 
-_EVALUATED_AT_ONCE = 1000
+_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE = 1000, 1 << 15
 
 
 class CudaBackend:
@@ -43,7 +44,7 @@ class CudaBackend:
             else samples.Streamed(dataset.train, statistics, batch_size)
         )
         test = samples.Resident if resident else samples.Streamed
-        self._at_once = max(1, min(_EVALUATED_AT_ONCE, dataset.test.samples))
+        self._at_once = max(1, min(_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE // model.tokens, dataset.test.samples))
         self._test = test(dataset.test, statistics, self._at_once)
         self._statistics = statistics
         self._features = int(np.prod(dataset.sample_shape))
@@ -52,6 +53,8 @@ class CudaBackend:
         self._captures = os.environ.get("PSGD_CUDA_GRAPHS", "1") != "0"
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._place: tuple[int, int] = (0, 0)
+        self._key: int | None = None
+        self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
         self.bind(params, cupy.zeros_like(params))
@@ -65,11 +68,16 @@ class CudaBackend:
             self._stream.synchronize()
         rows = np.zeros(self._batch_size, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
+        self._context.draw(0, rows)
         for _ in range(2):
             self.gradient(rows[:4])
         self.gradient(rows)
         self.evaluate(0, max(1, self._test.samples))
         pinned.wait()
+
+    def begin(self, seed: int, epoch: int, step: int) -> None:
+        if self._context.draws.wanted:
+            self._key = bits(seed, "step", epoch, step)
 
     def bind(self, params: Array, grads: Array) -> None:
         self._model.bind(params, grads)
@@ -87,6 +95,8 @@ class CudaBackend:
         """
         n = len(indices)
         key = (n, self._source.choose(indices), *self._place)
+        if self._key is not None:
+            self._context.draw(self._key, indices)  # ahead of the graph, which reads what this has written
         if on_ready is not None or touch is not None or not self._captures:
             self._run(n, on_ready, touch)
         elif key not in self._graphs:
@@ -114,12 +124,12 @@ class CudaBackend:
             touch(x)
         self._model.gradient(self._context, x, y, on_ready, self._losses.start)
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        correct, loss = 0, 0.0
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        correct, loss = 0.0, 0.0
         for start in range(part * self._at_once, self._test.samples, parts * self._at_once):
             stop = min(start + self._at_once, self._test.samples)
             x, y = self._test.ordered(start, stop, self._test_x, self._test_context.labels)
-            right, more = self._model.evaluate(self._test_context, x, y)
+            right, more = self._model.evaluate(self._test_context, x, y, self.tally)
             correct, loss = correct + right, loss + more
         return correct, loss
 

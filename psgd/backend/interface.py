@@ -1,15 +1,35 @@
 """Where a worker's gradients are computed, as its training loop sees it."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels.array import Array
+from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 
 EVALUATION_BATCH = 500
+"""Samples that are evaluated at once; of text so many tokens, in whole samples."""
+
+
+class DrawsByStep(Protocol):
+    """A backend of psgd's own layers, some of which may draw random numbers."""
+
+    def begin(self, seed: int, epoch: int, step: int) -> None:
+        """What the next gradients draw depends on these, and on each sample's number in the dataset."""
+
+
+@runtime_checkable
+class Tallies(Protocol):
+    """A backend that says how each test sample was classified.
+
+    Attributes:
+        tally: is told while `evaluate` runs; None: nobody is.
+    """
+
+    tally: Tally | None
 
 
 class Backend(Protocol):
@@ -29,8 +49,11 @@ class Backend(Protocol):
     ) -> Any:
         """Overwrites the bound gradient with that over these samples; returns their mean loss, a number."""
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        """Right answers and summed loss on every `parts`-th batch of the test set from `part` on."""
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        """Right answers and summed loss on every `parts`-th batch of the test set from `part` on.
+
+        Counted as `psgd.nn.model.Model.evaluate` does.
+        """
 
     def wait(self) -> None:
         """Returns when all that was started is done."""

@@ -103,7 +103,9 @@ class Streamed:
         self.samples = split.samples
         self._batches = [Batches(split, statistics, batch_size, empty=pinned.empty) for _ in range(2)]
         shape = batch_size, split.x[0].size
-        self._device = [(cupy.empty(shape, np.float32), cupy.empty(batch_size, np.int64)) for _ in range(2)]
+        self._device = [
+            (cupy.empty(shape, np.float32), cupy.empty((batch_size, *split.y.shape[1:]), np.int64)) for _ in range(2)
+        ]
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._copied: list[Any] = [None, None]
         self._free: list[Any] = [None, None]

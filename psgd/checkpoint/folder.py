@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
         """
         for shard in self.manifest.shards:
             facts = shards.verify(self.path, shard)
-            if shard.name != self.manifest.leader:
+            if shard.name not in self.manifest.leaders:
                 continue
             for name, value in (("samples", self.manifest.samples), ("version", self.manifest.version)):
                 if facts.get(name, value) != value:

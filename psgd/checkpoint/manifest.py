@@ -23,7 +23,12 @@ from psgd.runtime.jsonable import JSON
 
 FILE = "manifest.json"
 FORMAT, UNSEALED = "psgd checkpoint 2", "psgd checkpoint 1"
+IN_PIECES = "psgd checkpoint 3"
+"""Of a model in pieces: earlier versions would take the first piece for all."""
+PIECE = re.compile(r"[a-z][a-z0-9]{0,23}")
+"""The name of a piece, as in `pipe1tensor0`."""
 UNCHECKED = "its manifest has no checksum (an earlier version wrote it), so damage to it may go unnoticed"
+_FORMATS = (FORMAT, UNSEALED, IN_PIECES)
 _SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 
 
@@ -50,7 +55,8 @@ class Manifest:
         run: what the run was started with: the options, workers, servers.
         algorithms: collective algorithms in use.
         software: versions.
-        layout: names and shapes in the flat vector; None where they are not known.
+        layout: names and shapes in the flat vector, of a model in pieces of the whole; None where they are not known.
+        pieces: the layouts of a model's pieces, by the names with which their shards begin; none where it is whole.
         shards: every rank's file.
         format: of the file.
     """
@@ -63,6 +69,7 @@ class Manifest:
     algorithms: dict[str, JSON] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=software)
     layout: Layout | None = None
+    pieces: dict[str, Layout] = field(default_factory=dict)
     shards: tuple[ShardFile, ...] = ()
     format: str = FORMAT
 
@@ -72,12 +79,15 @@ class Manifest:
         return self.format != UNSEALED
 
     @property
-    def leader(self) -> str:
-        """The shard of rank 0, which knows the whole run's counters."""
-        names = [*self.names("server"), *self.names("worker")]
-        if not names:
-            raise CheckpointError("no shard of a server or a worker")
-        return names[0]
+    def leaders(self) -> list[str]:
+        """The shard of rank 0, which knows the whole run's counters; of a model in pieces one of each."""
+        found = []
+        for piece in self.pieces or ("",):
+            names = [*self.names("server", piece), *self.names("worker", piece)]
+            if not names:
+                raise CheckpointError("no shard of a server or a worker" + (f" of {piece}" if piece else ""))
+            found.append(names[0])
+        return found
 
     def shard(self, name: str) -> ShardFile:
         """The shard of that name.
@@ -90,9 +100,9 @@ class Manifest:
                 return shard
         raise CheckpointError(f"no shard {name}: the shards are {', '.join(self.names())}")
 
-    def names(self, role: str = "") -> list[str]:
-        """Names of the shards, of one role (`server`, `worker`) or all, in order of role and index."""
-        names = [shard.name for shard in self.shards if not role or shard.name.partition("-")[0] == role]
+    def names(self, role: str = "", piece: str = "") -> list[str]:
+        """Names of the shards, of one role (`server`, `worker`) of a piece or all, in order of role and index."""
+        names = [shard.name for shard in self.shards if not role or shard.name.partition("-")[0] == piece + role]
         return sorted(names, key=lambda name: (name.partition("-")[0], int(name.partition("-")[2] or 0)))
 
 
@@ -121,7 +131,16 @@ def as_json(manifest: Manifest) -> dict[str, JSON]:
     fields = {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}
     layout = None if manifest.layout is None else json.loads(manifest.layout.to_json())
     shards = [asdict(shard) for shard in manifest.shards]
-    return {"format": manifest.format, **fields, "layout": layout, "shards": shards}
+    fields |= {"layout": layout, "shards": shards, "pieces": _pieces_as_json(manifest)}
+    if manifest.pieces:
+        fields["format"] = IN_PIECES
+    else:
+        del fields["pieces"]
+    return {"format": fields["format"], **fields}
+
+
+def _pieces_as_json(manifest: Manifest) -> dict[str, JSON]:
+    return {name: json.loads(layout.to_json()) for name, layout in manifest.pieces.items()}
 
 
 def read(folder: Path) -> Manifest:
@@ -133,7 +152,7 @@ def read(folder: Path) -> Manifest:
     path = folder / FILE
     text = read_text(path)
     fields = parse_object(text, str(path))
-    if fields.get("format") in (FORMAT, UNSEALED) and not _is_whole(text, fields):
+    if fields.get("format") in _FORMATS and not _is_whole(text, fields):
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
     try:
         return _checked(fields)
@@ -151,8 +170,8 @@ def _is_whole(text: bytes, fields: dict[str, Any]) -> bool:
 
 
 def _checked(fields: dict[str, Any]) -> Manifest:
-    if fields["format"] not in (FORMAT, UNSEALED):
-        raise CheckpointError(f"expected format {FORMAT!r}, got {str(fields['format'])[:80]!r}")
+    if fields["format"] not in _FORMATS:
+        raise CheckpointError(f"expected format {FORMAT!r} or {IN_PIECES!r}, got {str(fields['format'])[:80]!r}")
     for name in ("step", "samples", "version"):
         if type(fields[name]) is not int or not 0 <= fields[name] < 2**63:
             raise CheckpointError(f"{name}: expected a whole number, got {str(fields[name])[:80]!r}")
@@ -168,5 +187,12 @@ def _checked(fields: dict[str, Any]) -> Manifest:
     if len({shard.name for shard in shards}) < len(shards):
         raise CheckpointError("shards: expected different names, got one name twice")
     layout = None if fields["layout"] is None else Layout.from_json(json.dumps(fields["layout"]))
-    known = {name: fields[name] for name in Manifest.__dataclass_fields__}
-    return Manifest(**{**known, "layout": layout, "shards": shards})
+    pieces = _checked_pieces(fields["pieces"]) if fields["format"] == IN_PIECES else {}
+    known = {name: fields[name] for name in Manifest.__dataclass_fields__ if name != "pieces"}
+    return Manifest(**{**known, "layout": layout, "pieces": pieces, "shards": shards})
+
+
+def _checked_pieces(fields: Any) -> dict[str, Layout]:
+    if not isinstance(fields, dict) or not fields or not all(PIECE.fullmatch(name) for name in fields):
+        raise CheckpointError(f"pieces: expected layouts by names such as pipe0, got {str(fields)[:80]!r}")
+    return {name: Layout.from_json(json.dumps(layout)) for name, layout in fields.items()}

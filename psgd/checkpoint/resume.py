@@ -13,6 +13,8 @@ from mpi4py import MPI
 from psgd.checkpoint import folder, manifest, options
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.manifest import Manifest
+from psgd.checkpoint.pieces.model_part import ModelPart
+from psgd.checkpoint.pieces.rearranged import Rearranged, for_run
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
@@ -35,6 +37,7 @@ class Plan:
         keep: how many of the newest stay, and the best.
         resume: from the newest.
         layout: of the parameters, where it is known.
+        part: what this rank has of a model in pieces, or None.
         run: what a resumed run must have in common, as JSON can say it.
         key: of this run.
         found: the checkpoint to resume from, or None.
@@ -47,6 +50,7 @@ class Plan:
     keep: int = 3
     resume: bool = False
     layout: Layout | None = None
+    part: ModelPart | None = None
     run: dict[str, JSON] = field(default_factory=dict)
     key: str = ""
     found: Checkpoint | None = None
@@ -72,6 +76,14 @@ class Plan:
             raise UsageError(f"run: expected names that psgd does not use itself, got {', '.join(taken)}")
         self.run = {**ours, **theirs}
 
+    def manifest(
+        self, step: int, samples: int, version: int, accuracy: float | None, algorithms: dict[str, JSON] | None = None
+    ) -> Manifest:
+        """Of a checkpoint of this run, without shards."""
+        pieces = {} if self.part is None else self.part.pieces
+        layout = self.layout if self.part is None else self.part.whole
+        return Manifest(step, samples, version, accuracy, self.run, algorithms or {}, layout=layout, pieces=pieces)
+
     def release(self) -> None:
         """Lets go of the directory."""
         if self.claim is not None:
@@ -80,6 +92,8 @@ class Plan:
 
 def prepare(comm: MPI.Intracomm, plan: Plan) -> None:
     """Takes the directory and finds what to resume from. Collective, blocks; only rank 0 looks for itself.
+
+    Of a model in pieces, `comm` joins the ranks of all.
 
     Raises:
         AgreedUsageError: on all ranks: a directory that cannot be written, that another run has, or that not all see;
@@ -109,7 +123,9 @@ def _prepare(comm: MPI.Intracomm, plan: Plan, directory: Path) -> None:
     try:
         _await(proof, comm.Get_rank())
         if answer["path"] is not None:
-            plan.found = folder.open_checkpoint(Path(answer["path"]))
+            plan.found = for_run(folder.open_checkpoint(Path(answer["path"])), plan.part, plan.layout)
+            if comm.Get_rank() == 0 and isinstance(plan.found, Rearranged):
+                plan.found.tell(plan.part)
     except (UsageError, OSError) as error:
         complaint = str(error)
     try:
@@ -120,7 +136,7 @@ def _prepare(comm: MPI.Intracomm, plan: Plan, directory: Path) -> None:
 
 
 def _find(plan: Plan, directory: Path) -> dict[str, Any]:
-    manifest.encode(Manifest(0, 0, run=plan.run, layout=plan.layout))  # what is too long to be read is refused now
+    manifest.encode(plan.manifest(0, 0, 0, None))  # what is too long to be read is refused now
     plan.claim = folder.claim(directory)
     found = None
     if plan.resume:

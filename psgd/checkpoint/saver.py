@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from psgd.checkpoint import extra, vectors
-from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States
 from psgd.checkpoint.state import State
@@ -61,19 +60,22 @@ class Saver:
         self.found = plan.found
         self.on_save: Callable[[int], None] = _nobody_listens
         self._plan, self._mesh, self._metrics, self._accumulate = plan, mesh, metrics, accumulate
-        self._name = f"{mesh.role}-{mesh.index}"
+        self._name = f"{mesh.role}-{mesh.index}"  # among the ranks of this piece, where the model is in pieces
         self._leads = mesh.world.Get_rank() == 0
+        self._part = plan.part
+        self._publishes = self._leads and (plan.part is None or plan.part.first)
         self._newest = -1 if plan.found is None else plan.found.manifest.step
         self._counted: dict[str, JSON] = {}  # rank 0's counters at the checkpoint that the run resumes from
         self._writer: Writer | None = None
         if plan.directory is not None:
-            self._writer = Writer(
-                plan.directory, plan.key, self._name, self._names() if self._leads else None, keep=plan.keep
-            )
+            own = self._name if plan.part is None else plan.part.name + self._name
+            names = self._names() if self._publishes else None
+            self._writer = Writer(plan.directory, plan.key, own, names, keep=plan.keep)
 
     def _names(self, workers: Sequence[int] | None = None) -> list[str]:
         chosen = range(self._mesh.workers) if workers is None else workers
-        return [f"server-{index}" for index in range(self._mesh.servers)] + [f"worker-{index}" for index in chosen]
+        names = [f"server-{index}" for index in range(self._mesh.servers)] + [f"worker-{index}" for index in chosen]
+        return [piece + name for piece in ([""] if self._part is None else self._part.pieces) for name in names]
 
     @property
     def active(self) -> bool:
@@ -106,20 +108,19 @@ class Saver:
         tensors, facts = extra.split(self.extra)
         state.tensors |= tensors
         state.facts["loop"] = {"clock": self.clock, **facts}
-        if not self._leads:
+        if self._leads:
+            state.facts["metrics"] = self._metrics.facts()
+        if not self._publishes:
             self._writer.save(step, state)
             self.on_save(step)
             return
-        state.facts["metrics"] = self._metrics.facts()
         facts = state.facts
-        manifest = Manifest(
+        manifest = self._plan.manifest(
             step,
             facts["samples"],
             facts["version"],
             facts["metrics"]["accuracy"] if math.isfinite(facts["metrics"]["accuracy"] or 0.0) else None,
-            self._plan.run,
             facts.get("algorithms", {}),
-            layout=self._plan.layout,
         )
         self._writer.save(step, state, manifest, self._names(facts.get("savers")))
         self.on_save(step)
@@ -142,7 +143,7 @@ class Saver:
             if not isinstance(error, (UsageError, OSError)):
                 text = f"cannot be restored, was it saved by another version? {type(error).__name__}: {error}"
             complaint = text if str(self.found.path) in text else f"{self.found.path}: {text}"
-        agree(self._mesh.world, "", {}, complaint)
+        agree(self._mesh.world if self._part is None else self._part.world, "", {}, complaint)
         return taken
 
     def _was(self, role: str) -> int:
@@ -229,7 +230,20 @@ class Saver:
     def wanted(self) -> int:
         """What this process wants; see `CheckpointRequest.wanted`, and `check`."""
         self.check()
-        return self.request.wanted()
+        return self.request.wanted() if self._part is None else 0  # of a model in pieces the workers ask, all at once
+
+    def unsent(self) -> int:
+        """What a worker passes on in its next step. Of a model in pieces, all ranks of this copy ask alike: collective.
+
+        Raises:
+            UsageError: something was requested, and there are no checkpoints for which the pieces could meet.
+        """
+        wanted = self.request.unsent()
+        if self._part is None:
+            return wanted
+        if self._writer is None:
+            raise UsageError("save: a model in pieces is saved, and stopped, at checkpoints: expected checkpoint_dir")
+        return self._part.largest(wanted)
 
     def close(self, failed: bool) -> None:
         """Returns when the newest is on the disk; with `failed` at once.

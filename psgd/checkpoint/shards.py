@@ -152,6 +152,37 @@ def read(folder: Path, shard: ShardFile) -> State:
     return State(*_open(path, lambda file: {name: file.get_tensor(name) for name in file.keys()}))  # noqa: SIM118
 
 
+def outline(folder: Path, shard: ShardFile) -> State:
+    """A shard's facts, and the shape and type of each tensor, without their elements.
+
+    Raises:
+        CheckpointError: as `read`.
+    """
+    path = folder / (shard.name + SUFFIX)
+    _sized(path, shard).close()
+
+    def shapes(file: Any) -> dict[str, np.ndarray[Any, Any]]:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        kinds = {theirs: ours for ours, theirs in TYPES.items()}
+        return {
+            name: np.broadcast_to(np.zeros((), kinds[each.get_dtype()]), each.get_shape())
+            for name, each in slices.items()
+        }
+
+    return State(*_open(path, shapes))
+
+
+def elements(folder: Path, shard: ShardFile, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
+    """Elements `start` to `stop` of a vector; the others are not read.
+
+    Raises:
+        CheckpointError: as `read`, or there is no such vector.
+    """
+    path = folder / (shard.name + SUFFIX)
+    found: np.ndarray[Any, Any] = _open(path, lambda file: file.get_slice(name)[start:stop])[0]
+    return found
+
+
 def _open(path: Path, take: Callable[[Any], Any]) -> tuple[Any, dict[str, JSON]]:
     """What `take` takes out of a file, and the facts in its header."""
     from safetensors import SafetensorError, safe_open

@@ -72,7 +72,7 @@ class BeforeEncoding:
         Returns:
             Whether `out` can be encoded.
         """
-        scale = clipped(1.0, accumulate.sum_of_squares(grads), self._clip) if self._clip else 1.0
+        scale = clipped(1.0, self._optimizer.sum_of_squares(grads), self._clip) if self._clip else 1.0
         momentum_direction.direction(out, grads, params, self.velocity, scale, self._decay, self._factor, rate)
         if sparse.look(out) >= 0:
             return True

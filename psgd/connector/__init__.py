@@ -12,10 +12,12 @@ from typing import Any
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
+from psgd.connector import pieces
 from psgd.connector.observed import ObservedConnection
 from psgd.connector.options import ConnectOptions, check, checked_vector, prepared
 from psgd.connector.signature import common, signature
@@ -68,6 +70,7 @@ def connect(
     run: Mapping[str, Any] | None = None,
     layout: Layout | None = None,
     checkpoint_request: CheckpointRequest | None = None,
+    part: ModelPart | None = None,
     callbacks: Sequence[Callback] = (),
     trace: str | Path | None = None,
     **options: Any,
@@ -128,6 +131,8 @@ def connect(
             the data, for example.
         layout: names and shapes in `params`, for readers of the checkpoints; a wrapped module has its own.
         checkpoint_request: requests checkpoints from outside the loop (`psgd.checkpoint.requests`).
+        part: which part of a model `params` are, where several ranks hold one model together (docs/parallel.md); then
+            `comm` joins the ranks that have the same part.
         callbacks: told of steps, epochs, checkpoints and errors on this rank (`psgd.Callback`).
         trace: a file to which rank 0 writes what each rank did when, for chrome://tracing or ui.perfetto.dev.
         **options: the strategy's own, and `accumulate`, which every strategy has: the number of a worker's steps whose
@@ -161,10 +166,13 @@ def connect(
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         complaint = complaint or text
     epoch = metrics.samples_per_epoch if isinstance(metrics, RunMetrics) else 0
-    agree(comm, "psgd.connect", signed, complaint, {"run": run or None, "metrics.samples_per_epoch": epoch or None})
+    everyone = part.world if isinstance(part, ModelPart) else comm
+    agree(everyone, "psgd.connect", signed, complaint, {"run": run or None, "metrics.samples_per_epoch": epoch or None})
     assert checked is not None  # else there was a complaint
     plan, chosen = checked.plan, checked.run
-    prepare(comm, plan)
+    if plan.part is not None:
+        chosen = replace(chosen, optimizer=pieces.optimizer(chosen.optimizer, plan.part))
+    prepare(everyone, plan)
     if not given.serverless:
         chosen = replace(chosen, strategy=_ordered(chosen.strategy, given, signed, comm, plan))
     if comm.Get_size() == 1 and chosen.compression is not None:
@@ -173,6 +181,8 @@ def connect(
         chosen = replace(chosen, compression=None)
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)
+    if plan.part is not None:
+        pieces.agree_on_servers(plan.part, serving)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
     if model is not None and chosen.staged and mesh.role == "server":
         vector, chosen = model.serve(), replace(chosen, staged=False)

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from psgd.checkpoint import options as checkpoint
+from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan
 from psgd.compression import catalog as compression
 from psgd.compression import options as compression_options
 from psgd.compression.options import Compression
 from psgd.connection import RunOptions
+from psgd.connector import pieces
 from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
 from psgd.metrics.callback import Callback
@@ -72,6 +74,7 @@ class ConnectOptions:
     layout: Layout | None
     checkpoint_request: CheckpointRequest | None
     options: dict[str, Any]
+    part: ModelPart | None = None
     callbacks: Sequence[Callback] = ()
     trace: str | Path | None = None
 
@@ -149,6 +152,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     scale = staleness.create(given.staleness_lr)
     codec = checked_compression(given, rule)
     _check_kinds(given)
+    pieces.check(vars(given), vector.size)
     request = given.checkpoint_request
     if request is not None and not isinstance(request, CheckpointRequest):
         raise UsageError(f"checkpoint_request: expected a CheckpointRequest, got {type(request).__name__}")
@@ -198,6 +202,7 @@ def checked_plan(given: ConnectOptions) -> Plan:
     plan = Plan(
         folder, given.checkpoint_every, given.checkpoint_minutes, given.checkpoint_keep, given.resume, given.layout
     )
+    plan.part = given.part if isinstance(given.part, ModelPart) else None
     if directory is not None and folder is None:
         raise UsageError(f"checkpoint_dir: expected a folder's path, got {directory!r}")
     names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume")

@@ -16,7 +16,7 @@ def signature(
         UsageError: a placement that cannot be.
     """
     optimizer, plan = checked.run.optimizer, checked.plan
-    return {
+    signed = {
         "size": vector.size,
         "dtype": str(vector.dtype),
         "servers": checked.servers,
@@ -44,6 +44,9 @@ def signature(
         "layout": repr(plan.layout),
         "model": None if model is None else model.signature,
     }
+    if plan.part is not None:  # what is compared is the whole model's: the parts have other sizes
+        signed |= {"size": plan.part.whole.size, "layout": repr(plan.part.whole), "segment_bytes": given.segment_bytes}
+    return signed
 
 
 def common(signed: dict[str, Any], *more: str) -> dict[str, Any]:

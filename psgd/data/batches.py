@@ -51,13 +51,17 @@ class Batches:
         self._labels = split.y.view(np.ndarray)
         self._x = empty((batch_size, *split.x.shape[1:]), dtype)
         self._flat = self._x.reshape(batch_size, -1)
-        self._y = empty((batch_size,), np.int64)
+        self._y = empty((batch_size, *split.y.shape[1:]), np.int64)
+        # of text the kernel takes the first label of each sample to a place of its own; then all are taken
+        self._tokens = split.y.ndim > 1
+        self._first = (self._labels[:, 0], np.empty(batch_size, np.int64)) if self._tokens else (self._labels, self._y)
 
     def fetch(self, indices: NDArray[np.int64]) -> Batch:
         """Gathers the samples `indices`, any number up to batch_size, in that order.
 
         Returns:
-            x of shape (len(indices), *sample_shape), C-contiguous, and y of shape (len(indices),), int64.
+            x of shape (len(indices), *sample_shape), C-contiguous, and y of shape (len(indices),), int64; of
+            text (len(indices), tokens).
 
         Raises:
             UsageError: more than batch_size indices, or not a 1-D int64 array.
@@ -68,9 +72,12 @@ class Batches:
                 f"Batches.fetch: expected a 1-D int64 array of at most {self.batch_size} indices, "
                 f"got {indices.dtype} of shape {indices.shape}"
             )
-        bad, _ = gather(self._source, self._labels, indices, self._statistics, self._flat, self._y)
+        labels, y = self._first
+        bad, _ = gather(self._source, labels, indices, self._statistics, self._flat, y)
         if bad >= 0:
             raise IndexError(f"Batches.fetch: index {indices[bad]} out of range for {self.samples} samples")
+        if self._tokens:
+            self._y[: len(indices)] = self._labels[indices]
         return self._x[: len(indices)], self._y[: len(indices)]
 
     def ordered(self, start: int, stop: int) -> Batch:

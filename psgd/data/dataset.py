@@ -23,7 +23,7 @@ class Split:
     Attributes:
         x: shape `(n, *sample_shape)`, uint8, float32 or float64, C-contiguous and read-only. A memory map where
             the file allows it (plain IDX, `.npy`).
-        y: shape (n,), any native integer dtype, read-only.
+        y: shape (n,), any native integer dtype, read-only; of text (n, tokens), the token after each one of x.
         x_where: the file (and array) that x comes from, for messages.
         y_where: the same for y.
         first: row of the file that is row 0 here.
@@ -51,6 +51,7 @@ class Dataset:
         test: the test part, same sample shape and dtype.
         sample_shape: (channels, height, width) for images, (d,) for flat samples.
         classes: labels are 0 to classes - 1; 1 + the largest training label unless known.
+        tokens: samples are numbers of tokens below `classes`, each with a label; they are not normalized.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Dataset:
     test: Split
     sample_shape: tuple[int, ...]
     classes: int
+    tokens: bool = False
 
 
 def split(x: NDArray[Any], y: NDArray[Any], x_where: str, y_where: str) -> Split:

@@ -27,6 +27,8 @@ def describe(dataset: Dataset, contents: bool = False) -> dict[str, Any]:
         "dtype of samples": str(train.x.dtype),
         "dtype of labels": str(train.y.dtype),
     }
+    if dataset.tokens:
+        found["tokens"] = True
     if contents:
         found["checksum"] = checksum(train.x, train.y, test.x, test.y)
     return found

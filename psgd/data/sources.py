@@ -8,13 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from psgd.data import idx, npy
+from psgd.data import idx, npy, text
 from psgd.data.dataset import Dataset, Split, assemble, split
 from psgd.kernels.errors import DataError
 
 ACCEPTED = (
-    "'digits' (in the package), 'fashion-mnist', a folder of IDX files under MNIST's names, an .npz with "
-    "x_train, y_train (and x_test, y_test) or x, y, or a folder with those arrays as .npy files"
+    "'digits' or 'genesis' (in the package), 'fashion-mnist', a folder of IDX files under MNIST's names, an .npz with "
+    "x_train, y_train (and x_test, y_test) or x, y, a folder with those arrays as .npy files, or a text, FILE.txt"
 )
 _FILES = Path(__file__).resolve().parent / "files"
 _SYSTEM = Path("/usr/share/datasets")
@@ -28,7 +28,7 @@ _WORDS = {
 }
 
 
-def load(name_or_path: str | os.PathLike[str]) -> Dataset:
+def load(name_or_path: str | os.PathLike[str], context: int = text.CONTEXT) -> Dataset:
     """Opens a dataset and checks its structure: files, headers, sizes, counts, shapes and dtypes.
 
     Names: `digits`, the 1,797 UCI digits of 8 x 8 (1,497 train; every sixth, 300 in all, tests), and
@@ -37,9 +37,16 @@ def load(name_or_path: str | os.PathLike[str]) -> Dataset:
     `train-images.idx3-ubyte`, with or without `.gz`), an `.npz`, or a folder of `.npy` files. Where no test
     part is given, the last sixth of the samples (rounded up) is held out.
 
+    A file whose name ends in .txt is a text, and `genesis` is one (the first book of the King James Bible, 200 kB):
+    each sample is `context` bytes of it, the label of each byte the one that follows it.
+
     Plain IDX files of bytes and `.npy` files are mapped, so that a rank reads its own rows only; gzip and
     `.npz` are read whole. Values are not looked at: see `psgd.data.normalization.validate`. Nothing is
     unpickled.
+
+    Args:
+        name_or_path: as above.
+        context: tokens of a sample of text.
 
     Raises:
         DataError: one message that names the file, what was expected, and what was found.
@@ -50,22 +57,28 @@ def load(name_or_path: str | os.PathLike[str]) -> Dataset:
         return assemble(name, _idx_split(images, labels), classes=10)
     if name == "fashion-mnist":
         return _idx_folder(name, _find(name), classes=10)
-    path = Path(name).expanduser()
+    path = _FILES / "genesis.txt" if name == "genesis" else Path(name).expanduser()
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except (OSError, ValueError) as error:
         raise DataError(
             f"dataset {name!r}: {getattr(error, 'strerror', None) or error}; expected {ACCEPTED}"
         ) from error
-    if is_file and path.suffix.lower() == ".npz":
-        return _archive(name, path)
     if is_file:
-        raise DataError(f"dataset {path}: one file is not a dataset unless it is an .npz; expected {ACCEPTED}")
+        return _one_file(name, path, context)
     if not is_folder:
         raise DataError(f"dataset {name!r}: neither a known name nor an existing path; expected {ACCEPTED}")
     if any(_idx_file(path, part, kind) for part in ("train", "t10k") for kind in ("images", "labels")):
         return _idx_folder(name, path)
     return _numpy_folder(name, path)
+
+
+def _one_file(name: str, path: Path, context: int) -> Dataset:
+    if path.suffix.lower() == ".npz":
+        return _archive(name, path)
+    if path.suffix.lower() == ".txt":
+        return text.read(name, path, context)
+    raise DataError(f"dataset {path}: one file is not a dataset unless it is an .npz or a .txt; expected {ACCEPTED}")
 
 
 def _find(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""First parameters: zeros, and uniform weights by Xavier's and He's rules."""
+"""First parameters: zeros, ones, and uniform weights by Xavier's and He's rules or of a given deviation."""
 
 import math
 from dataclasses import dataclass
@@ -26,6 +26,31 @@ class Zeros:
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Returns zeros."""
         return np.zeros(shape)
+
+
+@dataclass(frozen=True)
+class Ones:
+    """All 1, as the factors of a normalization begin. Draws nothing."""
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Returns ones."""
+        return np.ones(shape)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Uniform about 0 with a standard deviation that is given, as embeddings begin.
+
+    Attributes:
+        deviation: of the values.
+    """
+
+    deviation: float
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Returns values on [-a, a), whose variance is a^2 / 3."""
+        a = math.sqrt(3) * self.deviation
+        return rng.random(shape) * (2 * a) - a
 
 
 @dataclass(frozen=True)

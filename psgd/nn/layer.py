@@ -1,12 +1,13 @@
 """What a layer is: a description without parameters or activations, and arithmetic on what it is given."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from psgd.kernels.array import Array
+from psgd.kernels.layers.draws import Draws
 from psgd.nn.initialize import Initializer
 from psgd.nn.pytorch import TorchForm
 
@@ -22,13 +23,26 @@ class ParameterSpec:
     Attributes:
         name, shape: of it.
         initializer: draws its first values.
-        torch: what makes it PyTorch's; None where it is the same there.
+        torch: what makes the whole of it PyTorch's; None where it is the same there.
+        tied: the name, in the whole model, of an earlier layer's parameter that this one is another name of.
+        part: (shape of the whole, where the part begins along each axis), where this is a part of a parameter that
+            several ranks share; None: all of it.
     """
 
     name: str
     shape: Shape
     initializer: Initializer
     torch: TorchForm | None = None
+    tied: str | None = None
+    part: tuple[Shape, Shape] | None = None
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Returns its first values on the host: of a part, what the whole has there, so the whole is drawn."""
+        if self.part is None:
+            return self.initializer.draw(rng, self.shape)
+        whole, start = self.part
+        mine = tuple(slice(first, first + extent) for first, extent in zip(start, self.shape, strict=True))
+        return self.initializer.draw(rng, whole)[mine]
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,9 @@ class Room:
         dtype: of activations.
         shape: of one input sample.
         wants_dx: whether backward will be asked for the input's gradient.
+        name: of the layer in the whole model, as "residual1.dropout2".
+        draws: by what all layers of the context draw random numbers; None: nothing is drawn.
+        pool: buffers of the context that layers share which run one after the other, by shape and dtype.
     """
 
     xp: Any
@@ -48,6 +65,14 @@ class Room:
     dtype: np.dtype[Any]
     shape: Shape
     wants_dx: bool
+    name: str = ""
+    draws: Draws | None = None
+    pool: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether buffers are NumPy's."""
+        return bool(self.xp.__name__ == "numpy")
 
     def empty(self, *shape: int, dtype: Any = None) -> Array:
         """Returns an uninitialized buffer of `shape` for each of `batch` samples."""
@@ -113,3 +138,18 @@ class Layer(ABC, Generic[State]):
 
         Once for each forward. dy may be overwritten. What is returned is a buffer of `state`, or dy.
         """
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        """Which gradients, by place in `weights`, `backward_input` leaves to `backward_weights`.
+
+        Pipelines do these products where they would wait otherwise. A layer that is not made for it leaves none.
+        """
+        return ()
+
+    def backward_input(self, state: State, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """As `backward`, but for the `late` ones of `grads`; dy must stay unchanged from then until these are done."""
+        return self.backward(state, dy, params, grads)
+
+    def backward_weights(self, state: State, grads: Arrays) -> None:
+        """Overwrites the `late` ones of `grads`, after `backward_input`; later passes' `grads` may be others."""
+        return

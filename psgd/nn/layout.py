@@ -79,7 +79,7 @@ class Layout:
             parts: for each parameter of which this vector has only a part: the shape of the whole, and where the part
                 begins along each axis.
             tied: other names, each with the parameter that it names too.
-            torch: forms of parameters that PyTorch stores differently.
+            torch: forms of parameters that PyTorch stores differently; of a part, the form of its whole.
 
         Raises:
             UsageError: a name that is empty or used twice, an extent below 1, an alignment below 1, a part that does
@@ -104,7 +104,7 @@ class Layout:
             raise UsageError(f"layout: a part or a tie of {sorted(map(str, unknown))[0]}, which is not a parameter")
         if wrong := [name for name in tied or {} if not isinstance(name, str) or not name or name in names]:
             raise UsageError(f"layout: expected parameter names that are strings, each used once, got {wrong[0]!r}")
-        sizes = {parameter.name: parameter.size for parameter in placed}
+        sizes = {parameter.name: math.prod(parameter.global_shape) for parameter in placed}
         if odd := [n for n, form in (torch or {}).items() if not form.sound or math.prod(form.split) != sizes.get(n)]:
             raise UsageError(f"layout: the form that PyTorch stores of {odd[0]!r} does not fit it")
         object.__setattr__(self, "parameters", tuple(placed))
@@ -142,9 +142,11 @@ class Layout:
         """Returns each parameter, by every name, as PyTorch's layers have it: views, or copies in another form.
 
         Raises:
-            UsageError: as `views`.
+            UsageError: as `views`, or the vector has only a part of some parameter.
         """
         views = self.views(vector)
+        if parts := [p.name for p in self.parameters if p.shape != p.global_shape]:
+            raise UsageError(f"layout: PyTorch's form needs whole parameters, and this vector has a part of {parts[0]}")
         turned = {name: form.of(views[name]) for name, form in self.torch}
         return views | turned | {name: turned[same] for name, same in self.tied if same in turned}
 

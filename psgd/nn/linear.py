@@ -14,12 +14,13 @@ from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 
 @dataclass
 class LinearState:
-    """Buffers of one context, and the input that backward needs again."""
+    """Buffers of one context, the input that backward needs again, and the gradient that its second half needs."""
 
     y: Array
     ones: Array
     dx: Array
     x: Array = None
+    dy: Array = None
 
 
 @dataclass(frozen=True)
@@ -79,21 +80,31 @@ class Linear(Layer[LinearState]):
 
     def backward(self, state: LinearState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Writes dW = x^T dy, db = the sum of dy's rows; returns dx = dy W^T."""
-        (weight, _), (dweight, dbias) = params, grads
+        dx = self.backward_input(state, dy, params, grads)
+        self.backward_weights(state, grads)
+        return dx
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        return (0,)
+
+    def backward_input(self, state: LinearState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Writes db, returns dx."""
+        (weight, _), (_, dbias) = params, grads
         n = len(dy)
-        if dy.ndim != 2:
-            dy = _rows(dy)
+        state.dy = dy = _rows(dy)
         if self.relu:
             bias_relu_backward(_rows(state.y[:n]), dy, dbias)
         else:
             sum_rows(dy, state.ones, dbias)
-        matmul(state.x.T, dy, dweight)
-        state.x = None
         if state.dx is None:
             return None
         dx = state.dx[:n]
         matmul(dy, weight.T, _rows(dx))
         return dx
+
+    def backward_weights(self, state: LinearState, grads: Arrays) -> None:
+        matmul(state.x.T, state.dy, grads[0])
+        state.x = state.dy = None
 
 
 def _rows(x: Array) -> Array:

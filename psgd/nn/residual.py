@@ -66,9 +66,27 @@ class Residual(Layer[ResidualState]):
 
     def backward(self, state: ResidualState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """Returns dx = dy + the branch's input gradient."""
+        dx = self.backward_input(state, dy, params, grads)
+        self.backward_weights(state, grads)
+        return dx
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        steps, _ = sequential.fit(self.layers, shape)
+        places: list[int] = []
+        start = 0
+        for step in steps:
+            places += [start + place for place in step.layer.late(step.shape)]
+            start += len(step.specs)
+        return tuple(places)
+
+    def backward_input(self, state: ResidualState, dy: Array, params: Arrays, grads: Arrays) -> Array:
         dx = None if state.dx is None else state.dx[: len(dy)]
         if dx is not None:
             dx[...] = dy  # the branch may overwrite dy
         for layer, inner, mine in state.backwards:
-            dy = layer.backward(inner, dy, params[mine], grads[mine])
+            dy = layer.backward_input(inner, dy, params[mine], grads[mine])
         return None if dx is None else array_module(dx).add(dx, dy, out=dx)
+
+    def backward_weights(self, state: ResidualState, grads: Arrays) -> None:
+        for layer, inner, mine in state.backwards:
+            layer.backward_weights(inner, grads[mine])

@@ -4,10 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from psgd.kernels.array import Array, array_module
+from psgd.kernels.errors import UsageError
 from psgd.nn import pytorch
 from psgd.nn.conv2d import Conv2D
 from psgd.nn.initialize import Uniform
-from psgd.nn.layer import Layer, ParameterSpec, Room, Shape
+from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten
@@ -22,12 +26,14 @@ class Step:
         name: of the layer, with its number among those of its kind.
         shape: of one input sample.
         specs: its parameters, "name.weight" and so on.
+        index: of the layer in the whole list.
     """
 
     layer: Layer[Any]
     name: str
     shape: Shape
     specs: tuple[ParameterSpec, ...]
+    index: int
 
 
 def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
@@ -52,7 +58,7 @@ def fit(layers: Iterable[Layer[Any]], shape: Shape) -> tuple[list[Step], Shape]:
         elif isinstance(layer, Linear) and image:
             specs = (replace(specs[0], torch=pytorch.linear_behind_image(image, layer.units)), *specs[1:])
         image = () if specs else image
-        steps.append(Step(layer, name, shape, specs))
+        steps.append(Step(layer, name, shape, specs, len(steps)))
         shape = output
     return [replace(step, specs=_by_place(steps, i)) for i, step in enumerate(steps)], shape
 
@@ -77,7 +83,103 @@ def first_with_parameters(steps: Sequence[Step]) -> int:
 def allocate(steps: Sequence[Step], room: Room) -> list[Any]:
     """Makes each layer's state, for an input and a wish for its gradient as `room` has them."""
     first = first_with_parameters(steps)
+    within = f"{room.name}." if room.name else ""
     return [
-        step.layer.allocate(replace(room, shape=step.shape, wants_dx=room.wants_dx or index > first))
+        step.layer.allocate(
+            replace(room, shape=step.shape, wants_dx=room.wants_dx or index > first, name=within + step.name)
+        )
         for index, step in enumerate(steps)
     ]
+
+
+def check_ties(steps: Sequence[Step]) -> dict[str, Step]:
+    """Returns, for each parameter that others are tied to, the layer that has it.
+
+    Raises:
+        UsageError: a tie to a parameter that no earlier layer has, or one of another shape.
+    """
+    owners: dict[str, Step] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    found: dict[str, Step] = {}
+    for step in steps:
+        for spec in step.specs:
+            if spec.tied is None:
+                continue
+            if spec.tied not in owners:
+                known = ", ".join(owners) or "none"
+                raise UsageError(
+                    f"{spec.name}: expected to be tied to a parameter of an earlier layer, got {spec.tied}; "
+                    f"there are: {known}"
+                )
+            if spec.shape != shapes[spec.tied]:
+                raise UsageError(
+                    f"{spec.name}: expected the shape {shapes[spec.tied]} of {spec.tied}, which it is tied to, "
+                    f"got {spec.shape}"
+                )
+            found[spec.tied] = owners[spec.tied]
+        for spec in step.specs:
+            if spec.tied is None:
+                owners[spec.name], shapes[spec.name] = step, spec.shape
+    return found
+
+
+def tied_places(steps: Sequence[Step]) -> dict[str, str]:
+    """Returns the names that need no place of their own, each with the parameter that has it.
+
+    Of several names of one parameter the first among these layers has the place, whichever layer that is.
+    """
+    first: dict[str, str] = {}
+    tied: dict[str, str] = {}
+    for step in steps:
+        for spec in step.specs:
+            place = first.setdefault(spec.tied or spec.name, spec.name)
+            if place != spec.name:
+                tied[spec.name] = place
+    return tied
+
+
+def draw_one(step: Step, rng: np.random.Generator, name: str) -> Array:
+    """Returns the first values of one parameter of a layer, with what the others draw before it left out."""
+    for spec in step.specs:
+        values = spec.draw(rng) if spec.tied is None else None
+        if spec.name == name:
+            break
+    return values
+
+
+class SharedGradients:
+    """The gradients of parameters with several names: made apart, and added where the place is, in layer order.
+
+    Args:
+        steps: of one stage.
+        tied: as `tied_places` gives it.
+        dtype: of gradients.
+    """
+
+    def __init__(self, steps: Sequence[Step], tied: dict[str, str], dtype: np.dtype[Any]) -> None:
+        where = {spec.name: (i, j) for i, step in enumerate(steps) for j, spec in enumerate(step.specs)}
+        self._apart = {where[name]: (steps[where[name][0]].specs[where[name][1]].shape) for name in tied}
+        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
+        for name, place in tied.items():
+            index, position = where[place]
+            self._joined.setdefault(index, []).append((position, where[name]))
+        self._dtype = dtype
+        self._buffers: dict[tuple[int, int], Array] = {}
+        self._xp: Any = None
+
+    def apart(self, grads: list[Arrays], xp: Any) -> list[Arrays]:
+        """Returns the gradients by layer, with buffers of their own for names that have no place. Made once."""
+        if not self._apart:
+            return grads
+        if xp is not self._xp:
+            self._xp = xp
+            self._buffers = {where: xp.empty(shape, self._dtype) for where, shape in self._apart.items()}
+        return [
+            tuple(self._buffers.get((i, j), array) for j, array in enumerate(arrays)) for i, arrays in enumerate(grads)
+        ]
+
+    def join(self, index: int, grads: Arrays) -> None:
+        """Adds to a layer's gradients, just made, what later layers have for the same parameters."""
+        for position, where in self._joined.get(index, ()):
+            total = grads[position]
+            array_module(total).add(total, self._buffers[where], out=total)

@@ -1,20 +1,24 @@
 """A list of layers on one flat vector: forward and backward, without a loss."""
 
+import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
+from psgd.kernels.layers.draws import Draws
 from psgd.nn import sequential
-from psgd.nn.layer import Arrays, Layer, Room
+from psgd.nn.layer import Arrays, Layer, Room, Shape
 from psgd.nn.layout import Layout
+from psgd.nn.recompute import recomputed
 from psgd.runtime.rng import generator
 
+S = TypeVar("S", bound="Stage")
 OnReady = Callable[[range], None]
 
 
@@ -30,7 +34,9 @@ class Context:
         owner: the stage that made it; no other may use it.
         states: one for each layer.
         wants_dx: whether backward returns the first layer's input gradient.
+        draws: by what its layers draw random numbers.
         output: of the forward pass that waits for its backward pass; None when none does.
+        half: `backward_input` was called, and `backward_weights` was not.
         labels: int64 buffer on the device, where the owner is a model.
         dlogits: where the loss writes its gradient; None: over the logits.
     """
@@ -40,9 +46,26 @@ class Context:
     owner: Any
     states: list[Any]
     wants_dx: bool
+    draws: Draws
     output: Array = None
+    half: bool = False
     labels: Array = None
     dlogits: Array = None
+
+    def draw(self, key: int, samples: Array) -> None:
+        """From now on passes draw by these: dropout drops. Without effect where no layer draws.
+
+        The same key and number of a sample draw the same, on whatever rank and in whatever part of the batch.
+
+        Args:
+            key: 64 bits that stand for the step, as `psgd.runtime.rng.bits(seed, epoch, step)`.
+            samples: (n,) integers on the host, the numbers of the pass's samples: in the dataset, or in the whole
+                batch of all ranks; at least 0.
+
+        Raises:
+            UsageError: other samples than that, or more than `batch`.
+        """
+        self.draws.begin(key, samples)
 
 
 class Stage:
@@ -65,16 +88,27 @@ class Stage:
         Raises:
             UsageError: shapes that do not fit, or another dtype.
         """
-        self.layers = tuple(layers)
-        self.input_shape = tuple(input_shape)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise UsageError(f"model: expected dtype float32 or float64, got {self.dtype}")
-        self._steps, self.output_shape = sequential.fit(self.layers, self.input_shape)
+        steps, output_shape = sequential.fit(layers, tuple(input_shape))
+        self._drawn_from = sequential.check_ties(steps)
+        self._assemble(steps, tuple(input_shape), output_shape)
+
+    def _assemble(self, steps: Sequence[sequential.Step], input_shape: Shape, output_shape: Shape) -> None:
+        """Takes layers in their places, on no vector yet."""
+        self._steps = steps
+        self.layers = tuple(step.layer for step in steps)
+        self.input_shape, self.output_shape = input_shape, output_shape
         self._first = sequential.first_with_parameters(self._steps)
-        specs = [spec for step in self._steps for spec in step.specs]
+        tied = sequential.tied_places(self._steps)
+        specs = [spec for step in self._steps for spec in step.specs if spec.name not in tied]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
-        self.layout = Layout([(spec.name, spec.shape) for spec in specs], torch=forms)
+        parts = {spec.name: spec.part for spec in specs if spec.part is not None}
+        self.layout = Layout([(spec.name, spec.shape) for spec in specs], parts=parts, tied=tied, torch=forms)
+        self._shared = sequential.SharedGradients(self._steps, tied, self.dtype)
+        # Names of one parameter in several layers are added as these are passed: not in halves.
+        self._late = [() if tied else step.layer.late(step.shape) for step in self._steps]
         self._ranges = self._ready_ranges()
         self._xp: Any = None
         self._params: list[Arrays] = []
@@ -82,13 +116,64 @@ class Stage:
         self._parts: list[Arrays] = []
         self._padding: list[list[Array]] = []
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of one sample in front of each layer."""
+        return tuple(step.shape for step in self._steps)
+
+    @property
+    def names_in_whole(self) -> dict[str, str]:
+        """For each parameter of the layout, its name in the whole model: of a tied one, the name that it is tied to."""
+        placed = {parameter.name for parameter in self.layout.parameters}
+        return {spec.name: spec.tied or spec.name for s in self._steps for spec in s.specs if spec.name in placed}
+
+    def cut(self, start: int, stop: int) -> "Stage":
+        """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
+
+        Its parameters have their names in this stage, and the same first values. The last layers of a model are a
+        model too, with its loss; such a part may be without parameters.
+
+        Raises:
+            UsageError: no layers, or layers that this stage does not have.
+        """
+        if not 0 <= start < stop <= len(self.layers):
+            raise UsageError(
+                f"cut: expected at least one of the layers 0 to {len(self.layers) - 1}, got those from {start} up to "
+                f"{stop}"
+            )
+        ends = stop == len(self.layers)
+        part = copy.copy(self)
+        part.__class__ = type(self) if ends else Stage
+        part._assemble(
+            self._steps[start:stop], self._steps[start].shape, self.output_shape if ends else self._steps[stop].shape
+        )
+        return part
+
+    def recomputed(self: S, segments: Sequence[range]) -> S:
+        """Returns the same on no vector yet, that keeps only the output of each segment of layers for backward.
+
+        Backward computes the rest once more; gradients have the same bits. `psgd.nn.recompute.segments` chooses.
+
+        Args:
+            segments: ranges of layers, in order, apart from each other.
+
+        Raises:
+            UsageError: ranges that are empty, overlap, or are beyond the layers.
+        """
+        ends = [0, *(end for each in segments for end in (each.start, each.stop)), len(self.layers)]
+        if ends != sorted(ends) or not all(segments):
+            raise UsageError(f"recomputed: expected ranges of the {len(self.layers)} layers in order, got {segments}")
+        part = copy.copy(self)
+        part._assemble(recomputed.merged(self._steps, segments), self.input_shape, self.output_shape)
+        return part
+
     def _ready_ranges(self) -> list[range]:
         """What each layer completes in backward: from its parameters up to the next layer's, padding included."""
         offsets = {p.name: p.offset for p in self.layout.parameters}
         ranges = []
         stop = self.layout.size
         for step in reversed(self._steps):
-            start = offsets[step.specs[0].name] if step.specs else stop
+            start = min((offsets[spec.name] for spec in step.specs if spec.name in offsets), default=stop)
             ranges.append(range(start, stop))
             stop = start
         return ranges[::-1]
@@ -96,14 +181,21 @@ class Stage:
     def init(self, seed: int) -> npt.NDArray[Any]:
         """Returns first parameters on the host, as each layer's initializers draw them.
 
-        Drawn by (seed, layer): the same on every rank, and up to rounding in both dtypes.
+        Drawn by (seed, the layer's number in the whole): the same on every rank and however the layers are cut,
+        and up to rounding in both dtypes.
         """
         vector = np.zeros(self.layout.size, self.dtype)
         views = self.layout.views(vector)
-        for index, step in enumerate(self._steps):
-            rng = generator(seed, "init", index)
+        for step in recomputed.single(self._steps):
+            rng = generator(seed, "init", step.index)
             for spec in step.specs:
-                views[spec.name][...] = spec.initializer.draw(rng, spec.shape)
+                if spec.tied is None:
+                    views[spec.name][...] = spec.draw(rng)
+                elif spec.name not in dict(self.layout.tied):  # the layer that it shares with is in another part
+                    source = self._drawn_from[spec.tied]
+                    views[spec.name][...] = sequential.draw_one(
+                        source, generator(seed, "init", source.index), spec.tied
+                    )
         return vector
 
     def bind(self, params: Array, grads: Array = None) -> None:
@@ -123,7 +215,7 @@ class Stage:
                     f"bind: {name}: expected {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}"
                 )
         self._params = self._by_step(params)
-        self._grads = [] if grads is None else self._by_step(grads)
+        self._grads = [] if grads is None else self._shared.apart(self._by_step(grads), xp)
         gaps = self.layout.padding
         self._padding = [
             [] if grads is None else [grads[g.start : g.stop] for g in gaps if g.start in ready]
@@ -137,21 +229,23 @@ class Stage:
         views = self.layout.views(vector)
         return [tuple(views[spec.name] for spec in step.specs) for step in self._steps]
 
-    def context(self, batch: int, wants_dx: bool = False) -> Context:
+    def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
         """Makes all buffers for up to `batch` samples, where the bound vectors are (unbound: on the host).
 
         Args:
             batch: most samples of a pass.
             wants_dx: `backward` is to return the input's gradient too.
+            xp: makes the buffers, in place of the vectors' module: `psgd.estimate.counting.CountingArrays`.
 
         Raises:
             UsageError: `batch` below 1.
         """
         if batch < 1:
             raise UsageError(f"context: expected a batch of 1 or more, got {batch}")
-        xp = self._xp or np
-        states = sequential.allocate(self._steps, Room(xp, batch, self.dtype, self.input_shape, wants_dx))
-        return Context(batch, xp, self, states, wants_dx)
+        xp = xp or self._xp or np
+        draws = Draws(xp, batch)
+        room = Room(xp, batch, self.dtype, self.input_shape, wants_dx, draws=draws)
+        return Context(batch, xp, self, sequential.allocate(self._steps, room), wants_dx, draws)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Returns `(n, *output_shape)`, a buffer of `ctx` that its next use overwrites, and waits for `backward`.
@@ -170,7 +264,7 @@ class Stage:
 
     def _run(self, ctx: Context, x: Array) -> Array:
         n = self._check(ctx, x)
-        ctx.output = None  # a forward pass that waits for its backward pass has lost its activations
+        ctx.output, ctx.half = None, False  # a forward pass that waits for its backward pass has lost its activations
         x = x.reshape(n, *self.input_shape)
         for step, state, params in zip(self._steps, ctx.states, self._params, strict=True):
             x = step.layer.forward(state, x, params)
@@ -193,6 +287,53 @@ class Stage:
         Raises:
             UsageError: no forward before, no grads bound, or dy of a wrong shape or dtype.
         """
+        self._check_backward(ctx, dy)
+        return self._back(ctx, dy, on_ready, accumulate)
+
+    def backward_input(self, ctx: Context, dy: Array, accumulate: bool = False) -> Array:
+        """The first half of `backward`: returns the input's gradient, and leaves the weights' to `backward_weights`.
+
+        It leaves what layers can leave; other gradients it writes.
+
+        Args:
+            ctx: after one `forward`.
+            dy: as `backward`; must stay unchanged until `backward_weights`.
+            accumulate: as `backward`; both halves are told the same.
+
+        Raises:
+            UsageError: as `backward`.
+        """
+        self._check_backward(ctx, dy)
+        ctx.half = True
+        return self._back(ctx, dy, None, accumulate, half=True)
+
+    def backward_weights(self, ctx: Context, on_ready: OnReady | None = None, accumulate: bool = False) -> None:
+        """The second half, any time after the first, and before the context's next `forward`.
+
+        Several contexts may be between the halves. Gradients are added in the order of these calls.
+
+        Args:
+            ctx: after one `backward_input`, which this uses up.
+            on_ready: as `backward`.
+            accumulate: as `backward`.
+
+        Raises:
+            UsageError: no `backward_input` before, or no grads bound.
+        """
+        if not ctx.half or not self._grads:
+            raise UsageError("backward_weights: needs backward_input on this context before it, and bound grads")
+        ctx.half = False
+        targets = self._scratch() if accumulate else self._grads
+        last = -1 if ctx.wants_dx else self._first - 1
+        for index in range(len(self._steps) - 1, last, -1):
+            if late := self._late[index]:
+                self._steps[index].layer.backward_weights(ctx.states[index], targets[index])
+                self._add(ctx, index, targets, late, accumulate)
+            if on_ready is not None and self._ranges[index]:
+                on_ready(self._ranges[index])
+
+    def _check_backward(self, ctx: Context, dy: Array) -> None:
+        """Uses the forward pass up, or says what is wrong."""
         if ctx.output is None or not self._grads:
             raise UsageError("backward: needs a forward pass on this context before it, and bound grads")
         y, ctx.output = ctx.output, None
@@ -200,21 +341,29 @@ class Stage:
             raise UsageError(
                 f"backward: dy: expected {y.dtype} {y.shape} on {ctx.xp.__name__}, got {dy.dtype} {dy.shape}"
             )
-        return self._back(ctx, dy, on_ready, accumulate)
 
-    def _back(self, ctx: Context, dy: Array, on_ready: OnReady | None, accumulate: bool) -> Array:
+    def _back(self, ctx: Context, dy: Array, on_ready: OnReady | None, accumulate: bool, half: bool = False) -> Array:
         targets = self._scratch() if accumulate else self._grads
         last = -1 if ctx.wants_dx else self._first - 1
         for index in range(len(self._steps) - 1, last, -1):
-            dy = self._steps[index].layer.backward(ctx.states[index], dy, self._params[index], targets[index])
-            if accumulate:
-                for total, part in zip(self._grads[index], targets[index], strict=True):
-                    ctx.xp.add(total, part, out=total)
+            layer, late = self._steps[index].layer, self._late[index] if half else ()
+            back = layer.backward_input if late else layer.backward
+            dy = back(ctx.states[index], dy, self._params[index], targets[index])
+            self._shared.join(index, targets[index])
+            now = [place for place in range(len(targets[index])) if place not in late]
+            self._add(ctx, index, targets, now, accumulate)
             for gap in self._padding[index]:
                 gap.fill(0)
             if on_ready is not None and self._ranges[index]:
                 on_ready(self._ranges[index])
         return dy if ctx.wants_dx else None
+
+    def _add(self, ctx: Context, index: int, targets: list[Arrays], places: Iterable[int], accumulate: bool) -> None:
+        """Adds the gradients at these places of a layer to its bound ones, where they were not written there."""
+        for place in places if accumulate else ():
+            total, part = self._grads[index][place], targets[index][place]
+            if total is not part:
+                ctx.xp.add(total, part, out=total)
 
     def _scratch(self) -> list[Arrays]:
         """Gradients to be added, one layer's at a time: a buffer as large as the largest layer's, made once."""
@@ -226,6 +375,7 @@ class Stage:
                 self._parts.append(
                     tuple(piece.reshape(spec.shape) for piece, spec in zip(pieces, step.specs, strict=True))
                 )
+            self._parts = self._shared.apart(self._parts, self._xp)
         return self._parts
 
     def _check(self, ctx: Context, x: Array) -> int:

@@ -6,6 +6,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import accumulate
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Constant, Schedule
+from psgd.optim.squares import Squares
 
 Vector = NDArray[np.floating]
 
@@ -27,16 +29,24 @@ class OptimizerOptions:
         schedule: the learning rate by samples applied, of all workers together.
         clip_norm: largest norm of a step's mean gradient; 0 is off.
         reduction_factor: what a mean gradient is multiplied by: 1, or the number of workers with `reduction="sum"`.
+        squares: sums squares over the whole model, where the vector is a part of it; None: the vector is all.
     """
 
     rule: Rule
     schedule: Schedule
     clip_norm: float = 0.0
     reduction_factor: float = 1.0
+    squares: Squares | None = None
 
     def create(self, params: Vector) -> "Optimizer":
         """An optimizer of a vector that lies on this rank as a whole."""
         return Optimizer(params, self)
+
+    def sum_of_squares(self, grad: Vector) -> float:
+        """Of a gradient that lies on this rank as a whole; of a model in parts over all of them. Then collective."""
+        return (
+            accumulate.sum_of_squares(grad) if self.squares is None else self.squares.total(self.squares.local(grad, 0))
+        )
 
 
 class Optimizer:
@@ -48,8 +58,9 @@ class Optimizer:
     Args:
         params: 1-D, updated in place; the caller's.
         options: what to do.
-        sum_over_shards: adds a number over all ranks that have a part of the vector, the same bits on each; used for
-            the norm. Collective.
+        sum_over_shards: adds a number, or an array of them element by element, over all ranks that have a part of the
+            vector, the same bits on each; used for the norm. Collective.
+        start: where `params` begin in that vector.
 
     Attributes:
         state: the rule's arrays.
@@ -61,9 +72,13 @@ class Optimizer:
     """
 
     def __init__(
-        self, params: Vector, options: OptimizerOptions, sum_over_shards: Callable[[float], float] = float
+        self,
+        params: Vector,
+        options: OptimizerOptions,
+        sum_over_shards: Callable[[Any], Any] = lambda alone: alone,
+        start: int = 0,
     ) -> None:
-        self.params, self.options = params, options
+        self.params, self.options, self._start = params, options, start
         self.version = 0
         self.lr = options.schedule(0)
         self.state = options.rule.init(params)
@@ -89,7 +104,12 @@ class Optimizer:
 
     def clipped(self, grad: Vector, scale: float) -> float:
         """`scale`, or less where the gradient `scale * grad` over all shards is longer than the largest norm."""
-        return clipped(scale, self._sum_over_shards(accumulate.sum_of_squares(grad)), self.options.clip_norm)
+        squares = self.options.squares
+        if squares is None:
+            total = self._sum_over_shards(accumulate.sum_of_squares(grad))
+        else:
+            total = squares.total(self._sum_over_shards(squares.local(grad, self._start)))
+        return clipped(scale, total, self.options.clip_norm)
 
     def take(self, grad: Vector, scale: float, position: float) -> None:
         """Takes a step with the gradient `scale * grad`, shrunk to the largest norm where it is longer.

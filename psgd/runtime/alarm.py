@@ -6,14 +6,14 @@ all ranks end, with the same first cause. Of errors that all ranks are to raise 
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI
 
 from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.tags import Tag
-from psgd.kernels.errors import ContractError, DivergedError, PeerLostError
+from psgd.kernels.errors import ContractError, DivergedError, Error, PeerLostError
 
 _ALIKE = (ContractError, DivergedError)
 """Errors that the others raise too; of all else they learn that this rank is lost."""
@@ -35,9 +35,19 @@ class Alarm:
         comm: the private communicator.
         peers: ranks to tell and to hear.
         cause: what this rank is called if it is the first: its index as a worker, -1 minus its index as a server.
+        alike: errors that the peers are to raise too, the special ones before the general ones.
+        message: what every rank says of a cause.
     """
 
-    def __init__(self, comm: MPI.Intracomm, peers: Sequence[int], cause: int) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        peers: Sequence[int],
+        cause: int,
+        alike: Sequence[type[Error]] = _ALIKE,
+        message: Callable[[int], str] = cause_message,
+    ) -> None:
+        self._alike, self._message = tuple(alike), message
         words = _HEAD + _TEXT_BYTES // 8
         self._said = np.zeros(words, np.int64)
         self._said[_CAUSE] = cause
@@ -69,12 +79,12 @@ class Alarm:
             if self._raised is None or thread in self._raised:
                 return
             self._raised.add(thread)
-        lost = PeerLostError(cause_message(int(self._said[_CAUSE])))
+        lost = PeerLostError(self._message(int(self._said[_CAUSE])))
         kind, length = self._said[[_KIND, _LENGTH]].tolist()
-        if not 0 < kind <= len(_ALIKE):
+        if not 0 < kind <= len(self._alike):
             raise lost
         text = self._said[_HEAD:].tobytes()[: max(0, length)].decode(errors="replace")
-        raise _ALIKE[kind - 1](text) from lost
+        raise self._alike[kind - 1](text) from lost
 
     advance = check  # so that the waits of collectives look too, as one of their BACKGROUND
 
@@ -91,11 +101,12 @@ class Alarm:
             MPI.Prequest.Startall(self._out)
 
     def _write(self, error: BaseException | None) -> None:
-        for kind, each in enumerate(_ALIKE, 1):
+        for kind, each in enumerate(self._alike, 1):
             if isinstance(error, each):
                 text = str(error).encode()[:_TEXT_BYTES].decode(errors="ignore").encode()  # no half of a letter
                 self._said[[_KIND, _LENGTH]] = kind, len(text)
                 self._said[_HEAD:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
+                return
 
     def close(self) -> None:
         """Takes the receives back; after `ring`, lets the messages go out."""

@@ -21,6 +21,15 @@ def _word(value: int | str) -> int:
     return number
 
 
+def bits(seed: int, *key: int | str) -> int:
+    """Returns 64 random bits for `key`, as `generator` draws them: a key for other generators.
+
+    Raises:
+        UsageError: as `generator`.
+    """
+    return int(generator(seed, *key).integers(2**64, dtype=np.uint64))
+
+
 def generator(seed: int, *key: int | str) -> np.random.Generator:
     """Returns a fresh generator for `key`, independent of the generators of all other keys.
 

@@ -1,6 +1,7 @@
 """A server's run: its shard, its transport and the loop, with its part of the checkpoints."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -48,7 +49,10 @@ class Serving:
             context.server_optimizer,
             segment=context.segment,
             sum_over_shards=self._sum_over_servers,
+            start=part.start,
         )
+        if (squares := context.optimizer.squares) is not None:
+            squares.waiter = context.waiter
         params, ranges = self._shard.params, self._shard.ranges
         follows = mesh.index > 0 and not policy.fixed_order
         self.transport: MpiServerTransport
@@ -123,11 +127,15 @@ class Serving:
             keep_for_ever(request)
             raise
 
-    def _sum_over_servers(self, value: float) -> float:
-        """Adds in server order, so that every server gets the same bits."""
+    def _sum_over_servers(self, value: Any) -> Any:
+        """Adds numbers, or arrays of float64 element by element, in server order: every server gets the same bits."""
         comm = self._context.mesh.server
         if comm is None or comm.Get_size() == 1:
             return value
-        mine, parts = np.array([value]), np.empty(comm.Get_size(), np.float64)
+        mine = np.atleast_1d(np.asarray(value, np.float64))
+        parts = np.empty((comm.Get_size(), mine.size), np.float64)
         self._context.waiter.flowing(comm.Iallgather(mine, parts).Test)
-        return float(sum(parts.tolist()))
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total if isinstance(value, np.ndarray) else float(total[0])

@@ -7,6 +7,7 @@ groups stay open: their sum lies there meanwhile).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class Shard:
         params: 1-D float array, updated in place; it stays the caller's.
         options: what the optimizer does; the learning rate is by samples applied so far.
         segment: elements in a segment.
-        sum_over_shards: see `psgd.optim.optimizer.Optimizer`.
+        sum_over_shards, start: see `psgd.optim.optimizer.Optimizer`.
 
     Attributes:
         params, optimizer: of this shard.
@@ -47,10 +48,11 @@ class Shard:
         options: OptimizerOptions,
         *,
         segment: int,
-        sum_over_shards: Callable[[float], float] = float,
+        sum_over_shards: Callable[[Any], Any] = lambda alone: alone,
+        start: int = 0,
     ) -> None:
         self.params = params
-        self.optimizer = Optimizer(params, options, sum_over_shards)
+        self.optimizer = Optimizer(params, options, sum_over_shards, start)
         self.samples = 0
         self.ranges = segments(params.size, segment)
         self._pieces = [

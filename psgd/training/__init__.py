@@ -1,8 +1,9 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
-Owns opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's file, `torch_module` of a
-PyTorch module), what the options stand for (`preparation`), a worker's loop (`trainer`), the events of the log
-(`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
+Owns who does what (`roles`), opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's
+file, `torch_module` of a PyTorch module, `pieces` of a model that is cut over several ranks), what the options stand
+for (`preparation`), a worker's loop (`trainer`), the events of the log (`events`), and the result (`result`). May
+import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
 from collections.abc import Sequence
@@ -28,13 +29,12 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.tensorboard import TensorBoard
 from psgd.metrics.trace.span import Span
 from psgd.metrics.wait_log import WaitLog
-from psgd.runtime import placement
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.new_files import lose
-from psgd.strategies import catalog as strategies
-from psgd.training import events, from_file, preparation, result
+from psgd.training import events, from_file, pieces, preparation, result
 from psgd.training.events import ProgressDisplay
+from psgd.training.roles import assign
 from psgd.training.task import open_task
 from psgd.training.trainable import Trainable
 from psgd.training.trainer import Trainer
@@ -70,17 +70,9 @@ def run(
         AgreedUsageError: wrong options or data, on all ranks alike.
         UsageError: data that this rank alone cannot read.
     """
-    rank, servers = comm.Get_rank(), config.servers
-    if servers is None:
-        servers = strategies.default_servers(config.strategy, comm.Get_size())
-    workers = comm.Get_size() - servers
-    serving = placement.agree(comm, servers, config.placement)
-    serves = rank in serving
-    if "cuda" in (config.device, config.server_device):
-        from psgd.backend import places
-
-        places.choose(comm, (config.server_device if serves else config.device) == "cuda")
-    task = open_task(config, comm, needs_data=not serves)
+    rank, roles = comm.Get_rank(), assign(config, comm)
+    workers, servers, serves = roles.workers, roles.servers, roles.serves
+    task = pieces.cut(open_task(config, comm, needs_data=not serves), config, roles.mesh)
     samples, layout = task.samples, task.model.layout
     if config.keep_best:
         request = request or CheckpointRequest()
@@ -94,14 +86,14 @@ def run(
             listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(log, on_progress, *listeners),
+            events.listener(log, on_progress if rank == 0 else None, *listeners, with_perplexity=bool(task.tokens)),
             samples_per_epoch=samples,
-            target_accuracy=config.target_accuracy,
+            target_accuracy=config.target_accuracy if roles.leads else 0.0,
             waits=None if config.log is None else WaitLog(),
-            patience=config.early_stop,
+            patience=config.early_stop if roles.leads else 0,
         )
         params = task.model.vector(config, serves)
-        injector = Injector(config.inject, placement.index(rank, serving), workers, servers, serves)
+        injector = Injector(config.inject, roles.index, workers, servers, serves)
         if serves:
             injector.watch(metrics, params)
         if not servers and rank % 2:  # what rank 0 compiles last: on a fresh installation two ranks share the work
@@ -109,16 +101,17 @@ def run(
         trainer = None if serves else Trainer(config, task, params, injector)
         files = from_file.checksums(config)
         connection = connect(
-            comm,
+            roles.data,
             task.model.connected(params),
             servers=servers,
-            placement=serving or "auto",
+            placement=roles.serving or "auto",
             lr=preparation.schedule(config, samples, workers),
             rule=preparation.rule(config, serves),
             compress_warmup=config.compress_warmup * samples,
             metrics=metrics,
             run=config.of_the_run() | ({"files": files} if files else {}),
             layout=layout,
+            part=pieces.part(task.model),
             checkpoint_request=request,
             callbacks=callbacks,
             **{name: getattr(config, name) for name in _OF_CONNECT},
@@ -138,24 +131,34 @@ def run(
             if trainer is not None:
                 trainer.backend.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
                 trainer.backend.wait()
-            found = result.collect(config, comm, connection, metrics, trainer, task.test_samples)
+            more = pieces.more(task.model)
+            found = result.collect(
+                config, comm, connection, metrics, trainer, task.test_samples, task.tokens, roles.counts
+            )
         if found is not None:
+            found |= more
             events.write_waits(log, metrics)
             log.write("end", **found)
             board.finish(metrics)
-        if config.save is not None and rank == 0 and not connection.leaving:
-            _save(config.save, task.model, params)
+        if config.save is not None and roles.saves and not connection.leaving:
+            _save(config.save, task.model, params, rank == 0)
+        pieces.close(task.model)
+        roles.free()
         return found
 
 
-def _save(path: Path, model: Trainable, params: Array) -> None:
+def _save(path: Path, model: Trainable, params: Array, leads: bool) -> None:
     """Rank 0 writes the final weights under their names. A full disk costs the file, not the run.
 
-    Weights that are not numbers are not written: the file may have sound ones of an earlier run.
+    Weights that are not numbers are not written: the file may have sound ones of an earlier run. The ranks that hold
+    one copy of the model do this together.
     """
     weights = on_host(params)
-    if not np.isfinite(weights).all():
-        lose(f"--save {path}", "NaN or infinity in the final weights: not written, any earlier file stays as it was")
+    if model.agreed(not np.isfinite(weights).all()):
+        if leads:
+            lose(
+                f"--save {path}", "NaN or infinity in the final weights: not written, any earlier file stays as it was"
+            )
         return
     try:
         model.save(path, weights)

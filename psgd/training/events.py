@@ -5,6 +5,7 @@ from typing import Protocol
 
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.metrics.event_log import EventLog
+from psgd.metrics.perplexity import perplexity
 from psgd.metrics.run_metrics import Event, RunMetrics
 from psgd.metrics.snapshot import Snapshots
 
@@ -21,7 +22,9 @@ class ProgressDisplay(Protocol):
         """How far the run is; `accuracy` only where it is new."""
 
 
-def listener(log: EventLog, display: ProgressDisplay | None, *others: Listener) -> Listener:
+def listener(
+    log: EventLog, display: ProgressDisplay | None, *others: Listener, with_perplexity: bool = False
+) -> Listener:
     """What the metrics call at each event: it writes to the log and to the display, and calls the others."""
     snapshots = Snapshots()
 
@@ -29,7 +32,8 @@ def listener(log: EventLog, display: ProgressDisplay | None, *others: Listener) 
         fresh = event == "eval"
         common = {"time": metrics.elapsed_s(), "samples": metrics.samples, "epoch": metrics.epoch}
         if fresh:
-            log.write("eval", **common, accuracy=metrics.accuracy, loss=metrics.test_loss)
+            more = {"perplexity": perplexity(metrics.test_loss or 0.0)} if with_perplexity else {}
+            log.write("eval", **common, accuracy=metrics.accuracy, loss=metrics.test_loss, **more)
         else:
             log.write("progress", **common, loss=metrics.loss, lr=metrics.lr)
         write_waits(log, metrics)

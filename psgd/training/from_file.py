@@ -29,11 +29,13 @@ class DataDescription:
         sample_shape: of one sample, as (channels, height, width) or (d,).
         classes: labels are 0 to classes - 1.
         samples: of the training set.
+        tokens: samples are numbers of tokens below `classes`, each of which has a label.
     """
 
     sample_shape: tuple[int, ...]
     classes: int
     samples: int
+    tokens: bool = False
 
 
 def read_dataset(config: TrainConfig) -> Dataset:
@@ -44,7 +46,7 @@ def read_dataset(config: TrainConfig) -> Dataset:
     """
     found = reference.find("--dataset", config.dataset)
     if found is None:
-        return load(config.dataset)
+        return load(config.dataset, config.context)
     made = script.load(found).call(config.seed)
     try:
         return dataset_of(made, found.where)
@@ -95,17 +97,21 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
     if len(parts) == 2 and isinstance(parts[0], Model):
         if parts[1] is not None:
             raise UsageError(f"{found.where}: expected no loss with a model of psgd.nn, which has its own, got one")
-        model: Trainable = _trial(found, data, own, parts[0], data.sample_shape, data.classes)
+        model: Trainable = _trial(found, data, own, parts[0], data.sample_shape, data.classes, data.tokens)
         return model
     if len(parts) == 2 and torch is not None and _is_module(parts[0], torch):
+        if data.tokens:
+            raise UsageError(
+                f"{found.where}: expected a model of psgd's layers for text, got a PyTorch module; train one in a loop "
+                "of your own, with psgd.torch.wrap"
+            )
         from psgd.training.torch_module import TorchModel
 
-        tried: TorchModel = _trial(found, data, TorchModel, *parts, data.sample_shape)
-        if config.device == "cpu" and tried.wrapped.device.type != "cpu":
-            got = tried.wrapped.device
+        module: TorchModel = _trial(found, data, TorchModel, *parts, data.sample_shape)
+        if config.device == "cpu" and module.wrapped.device.type != "cpu":
+            got = module.wrapped.device
             raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
-        model = tried
-        return model
+        return module
     hint = "; does the function return it?" if made is None else ""
     got = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
     shown = got if isinstance(got, str) else got.__name__

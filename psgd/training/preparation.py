@@ -1,9 +1,8 @@
 """What the options of a run stand for: its first parameters, its update rule, its schedule, its backend."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psgd.backend.host import HostBackend
-from psgd.backend.interface import Backend
 from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
@@ -11,6 +10,9 @@ from psgd.kernels.array import Array
 from psgd.nn.model import Model
 from psgd.optim import rules, schedules
 from psgd.optim.schedules import Schedule
+
+if TYPE_CHECKING:
+    from psgd.backend.cuda import CudaBackend
 
 
 def first_params(config: TrainConfig, model: Model) -> Array:
@@ -33,7 +35,7 @@ def rule(config: TrainConfig, serves: bool) -> rules.Rule:
     return rules_on_gpu.on_device(chosen)
 
 
-def backend(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> Backend:
+def backend(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> "HostBackend | CudaBackend":
     """Where a worker computes its gradients; its memory is for no more samples than there are."""
     batch_size = min(config.batch_size, dataset.train.samples)
     if config.device == "cpu":

@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from psgd.backend.interface import Tallies
 from psgd.config import TrainConfig
 from psgd.connection import Connection
+from psgd.metrics.outcomes import Outcomes
+from psgd.metrics.perplexity import perplexity
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import clean
@@ -21,6 +24,8 @@ def collect(
     metrics: RunMetrics,
     trainer: Trainer | None,
     test_samples: int,
+    tokens: int = 0,
+    counts: bool = True,
 ) -> dict[str, Any] | None:
     """Evaluates the final parameters, each worker on its part. Collective.
 
@@ -31,25 +36,37 @@ def collect(
         metrics: filled on rank 0.
         trainer: a worker's, with the final parameters.
         test_samples: of the test set.
+        tokens: of a sample, where samples are tokens; 0 elsewhere.
+        counts: what this rank evaluates counts; false where another rank of its copy of the model says the same.
 
     Returns:
         The result on rank 0, None elsewhere.
     """
     seconds = metrics.elapsed_s()
-    correct, loss_sum, sent, received = 0, 0.0, 0, 0
+    correct, loss_sum, sent, received = 0.0, 0.0, 0, 0
+    seen = Outcomes()
     if trainer is not None:
+        if isinstance(trainer.backend, Tallies) and not tokens:
+            trainer.backend.tally = seen.add
         correct, loss_sum = trainer.backend.evaluate(connection.mesh.index, connection.workers)
+        if not counts:
+            correct, loss_sum = 0, 0.0
         sent, received = connection.bytes_sent, connection.bytes_received
     mine = np.array([correct, loss_sum, sent, received], np.float64)
-    skipped = gather(comm, {} if trainer is None else {"worker": connection.mesh.index, "count": connection.skipped})
+    own: dict[str, Any] = {}
+    if trainer is not None:
+        own = {"worker": connection.mesh.index, "count": connection.skipped, "outcomes": seen.counts.tolist()}
+    of_workers = gather(comm, own)
     total = np.empty_like(mine)
     comm.Reduce(mine, total, MPI.SUM, root=0)
     if comm.Get_rank() != 0:
         return None
     metrics.report(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
     dropped = list(metrics.dropped)
-    for each in filter(None, skipped):
+    outcomes = Outcomes()
+    for each in filter(None, of_workers):
         dropped[each["worker"]] += each["count"]
+        outcomes.merge(each["outcomes"])
     vendor, version = MPI.get_vendor()
     found: dict[str, Any] = clean(
         {
@@ -90,4 +107,8 @@ def collect(
             "requeue": connection.leaving,
         }
     )
+    found |= clean({f"test_{name}": value for name, value in outcomes.means().items()})
+    if tokens:
+        found |= clean({"tokens_per_second": tokens * metrics.samples / seconds})
+        found |= clean({"test_perplexity": perplexity(total[1].item() / max(1, test_samples))})
     return found

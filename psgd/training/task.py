@@ -11,8 +11,10 @@ from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.description import describe
 from psgd.data.normalization import Statistics, validate
+from psgd.estimate import activations
 from psgd.kernels.errors import AgreedContractError, AgreedUsageError, UsageError
 from psgd.nn import models
+from psgd.nn.model import Model
 from psgd.runtime.agreement import gather
 from psgd.training.from_file import DataDescription, make_model, read_dataset
 from psgd.training.trainable import OwnModel, Trainable
@@ -29,6 +31,7 @@ class Task:
         test_samples: of the test set.
         statistics: of the training set, for normalization.
         dataset: None on ranks that need no data.
+        tokens: of a sample, where samples are tokens; else 0.
     """
 
     model: Trainable
@@ -36,6 +39,7 @@ class Task:
     test_samples: int
     statistics: Statistics
     dataset: Dataset | None
+    tokens: int = 0
 
 
 def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Task:
@@ -52,6 +56,7 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
     computed = reference.is_reference(config.dataset)  # perhaps with random numbers, on each rank by itself
     mine: dict[str, Any] = {"host": socket.gethostname()}
     leads = comm.Get_rank() == 0
+    own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
     try:
         if needs_data or leads:
             dataset = read_dataset(config)
@@ -60,20 +65,33 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
             statistics = validate(dataset)
             mine["statistics"] = [statistics.mean, statistics.std]
             if made is None:
-                models.build(config.model, dataset.sample_shape, dataset.classes, hidden=config.hidden)
+                _build(config, dataset.sample_shape, dataset.classes, dataset.tokens, own)
     except UsageError as error:
         mine["error"] = str(error)
     everyone = gather(comm, mine)
     _refuse_errors(everyone)
     _compare(config.dataset, everyone)
     data, (mean, std) = everyone[0]["data"], everyone[0]["statistics"]
-    shape, classes = tuple(data["sample shape"]), data["classes"]
+    shape, classes, tokens = tuple(data["sample shape"]), data["classes"], bool(data.get("tokens"))
     model: Trainable
     if made is None:
-        model = OwnModel(models.build(config.model, shape, classes, hidden=config.hidden))
+        model = OwnModel(_build(config, shape, classes, tokens, own))
     else:
-        model = make_model(config, comm, made, DataDescription(shape, classes, data["training samples"]))
-    return Task(model, data["training samples"], data["test samples"], Statistics(mean, std), dataset)
+        described = DataDescription(shape, classes, data["training samples"], tokens)
+        model = make_model(config, comm, made, described)
+        if config.recompute is not None:
+            raise AgreedUsageError(
+                f"--recompute: expected a model by name, got {made.where}: call Stage.recomputed there, or in a "
+                "PyTorch module torch.utils.checkpoint"
+            )
+    counts = data["training samples"], data["test samples"]
+    return Task(model, *counts, Statistics(mean, std), dataset, shape[0] if tokens else 0)
+
+
+def _build(config: TrainConfig, shape: tuple[int, ...], classes: int, tokens: bool, own: dict[str, Any]) -> Model:
+    """A model of the catalog. Raises UsageError where it does not fit the data, or `--recompute` does not suffice."""
+    model = models.build(config.model, shape, classes, tokens=tokens, **own)
+    return model if config.parts > 1 else activations.recomputed(model, config.recompute, config.batch_size)
 
 
 def _refuse_errors(everyone: list[dict[str, Any]]) -> None:

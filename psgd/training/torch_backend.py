@@ -13,6 +13,7 @@ from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 from psgd.torch.wrapped import Wrapped
 
@@ -35,6 +36,7 @@ class TorchBackend:
         self._kind = input_dtype(model.module)
         wide = np.float64 if self._kind == torch.float64 else np.float32
         self._batches = Batches(dataset.train, statistics, batch_size, wide)
+        self.tally: Tally | None = None
         self._test = Batches(dataset.test, statistics, EVALUATION_BATCH, wide)
 
     def prepare(self, params: Array) -> None:
@@ -73,7 +75,10 @@ class TorchBackend:
                 x, y = self._test.ordered(start, min(start + EVALUATION_BATCH, self._test.samples))
                 labels = torch.from_numpy(y)
                 scores = self._module(self._tensor(x))
-                correct += int((scores.argmax(1) == labels).sum())
+                predicted = scores.argmax(1)
+                correct += int((predicted == labels).sum())
+                if self.tally is not None:
+                    self.tally(y, predicted.numpy())
                 loss_sum += self._loss(scores, labels).item() * len(y)
         return correct, loss_sum
 

@@ -73,6 +73,9 @@ class TorchModel:
         if self.wrapped.device.type != "cpu":
             torch.cuda.default_generators[self.wrapped.device.index].manual_seed(drawn)
 
+    def agreed(self, stop: bool) -> bool:
+        return stop
+
     def save(self, path: Path, vector: Array) -> None:
         """The module's whole state_dict: buffers and frozen parameters too."""
         state = {name: tensor.detach().cpu() for name, tensor in self.wrapped.module.state_dict().items()}

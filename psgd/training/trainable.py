@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psgd.backend.interface import Backend
+from psgd.backend.interface import Backend, DrawsByStep
 from psgd.checkpoint import export
 from psgd.config import TrainConfig
 from psgd.data import Dataset
@@ -39,6 +39,9 @@ class Trainable(Protocol):
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
         """A worker begins a step: what it draws in it depends on these numbers alone."""
 
+    def agreed(self, stop: bool) -> bool:
+        """Whether any of the ranks says so that hold this copy of the model together: all of them get one answer."""
+
     def save(self, path: Path, vector: Array) -> None:
         """Writes the final weights under their names. Raises UsageError where it cannot."""
 
@@ -52,6 +55,7 @@ class OwnModel:
 
     def __init__(self, model: Model) -> None:
         self.model, self.layout = model, model.layout
+        self._draws: DrawsByStep | None = None
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         return np.empty(self.layout.size, np.float32) if serves else preparation.first_params(config, self.model)
@@ -60,16 +64,22 @@ class OwnModel:
         return vector
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        return preparation.backend(config, self.model, dataset, statistics)
+        self._draws = made = preparation.backend(config, self.model, dataset, statistics)
+        return made
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
-        """Its layers draw nothing."""
+        """What its layers draw is by sample, so the worker does not matter."""
+        if self._draws is not None:
+            self._draws.begin(seed, epoch, step)
+
+    def agreed(self, stop: bool) -> bool:
+        return stop
 
     def save(self, path: Path, vector: Array) -> None:
         export.write(path, vector, self.layout, "--save")
 
 
-def own(model: Model, shape: Sequence[int], classes: int) -> OwnModel:
+def own(model: Model, shape: Sequence[int], classes: int, tokens: bool = False) -> OwnModel:
     """A model that a user's function made, if it takes such samples.
 
     Raises:
@@ -77,6 +87,10 @@ def own(model: Model, shape: Sequence[int], classes: int) -> OwnModel:
     """
     if model.input_shape != tuple(shape):
         raise UsageError(f"expected a model for samples of shape {tuple(shape)}, got one for {model.input_shape}")
+    if len(model.output_shape) != 1 + tokens:
+        raise UsageError(
+            f"expected scores for each {'token' if tokens else 'sample'}, got outputs of shape {model.output_shape}"
+        )
     if model.classes < classes:
         raise UsageError(f"expected a model with a score for each of {classes} classes, got {model.classes}")
     if model.dtype != np.float32:

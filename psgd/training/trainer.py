@@ -26,6 +26,7 @@ class Trainer:
         """All epochs; a worker that has run out of samples in an epoch pushes none and keeps pace."""
         config, backend, injector = self._config, self.backend, self._injector
         injects, poisons = bool(config.inject), "nan" in config.inject
+        may_stop = bool(config.target_accuracy or config.early_stop or config.checkpoint_dir)
         backend.bind(ps.params, ps.grads)
         sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
         done = self._done(ps, sampler)
@@ -45,7 +46,7 @@ class Trainer:
                         backend.wait()
                         injector.sleep(number, time.perf_counter() - start)
                 ps.step(len(indices), loss)
-                if ps.stop:
+                if self._model.agreed(ps.stop) if may_stop else ps.stop:
                     return
                 if ps.worker == 0 and self._due(epoch * sampler.steps + step + 1, sampler.steps):
                     self._report(ps)

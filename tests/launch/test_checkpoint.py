@@ -52,6 +52,38 @@ def directory(tmp_path):
     return runs
 
 
+@pytest.fixture
+def pieces(tmp_path):
+    """A checkpoint of two pieces, each with a worker: columns of linear1, two and one, and both the rest."""
+    layouts = {}
+    for place, columns in enumerate((range(2), range(2, 3))):
+        parts = {"linear1.weight": ((7, 3), (0, columns.start)), "linear1.bias": ((3,), (columns.start,))}
+        shapes = [("linear1.weight", (7, len(columns))), ("linear1.bias", (len(columns),)), ("file", (2,))]
+        layouts[f"tensor{place}"] = Layout(shapes, parts=parts)
+    names = [f"{piece}worker-0" for piece in layouts]
+    writers = [Writer(tmp_path, "k", name, names if name == names[0] else None) for name in names]
+    told = Manifest(200, 6400, 200, layout=LAYOUT, pieces=layouts)
+    for writer, layout in reversed(list(zip(writers, layouts.values(), strict=True))):
+        vector = np.zeros(layout.size, np.float32)
+        for parameter in layout.parameters:
+            layout.views(vector)[parameter.name][...] = LAYOUT.views(VECTOR)[parameter.name][parameter.slices]
+        writer.save(200, State({"params": vector}, {"version": 200}), told if writer is writers[0] else None)
+    for writer in writers:
+        writer.wait()
+    return tmp_path
+
+
+def test_pieces_are_shown_verified_and_exported_as_the_whole_model(pieces, tmp_path):
+    output, _ = run("show", pieces)
+    assert "tensor1worker-0" in output and "linear1.weight 7 x 3" in output
+    assert run("verify", pieces)[1] == 0
+    run("export", pieces, "-o", tmp_path / "w.npz")
+    with np.load(tmp_path / "w.npz") as file:
+        assert set(file) == {"linear1.weight", "linear1.bias", "file"}
+        for name, expected in LAYOUT.views(VECTOR).items():
+            np.testing.assert_array_equal(file[name], expected)
+
+
 def run(*arguments):
     """The command's output, and its code; errors are raised."""
     result = CliRunner().invoke(checkpoint, [str(argument) for argument in arguments], standalone_mode=False)

@@ -80,9 +80,14 @@ WRONG_VALUES = {
     "staleness_lr": ["linear"],
     "on_nan": ["ignore", ""],
     "hidden": ["0", "1.5"],
+    "layers": ["0", "1.5"],
+    "width": ["0", "x"],
+    "heads": ["0", "2.5"],
+    "context": ["0", "-1"],
     "peers": ["", "random", "random:x", "random:1", "some"],
     "window": ["0"],
     "compress": ["zip"],
+    "dropout": ["1", "-0.1", "nan"],
     "density": ["0", "1.01", "nan"],
     "compress_warmup": ["-1", "inf"],
     "compress_sync": ["-1", "0.5"],
@@ -97,6 +102,10 @@ WRONG_VALUES = {
     "checkpoint_minutes": ["-1", "nan"],
     "checkpoint_keep": ["0"],
     "save_signal": ["", "USR1", "KILL", "12"],
+    "mesh": ["", "pipe", "rows=2", "pipe=0", "pipe=2,pipe=2"],
+    "cut": ["", "a", "3,", "3.5"],
+    "pipe_schedule": ["pipedream", "inference", "gpip"],
+    "microbatches": ["0", "1.5"],
     "placement": ["first"],
     "log_dir": [""],
     "device": ["gpu"],
@@ -129,7 +138,7 @@ def test_every_option_that_can_be_wrong_is_tested():
         ("lr = true", "lr in FILE: expected a finite number above 0, got True"),
         ("lr = nan", "lr in FILE: expected a finite number above 0, got nan"),
         ("scale-lr = 1", "scale-lr in FILE: expected true or false, got 1"),
-        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, resmlp or "),
+        ("model = ['mlp']", "model in FILE: expected one of softmax, mlp, cnn, lecture-cnn, resmlp, gpt or "),
         ("log = 3", "log in FILE: expected a file's path, got 3"),
         ("batchsize = 3", "unknown option 'batchsize'; did you mean batch-size?"),
         ("xyzzy = 3", "unknown option 'xyzzy'; see psgd train --help"),
@@ -277,15 +286,40 @@ def test_a_users_file_is_looked_at_but_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": "net.py"}, "^--model: expected one of softmax, mlp, cnn, resmlp or FILE.py:FUNCTION, got 'net.py'$"),
+        (
+            {"model": "net.py"},
+            "^--model: expected one of softmax, mlp, cnn, lecture-cnn, resmlp, gpt or FILE.py:FUNCTION, got 'net.py'$",
+        ),
         ({"model": "mpl"}, r"^--model: expected .*, got 'mpl'; did you mean mlp\?$"),
         ({"dataset": "data.py"}, "^--dataset: expected a name, a path or FILE.py:FUNCTION, got 'data.py'$"),
         ({"model": "net.py:make", "hidden": "8"}, "^--hidden: expected a model by name with it, got --model net.py:"),
+        ({"model": "net.py:make", "width": "8"}, "^--width: model net.py:make does not take it, expected --model gpt$"),
+        ({"layers": "8"}, "^--layers: model mlp does not take it, expected --model gpt$"),
+        ({"model": "cnn", "heads": "8"}, "^--heads: model cnn does not take it, expected --model gpt$"),
+        ({"model": "cnn", "context": "8"}, "^--context: model cnn does not take it, expected --model gpt$"),
+        ({"model": "gpt", "hidden": "8"}, "^--hidden: model gpt does not take it; it has --layers, --width, --heads$"),
     ],
 )
 def test_models_and_datasets_by_file(flags, message):
     with pytest.raises(UsageError, match=message):
         options.build(flags)
+
+
+def test_options_of_a_model_belong_to_runs_with_it():
+    run = options.build({"model": "gpt", "context": "32", "heads": "2"}).of_the_run()
+    assert (run["layers"], run["width"], run["heads"], run["context"]) == (4, 128, 2, 32)
+    assert "heads" not in options.build({}).of_the_run()
+    assert options.build({"model": "net.py:make", "context": "8"}).context == 8
+
+
+def test_a_model_for_text_and_one_for_samples_with_a_class_each():
+    options.check_here(TrainConfig(dataset="genesis", model="gpt"))
+    with pytest.raises(UsageError, match=r"^model mlp: the dataset has text.*; expected --model gpt$"):
+        options.check_here(TrainConfig(dataset="genesis"))
+    with pytest.raises(UsageError, match=r"^model gpt: .* not text; expected --model softmax, .* --dataset genesis"):
+        options.check_here(TrainConfig(model="gpt"))
+    with pytest.raises(UsageError, match="expected a width that is a multiple of its 3 heads, got 128"):
+        options.check_here(TrainConfig(dataset="genesis", model="gpt", heads=3))
 
 
 def test_the_dataset_must_open(tmp_path):
@@ -362,3 +396,37 @@ def test_a_device_of_servers_that_there_are_not(strategy):
     options.build(alone | {"strategy": strategy, "server_device": "cpu"})
     with pytest.raises(UsageError, match=r"^--server-device.*omit it$"):
         options.build(alone | {"strategy": strategy, "server_device": "cuda"})
+
+
+def test_dropout_is_an_option_of_models_that_have_it():
+    assert options.build({"model": "lecture-cnn", "dropout": "0.4"}).of_the_run()["dropout"] == 0.4
+    with pytest.raises(UsageError, match=r"^--dropout: model cnn does not take it, expected --model lecture-cnn$"):
+        options.build({"model": "cnn", "dropout": "0.4"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"cut": "3"}, "--cut: expected --mesh with it"),
+        ({"microbatches": "3"}, "--microbatches: expected --mesh with it"),
+        ({"mesh": "data=2", "cut": "1"}, "--cut: expected --mesh with pipe of 2 or more, got data=2"),
+        ({"mesh": "tensor=2", "pipe_schedule": "gpipe"}, "--pipe-schedule: expected --mesh with pipe of 2 or more"),
+        ({"schedule": "gpipe"}, "--schedule gpipe: that is a pipeline's; expected --pipe-schedule gpipe"),
+        ({"mesh": "pipe=2,data=2", "workers": "3"}, "--workers 3: expected data=3 in --mesh, got pipe=2,data=2"),
+        ({"mesh": "pipe=2", "strategy": "softsync"}, "--mesh pipe=2: expected another strategy than softsync: "),
+        ({"mesh": "tensor=2", "strategy": "async"}, "--mesh tensor=2: expected another strategy than async: "),
+        ({"mesh": "pipe=2", "save": "w.pt"}, r"--save w.pt: expected a name that ends in .npz with --mesh pipe=2"),
+        ({"mesh": "pipe=2", "on_nan": "skip"}, "--on-nan skip: not with --mesh pipe=2: a rank sees its own part"),
+    ],
+)
+def test_what_does_not_go_together_with_a_mesh(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
+def test_a_mesh_says_how_many_workers_there_are_and_has_its_own_default_strategy():
+    got = options.build({"mesh": "pipe=2, tensor=2,data=3"})
+    assert (got.workers, got.strategy, got.parts) == (3, "allreduce", 4)
+    assert options.build({"mesh": "pipe=2"}).workers is None
+    assert options.build({"mesh": "pipe=2", "strategy": "sync"}).strategy == "sync"
+    assert options.build({"mesh": "data=2", "strategy": "softsync"}).parts == 1  # nothing is cut

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.kernels.errors import DataError, UsageError
+from psgd.metrics.trace import passes
 from psgd.metrics.trace.alignment import Offset, aligned
 from psgd.metrics.trace.event_ring import KINDS, parse
 from psgd.metrics.trace.self_time import Segment
@@ -118,7 +119,7 @@ def _lines(facts: dict[str, Any], events: NDArray[Any]) -> Iterator[list[str]]:
         )
         yield [
             f'{{{names[kind]}{track}, "ts": {start / 1000:.3f}, "dur": {(stop - start) / 1000:.3f}'
-            + (f', "args": {{"step": {number}}}}}' if number else "}")
+            + (passes.arguments(KINDS[kind], number) if number else "}")
             for start, stop, kind, track, number in rows
         ]
 
@@ -132,15 +133,36 @@ def read(path: Path) -> list[tuple[str, list[Segment]]]:
     Raises:
         DataError: it cannot be read, or is no Chrome trace with names of processes.
     """
+    return [(name, [(start, stop, kind) for start, stop, kind, _ in spans]) for name, spans in _read(path)]
+
+
+def read_passes(path: Path) -> list[tuple[str, list[passes.Pass]]]:
+    """Reads the passes of a pipeline from such a file: none of ranks that are in no pipeline.
+
+    Returns:
+        For each rank its name, and its passes in the order of the file.
+
+    Raises:
+        DataError: as `read`.
+    """
+    return [
+        (name, [found for start, stop, kind, more in spans if (found := passes.decode(kind, start, stop, more))])
+        for name, spans in _read(path)
+    ]
+
+
+def _read(path: Path) -> list[tuple[str, list[tuple[int, int, str, dict[str, Any]]]]]:
+    """For each rank its name, and from, to, kind and arguments of the spans of its main thread."""
     try:
         content = path.read_bytes()
         events = json.loads(gzip.decompress(content) if is_compressed(content) else content)["traceEvents"]
         names = {event["pid"]: str(event["args"]["name"]) for event in events if event.get("name") == "process_name"}
-        spans: dict[int, list[Segment]] = {rank: [] for rank in sorted(names)}
+        spans: dict[int, list[tuple[int, int, str, dict[str, Any]]]] = {rank: [] for rank in sorted(names)}
         for event in events:
             if event["ph"] == "X" and event["tid"] == 0:
                 start = round(1000 * event["ts"])
-                spans[event["pid"]].append((start, start + round(1000 * event["dur"]), str(event["name"])))
+                stop = start + round(1000 * event["dur"])
+                spans[event["pid"]].append((start, stop, str(event["name"]), dict(event.get("args", {}))))
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"trace {path}: expected a Chrome trace of psgd train --trace: {reason}") from None

@@ -23,8 +23,9 @@ from psgd.kernels.errors import DataError
 KINDS = (
     *("compute", "step", "push", "wait", "pull", "all-reduce", "apply"),
     *("gradient", "evaluate", "finish", "save", "write"),
+    *("F", "B", "X", "W", "U"),
 )
-"""What a span may be: an event holds an index of these."""
+"""What a span may be: an event holds an index of these. The last line is a pipeline's: see `passes.py`."""
 
 CAPACITY = 1 << 17
 """Events of a rank that are kept: the newest."""
@@ -75,7 +76,7 @@ class EventRing:
             start: by this process's `time.perf_counter()`.
             stop: the same.
             track: 0 for the main thread, 1 for the one that writes checkpoints.
-            number: of the step, or 0.
+            number: of the step, or 0; of a pipeline's pass what `psgd.metrics.trace.passes.number` returns.
         """
         place = HEADER_BYTES + (self._next() & self._mask) * _SIZE
         _PACK.pack_into(self._memory, place, start, stop, kind, track, number)

@@ -14,8 +14,19 @@ from psgd.kernels.errors import UsageError
 from psgd.nn.catalog import MODELS
 from psgd.nn.model import Model
 
+DEFAULTS: dict[str, int | float] = {"layers": 4, "width": 128, "heads": 4, "dropout": 0.0}
+"""Of the options that some models have."""
 
-def build(name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.float32, hidden: int = 256) -> Model:
+
+def build(
+    name: str,
+    input_shape: Sequence[int],
+    classes: int,
+    dtype: Any = np.float32,
+    hidden: int = 256,
+    tokens: bool = False,
+    **options: int | float,
+) -> Model:
     """Returns a model for samples of `input_shape` and `classes` classes.
 
     Args:
@@ -24,6 +35,8 @@ def build(name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.f
         classes: at least 2.
         dtype: float32 or float64.
         hidden: units of each hidden linear layer, where the model has one.
+        tokens: samples are tokens, each with a class of its own.
+        options: `layers`, `width`, `heads`, `dropout`, where the model has them; others have no use for them.
 
     Raises:
         UsageError: an unknown name, a shape that the model cannot take, or more parameters than this machine's memory.
@@ -37,15 +50,24 @@ def build(name: str, input_shape: Sequence[int], classes: int, dtype: Any = np.f
     if name not in MODELS:
         raise UsageError(f"unknown model {name!r}: choose one of {', '.join(MODELS)}")
     entry = MODELS[name]
-    options = {"hidden": hidden} if entry.hidden else {}
-    model = Model(importlib.import_module(entry.module).layers(shape, classes, **options), shape, dtype)
+    if tokens != entry.tokens:
+        able = ", ".join(each for each, other in MODELS.items() if other.tokens == tokens)
+        samples = "text, whose tokens have a class each" if tokens else "samples with one class each, not text"
+        fix = "" if tokens else ", or --dataset genesis or a text, FILE.txt"
+        raise UsageError(f"model {name}: the dataset has {samples}; expected --model {able}{fix}")
+    chosen: dict[str, int | float] = {"hidden": hidden} if entry.hidden else {}
+    chosen |= {each: options.get(each, DEFAULTS[each]) for each in entry.options}
+    if min((value for each, value in chosen.items() if each != "dropout"), default=1) < 1:
+        raise UsageError(f"model {name}: expected options of at least 1, got {chosen}")
+    model = Model(importlib.import_module(entry.module).layers(shape, classes, **chosen), shape, dtype)
     needed, memory = (
         model.layout.size * np.dtype(dtype).itemsize,
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     )
     if needed > memory:
+        wide = "hidden" if entry.hidden else "width" if "width" in entry.options else ""
         raise UsageError(
             f"model {name}: its {model.layout.size:,} parameters take {needed / 1e9:,.0f} GB, this machine has "
-            f"{memory / 1e9:,.0f} GB" + ("; expected a smaller --hidden" if entry.hidden else "")
+            f"{memory / 1e9:,.0f} GB" + (f"; expected a smaller --{wide}" if wide else "")
         )
     return model

@@ -5,12 +5,12 @@ import weakref
 import numpy as np
 from mpi4py import MPI
 
+from psgd.collectives.mpi.liveness import Liveness
 from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
-from psgd.worker.serverless.liveness import Liveness
 
 
 class CentreRing:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item, OwnFacts
+from psgd.collectives.mpi.liveness import Liveness
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.memory import counters
 from psgd.metrics.totals import Sums
@@ -22,7 +23,6 @@ from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_barrier import CheckpointBarrier
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
-from psgd.worker.serverless.liveness import Liveness
 
 
 class SharedOrder(ExchangeOrder):

@@ -13,11 +13,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives.mpi.liveness import Liveness
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
-from psgd.worker.serverless.liveness import Liveness
 
 _LOOK_S = 1e-3
 _STEPS, _REQUEST, _CALLS, _HEAD = range(4)

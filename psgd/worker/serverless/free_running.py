@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
+from psgd.collectives.mpi.liveness import Liveness
 from psgd.collectives.mpi.wait import Waiter
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_barrier import CheckpointBarrier
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
-from psgd.worker.serverless.liveness import Liveness
 
 
 class FreeRunningWorker(WorkerBase):

@@ -9,6 +9,9 @@ RESULT = {
     "train_samples": 1497,
     "test_samples": 300,
     "test_accuracy": 0.96667,
+    "test_f1": 0.96,
+    "test_precision": 0.95004,
+    "test_recall": 0.97,
     "train_loss": 0.05,
     "samples_per_second": 41234.4,
     "seconds": 3.21,
@@ -27,6 +30,7 @@ def test_aligned_lines():
         "run          digits, mlp, async, 1 server, 2 workers",
         "samples      1,497 to train on, 300 to test on",
         "accuracy     0.9667 on the test samples",
+        "F1           0.9600, precision 0.9500, recall 0.9700: means over the classes",
         "loss         0.0500 in training",
         "samples/s    41,234",
         "time         3.21 s",
@@ -51,3 +55,10 @@ def test_a_diverged_run_is_called_that():
 def test_bytes():
     got = [summary.format_nbytes(n) for n in (0, 999, 1000, 999_400, 999_600, 5.5e9, 1.25e12, 2e15)]
     assert got == ["0 B", "999 B", "1 kB", "999 kB", "1 MB", "5.5 GB", "1.25 TB", "2e+03 TB"]
+
+
+def test_the_bubble_of_a_pipeline():
+    bubble = {"share": 0.213, "expected": 3 / 11, "schedule": "1f1b", "ranks": 4, "microbatches": 8}
+    assert summary.text({**RESULT, "bubble": bubble}).splitlines()[-1] == (
+        "bubble       21 % of the pipeline's time; 1f1b with 4 ranks and 8 microbatches: 27 % if all passes are equal"
+    )

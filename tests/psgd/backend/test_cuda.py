@@ -7,14 +7,19 @@ from harness.device import cupy
 from psgd.backend.host import HostBackend
 from psgd.data import load
 from psgd.data.normalization import measure
+from psgd.nn.layers.dropout import Dropout
+from psgd.nn.layers.lstm import LSTM
+from psgd.nn.linear import Linear
+from psgd.nn.model import Model
 from psgd.nn.models import build
+from psgd.nn.reshape import ChannelsLast, RowTokens
 
 pytestmark = pytest.mark.gpu
 BATCH = 16
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn", "resmlp"])
+@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn", "lecture-cnn", "resmlp"])
 def test_many_steps_are_the_hosts(name, keep):
     xp = cupy()
     from psgd.backend.cuda import CudaBackend
@@ -59,3 +64,34 @@ def test_many_steps_are_the_hosts(name, keep):
 
 def x_size(dataset):
     return int(np.prod(dataset.sample_shape))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_graph_drops_what_the_host_drops_at_each_step(keep):
+    xp = cupy()
+    from psgd.backend.cuda import CudaBackend
+
+    dataset = load("digits")
+    statistics = measure(dataset.train)
+    layers = [ChannelsLast(), RowTokens(), Dropout(0.3), LSTM(12), Dropout(0.4), Linear(dataset.classes)]
+    model, twin = (Model(layers, dataset.sample_shape) for _ in range(2))
+    params = model.init(3)
+    host = HostBackend(model, dataset, statistics, BATCH)
+    device = CudaBackend(twin, dataset, statistics, BATCH, keep)
+    theirs = xp.asarray(params)
+    host.prepare(params)
+    device.prepare(theirs)
+    grads, device_grads = np.zeros_like(params), xp.zeros_like(theirs)
+    host.bind(params, grads)
+    device.bind(theirs, device_grads)
+    rng = np.random.default_rng(0)
+    losses = []
+    for step in range(40):
+        indices = np.arange(BATCH) if step % 2 else rng.integers(0, dataset.train.samples, BATCH)
+        for backend in (host, device):
+            backend.begin(5, 1, step)
+        losses.append(host.gradient(indices))
+        assert float(device.gradient(indices)) == pytest.approx(losses[-1], rel=1e-4)
+        np.testing.assert_allclose(device_grads.get(), grads, rtol=1e-3, atol=1e-5)
+    assert len(set(losses[1::2])) == 20  # the same samples, another draw each time
+    assert device.evaluate(0, 1)[0] == host.evaluate(0, 1)[0]

@@ -77,7 +77,12 @@ def test_parts_of_an_evaluation_add_up_to_the_test_set(made, parts):
     backend, dataset, statistics, model, params, _ = made
     z = logits(model, params, normalized(statistics, dataset.test.x))
     p = softmax(z)[np.arange(len(z)), dataset.test.y]
+    seen = []
+    backend.tally = lambda labels, predicted: seen.append((labels.copy(), predicted))
     told = [backend.evaluate(part, parts) for part in range(parts)]
+    labels, predicted = (np.concatenate(each) for each in zip(*seen, strict=True))
+    assert len(labels) == len(z) and (labels == predicted).sum() == sum(right for right, _ in told)
+    backend.tally = None
     assert sum(right for right, _ in told) == int((z.argmax(1) == dataset.test.y).sum())
     assert sum(loss for _, loss in told) == pytest.approx(-np.log(p).sum(), rel=1e-4)
     assert parts < 4 or told[3] == (0, 0.0)  # three batches only

@@ -139,3 +139,28 @@ def test_damage(tmp_path):
     path.unlink()
     with pytest.raises(CheckpointError, match="cannot be read"):
         manifest.read(tmp_path)
+
+
+def test_pieces_come_back_and_earlier_versions_refuse_them(tmp_path):
+    pieces = {"pipe0": Layout([("a", (3,))]), "pipe1": Layout([("b", (2, 2))], parts={"b": ((2, 4), (0, 2))})}
+    shards = [ShardFile(f"{piece}{name}", 10, "0" * 64) for piece in pieces for name in ("server-0", "worker-0")]
+    manifest.write(tmp_path, Manifest(3, 30, pieces=pieces), shards)
+    got = manifest.read(tmp_path)
+    assert got.pieces == pieces and got.format == manifest.IN_PIECES != manifest.FORMAT
+    assert got.names("worker", "pipe1") == ["pipe1worker-0"] and got.names("worker") == []
+    assert got.leaders == ["pipe0server-0", "pipe1server-0"]
+    whole = Manifest(3, 30)
+    assert "pieces" not in manifest.as_json(whole) and manifest.as_json(whole)["format"] == manifest.FORMAT
+
+
+@pytest.mark.parametrize("pieces", [[], {}, {"../x": None}, {"Pipe0": None}, {"pipe0": {"align": 1}}])
+def test_pieces_from_a_file_are_checked(tmp_path, pieces):
+    made = Manifest(3, 30, pieces={"pipe0": Layout([("a", (3,))])}, shards=(ShardFile("worker-0", 1, "0" * 64),))
+    text = manifest.encode(made)
+    fields = json.loads(text) | {"pieces": pieces}
+    del fields["sha256"]
+    body = json.dumps(fields, indent=1).encode().removesuffix(b"\n}")
+    seal = hashlib.sha256(body).hexdigest().encode()
+    (tmp_path / manifest.FILE).write_bytes(body + b',\n "sha256": "%s"\n}\n' % seal)
+    with pytest.raises(CheckpointError, match=r"pieces|layout"):
+        manifest.read(tmp_path)

@@ -109,3 +109,15 @@ def test_a_shard_of_another_version_or_name(tmp_path):
         path.write_text(json.dumps({**fields, **change}))
         with pytest.raises(CheckpointError):
             shards.written(tmp_path, "worker-3")
+
+
+def test_an_outline_and_some_elements_are_read_without_the_rest(tmp_path):
+    vector = np.arange(10, dtype=np.float32)
+    shard = shards.write(tmp_path, "worker-0", {"params": vector, "flags": np.ones((2, 3), np.uint8)}, '{"step": 3}')
+    outline = shards.outline(tmp_path, shard)
+    assert outline.facts == {"step": 3}
+    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in outline.tensors.items()}
+    assert shapes == {"params": ((10,), np.float32), "flags": ((2, 3), np.uint8)}
+    np.testing.assert_array_equal(shards.elements(tmp_path, shard, "params", 4, 7), [4, 5, 6])
+    with pytest.raises(CheckpointError, match="not a valid safetensors file"):
+        shards.elements(tmp_path, shard, "other", 0, 1)

@@ -6,9 +6,13 @@ from harness.layers import Run, finite_difference
 
 from psgd.kernels.errors import UsageError
 from psgd.nn.conv2d import Conv2D
+from psgd.nn.layers.attention import Attention, Heads
+from psgd.nn.layers.embedding import Embedding, Positions, Unembedding
+from psgd.nn.layers.gelu import GELU
+from psgd.nn.layers.layernorm import LayerNorm
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
-from psgd.nn.meanpool import MeanPool
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
 from psgd.nn.residual import Residual
@@ -35,6 +39,18 @@ CASES = [
     (MeanPool(), (5, 3)),
     (MeanPool(), (1, 1)),
     (RowTokens(), (4, 5, 3)),
+    (Positions(), (5, 3)),
+    (Unembedding(4, tied=None), (5, 3)),
+    (LayerNorm(), (7,)),
+    (LayerNorm(0.1), (5, 8)),
+    (LayerNorm(), (2, 3, 37)),
+    (GELU(), (5, 3, 2)),
+    (Heads(1), (5, 6)),
+    (Heads(3), (6, 27)),
+    (Attention(1), (1, 3)),
+    (Attention(2), (5, 6)),
+    (Residual((Attention(3),)), (4, 6)),
+    (Residual((LayerNorm(), Linear(9), GELU(), Linear(5))), (4, 5)),
     (Residual((Linear(7),)), (7,)),
     (Residual((Linear(4, relu=True), Linear(7))), (7,)),
     (Residual((Transpose(), Linear(5), Transpose())), (5, 3)),
@@ -101,6 +117,22 @@ def torch_forward(torch, layer, x, params):
         for inner in layer.layers:
             y = torch_forward(torch, inner, y, params)
         return x + y
+    if isinstance(layer, GELU):
+        return f.gelu(x, approximate="tanh")
+    if isinstance(layer, Heads):
+        q, k, v = x.reshape(*x.shape[:2], layer.heads, 3, -1).permute(3, 0, 2, 1, 4)
+        return f.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    if isinstance(layer, Attention):
+        y = x
+        for inner in layer.parts(x.shape[1:]):
+            y = torch_forward(torch, inner, y, params)
+        return y
+    if isinstance(layer, Positions):
+        return x + params.pop(0)
+    if isinstance(layer, Unembedding):
+        return f.linear(x, params.pop(0))
+    if isinstance(layer, LayerNorm):
+        return f.layer_norm(x, x.shape[-1:], params.pop(0), params.pop(0), layer.epsilon)
     w, b = params.pop(0), params.pop(0)
     return f.conv2d(x.permute(*first), w.permute(3, 2, 0, 1), b, layer.stride, layer.padding).permute(*last)
 
@@ -185,6 +217,15 @@ def test_what_backward_does_not_read_may_be_overwritten(layer, shape):
         (Transpose(), (2, 3, 4), "tokens, features"),
         (MeanPool(), (9,), "tokens, features"),
         (RowTokens(), (9, 4), "height, width, channels"),
+        (Positions(), (9,), "tokens, features"),
+        (Heads(2), (4, 9), r"samples of shape \(4, 9\) and 2 heads"),
+        (Heads(1), (9,), "tokens, features"),
+        (Attention(4), (5, 6), "multiple of its heads"),
+        (Attention(0), (5, 6), "0 heads"),
+        (Embedding(0, 3), (9,), "at least 1 x 1, got 0 x 3"),
+        (Unembedding(0), (9,), "vocabulary of at least 1"),
+        (LayerNorm(), (), "at least one axis"),
+        (LayerNorm(0.0), (9,), "epsilon above 0"),
         (Residual((Linear(4),)), (5,), r"keep the samples' shape \(5,\), these return \(4,\)"),
         (Residual(()), (5,), "keep the samples' shape"),
         (Residual((Flatten(), Linear(3))), (3, 1), "keep the samples' shape"),

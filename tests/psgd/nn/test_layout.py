@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from psgd.kernels.errors import UsageError
 from psgd.nn.layout import Layout
+from psgd.nn.pytorch import linear
 
 MLP = [("w1", (784, 256)), ("b1", (256,)), ("w2", (256, 10)), ("b2", (10,))]
 
@@ -189,3 +190,12 @@ def edited(change):
 def test_wrong_json_is_refused(text):
     with pytest.raises(UsageError, match="layout:"):
         Layout.from_json(text)
+
+
+def test_a_part_has_the_form_of_its_whole_and_is_not_given_to_pytorch():
+    layout = Layout([("w", (4, 1))], parts={"w": ((4, 3), (0, 2))}, torch={"w": linear(4, 3)})
+    assert Layout.from_json(layout.to_json()) == layout
+    with pytest.raises(UsageError, match="needs whole parameters, and this vector has a part of w"):
+        layout.for_torch(np.zeros(layout.size))
+    with pytest.raises(UsageError, match="does not fit"):
+        Layout([("w", (4, 1))], parts={"w": ((4, 3), (0, 2))}, torch={"w": linear(4, 1)})

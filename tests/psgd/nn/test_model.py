@@ -13,6 +13,7 @@ from psgd.nn.relu import ReLU
 from psgd.nn.reshape import Flatten
 
 CLASSES, N = 4, 11
+IMAGES = [name for name, entry in MODELS.items() if not entry.tokens]
 PARTS = (slice(0, 4), slice(4, 5), slice(5, N))
 
 
@@ -26,7 +27,7 @@ def made(name, dtype=np.float64, xp=np):
     return model, params, grads, xp.asarray(x, dtype), xp.asarray(y)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("on_gpu", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["host", "gpu"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
 def test_a_batch_in_parts_is_the_whole(name, on_gpu, dtype, tolerance):
@@ -48,7 +49,7 @@ def test_a_batch_in_parts_is_the_whole(name, on_gpu, dtype, tolerance):
     xp.testing.assert_array_equal(runs[0][1], runs[1][1])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_a_step_in_parts_allocates_nothing_of_an_arrays_size(name):
     import tracemalloc
 
@@ -69,7 +70,7 @@ def test_a_step_in_parts_allocates_nothing_of_an_arrays_size(name):
     assert peak < 8192
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_gradient_is_stage_and_loss(name):
     model, _, grads, x, y = made(name)
     loss = model.gradient(model.context(N), x, y)
@@ -124,3 +125,15 @@ def test_another_loss():
             losses.append(model.gradient(ctx, x, y, loss_of=hinge))
         params[at] += 1e-6
         assert expected[at] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("on_gpu", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["host", "gpu"])
+def test_an_evaluation_tells_labels_and_predictions_in_parts(on_gpu):
+    model, _, _, x, y = made("mlp", xp=cupy() if on_gpu else np)
+    ctx, seen = model.context(4), []
+    expected = model.logits(model.context(N), x).argmax(axis=1)
+    found = model.evaluate(ctx, x, y, lambda labels, predicted: seen.append((labels.tolist(), predicted.tolist())))
+    assert found == model.evaluate(ctx, x, y)
+    assert [len(labels) for labels, _ in seen] == [4, 4, 3]
+    assert [each for labels, _ in seen for each in labels] == y.tolist()
+    assert [each for _, predicted in seen for each in predicted] == expected.tolist()

@@ -283,7 +283,7 @@ def test_training_reaches_what_can_be_learned():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((256, 1, 8, 8)).astype(np.float32)
     y = (x[:, 0, :4].sum(axis=(1, 2)) > x[:, 0, 4:].sum(axis=(1, 2))).astype(np.int64)
-    for name in MODELS:
+    for name in (name for name, entry in MODELS.items() if not entry.tokens):
         model = build(name, (1, 8, 8), 2)
         params = model.init(0)
         grads = np.empty_like(params)

@@ -1,6 +1,7 @@
 """Stages: a NumPy oracle with another loss, stages in a row, the input's gradient, gradients that are added."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ from harness.device import cupy
 
 from psgd.kernels.errors import UsageError
 from psgd.nn.conv2d import Conv2D
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
-from psgd.nn.meanpool import MeanPool
 from psgd.nn.model import Model
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
@@ -234,3 +235,29 @@ def test_anothers_context_is_refused():
     one.bind(np.zeros(one.layout.size, np.float32))
     with pytest.raises(UsageError, match="another model or device"):
         one.forward(two.context(5), np.zeros((5, 2), np.float32))
+
+
+class LastUnits(Linear):
+    """The columns of a linear layer from `FROM` on, as a layer."""
+
+    FROM = 2
+
+    def weights(self, shape):
+        inputs, units = shape[-1], self.units + self.FROM
+        weight, bias = Linear(units, self.relu).weights(shape)
+        return (
+            replace(weight, shape=(inputs, self.units), part=((inputs, units), (0, self.FROM))),
+            replace(bias, shape=(self.units,), part=((units,), (self.FROM,))),
+        )
+
+
+def test_a_part_of_a_parameter_begins_as_the_whole_does():
+    whole, part = Stage([Linear(7, relu=True), Linear(4)], (5,)), Stage([Linear(7, relu=True), LastUnits(2)], (5,))
+    theirs, ours = (stage.layout.views(stage.init(3)) for stage in (whole, part))
+    np.testing.assert_array_equal(ours["linear1.weight"], theirs["linear1.weight"])
+    np.testing.assert_array_equal(ours["linear2.weight"], theirs["linear2.weight"][:, 2:])
+    assert {p.name: (p.global_shape, p.start) for p in part.layout.parameters if p.shape != p.global_shape} == {
+        "linear2.weight": ((7, 4), (0, 2)),
+        "linear2.bias": ((4,), (2,)),
+    }
+    assert part.layout.torch == whole.layout.torch

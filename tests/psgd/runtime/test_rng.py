@@ -10,7 +10,7 @@ import pytest
 
 import psgd
 from psgd.kernels.errors import UsageError
-from psgd.runtime.rng import generator
+from psgd.runtime.rng import bits, generator
 
 ROOT = Path(psgd.__path__[0]).parent
 
@@ -30,6 +30,12 @@ def test_all_keys_differ():
     keys = [key for length in range(4) for key in itertools.product(parts, repeat=length)]
     draws = {draw(seed, *key) for seed in (0, 1, 2**32) for key in keys}
     assert len(draws) == 3 * len(keys)
+
+
+def test_bits_are_64_and_by_key():
+    found = {bits(3, "step", epoch, step) for epoch in range(20) for step in range(20)}
+    assert len(found) == 400 and max(found).bit_length() == 64 and min(found) >= 0
+    assert bits(3, "step", 1, 2) in found and bits(4, "step", 1, 2) not in found
 
 
 def test_same_in_another_process():

@@ -2,7 +2,9 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from mpi4py import MPI
 
 from psgd.config import TrainConfig
 from psgd.metrics.run_metrics import RunMetrics
@@ -12,7 +14,10 @@ from psgd.training.result import collect
 class Evaluated:
     """A backend whose evaluation tells which part of how many it was asked for."""
 
+    tally = None
+
     def evaluate(self, index, workers):
+        self.tally(*np.array([[0, 0, 1], [0, 1, 1]] if index else [[0, 1, 2], [0, 2, 1]]))
         return 10 * (index + 1), float(workers)
 
     def wait(self):
@@ -34,7 +39,39 @@ def test_sums(comm):
     assert (result is None) == (comm.rank != 0)
     if result is not None:
         assert (result["test_accuracy"], result["test_loss"]) == (30 / 40, 4 / 40)
+        right, predicted, labels = np.array([2, 1, 0]), np.array([2, 3, 1]), np.array([3, 2, 1])
+        assert result["test_precision"] == pytest.approx((right / predicted).mean())
+        assert result["test_recall"] == pytest.approx((right / labels).mean())
+        assert result["test_f1"] == pytest.approx((2 * right / (predicted + labels)).mean())
         assert (result["bytes_sent"], result["bytes_received"]) == (203, 14)
         assert (result["lr"], result["workers"], result["servers"], result["train_samples"]) == (0.5, 2, 1, 50)
         assert result["workers_dropped"] == [3, 7] and result["diverged"] is False
         assert result["mpi"].split()[-1][0].isdigit() and result["requeue"] is False
+
+
+class Blind:
+    """A backend that tells nobody how a sample was classified."""
+
+    def evaluate(self, index, workers):
+        return 1, 1.0
+
+
+class Silent(Blind):
+    """A backend that would tell."""
+
+    tally = None
+
+
+@pytest.mark.parametrize(("backend", "tokens"), [(Blind(), 0), (Silent(), 5)])
+def test_without_outcomes_there_is_no_f1(backend, tokens):
+    connection = SimpleNamespace(
+        **{"mesh": SimpleNamespace(index=0), "workers": 1, "servers": 0, "checkpoint": None},
+        **{"skipped": 0, "leaving": False, "bytes_sent": 0, "bytes_received": 0},
+    )
+    metrics = RunMetrics(1, samples_per_epoch=50)
+    metrics.applied(0, 4, 0.25, 0)
+    result = collect(
+        TrainConfig(), MPI.COMM_SELF, connection, metrics, SimpleNamespace(backend=backend), 4, tokens=tokens
+    )
+    assert getattr(backend, "tally", None) is None
+    assert result["test_accuracy"] == 0.25 and not {"test_f1", "test_recall", "test_precision"} & set(result)

@@ -85,3 +85,13 @@ def test_modes_and_buffers_come_back_after_errors_too():
     with untouched(module):
         module[2].running_var.fill_(9)
     assert module[2].running_var.max() == 1
+
+
+def test_an_evaluation_tells_labels_and_predictions():
+    _, _, digits, _, backend = parts()
+    seen = []
+    backend.tally = lambda labels, predicted: seen.append((labels.copy(), predicted))
+    right, _ = backend.evaluate(0, 1)
+    labels, predicted = (np.concatenate(each) for each in zip(*seen, strict=True))
+    np.testing.assert_array_equal(labels, digits.test.y)
+    assert right == (labels == predicted).sum() < len(labels)

@@ -37,14 +37,23 @@ class Rule:
         name: sgd, momentum, nesterov or adam.
         like: a vector of that size and dtype.
         decay, factor: weight decay, momentum.
+        squares: sums the squares of a gradient; None: all in order.
 
     Attributes:
         state: arrays, to be replaced by who averages them.
         taken: steps.
     """
 
-    def __init__(self, name: str, like: Vector, decay: float = 0.0, factor: float = 0.9) -> None:
+    def __init__(
+        self,
+        name: str,
+        like: Vector,
+        decay: float = 0.0,
+        factor: float = 0.9,
+        squares: Callable[[Vector], float] | None = None,
+    ) -> None:
         self.name, self.decay, self.factor = name, decay, factor
+        self.squares = squares or in_order
         self.state = [np.zeros_like(like) for _ in range({"sgd": 0, "adam": 2}.get(name, 1))]
         self.taken = 0
 
@@ -52,7 +61,7 @@ class Rule:
         """Changes `w` along `scale * grad`, whose norm is no more than `clip`."""
         kind = w.dtype.type
         self.taken += 1
-        scale = clipped(scale, grad, clip)
+        scale = clipped(scale, grad, clip, self.squares)
         g = kind(scale) * grad
         # But for Adam it is rounded as by PyTorch's SGD.
         g = g + kind(self.decay) * w if self.name == "adam" else multiply_add(self.decay, w, g)
@@ -78,11 +87,16 @@ def power(x: float, n: int) -> float:
     return result
 
 
-def clipped(scale: float, grad: Vector, clip: float) -> float:
-    """The scale, smaller where `scale * grad` is longer than `clip`; squares are summed in order, as psgd does."""
+def in_order(grad: Vector) -> float:
+    """The sum of the squares, one after the other, as psgd does."""
+    return float(np.cumsum(grad.astype(np.float64).reshape(-1) ** 2)[-1])
+
+
+def clipped(scale: float, grad: Vector, clip: float, squares: Callable[[Vector], float] = in_order) -> float:
+    """The scale, smaller where `scale * grad` is longer than `clip`."""
     if not clip:
         return scale
-    norm = scale * math.sqrt(np.cumsum(grad.astype(np.float64) ** 2)[-1])
+    norm = scale * math.sqrt(squares(grad))
     return scale * clip / norm if norm > clip else scale
 
 

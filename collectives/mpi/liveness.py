@@ -1,4 +1,4 @@
-"""Looking after the other workers in waits that are not those of `psgd.collectives`."""
+"""Looking after the other ranks in waits that are not those of a collective call."""
 
 import contextlib
 import os
@@ -6,31 +6,39 @@ import select
 import time
 import weakref
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
 
 from psgd.collectives.mpi.node import ranks_of_node
 from psgd.kernels.errors import PeerLostError
-from psgd.runtime.alarm import Alarm
 
 _LOOK_S = 0.1
 
 
+class Bell(Protocol):
+    """How a rank that fails reaches the others."""
+
+    def check(self) -> None:
+        """Raises if another has rung. Does not block."""
+
+
 class Liveness:
-    """One worker's view of the others: who rang the alarm, and on this node, whose process ended.
+    """One rank's view of the others: who rang the alarm, and on this node, whose process ended.
 
     Args:
         workers: their communicator. Collective over it, blocks.
         alarm: of this rank.
-        strategy: its name, for messages.
+        strategy: what they do, for messages.
+        called: what a rank is.
 
     Attributes:
-        node: the workers on this node, ascending.
+        node: the ranks on this node, ascending.
     """
 
-    def __init__(self, workers: MPI.Intracomm, alarm: Alarm, strategy: str = "easgd") -> None:
-        self._strategy = strategy
+    def __init__(self, workers: MPI.Intracomm, alarm: Bell, strategy: str = "easgd", called: str = "worker") -> None:
+        self._strategy, self._called = strategy, called
         self.node = ranks_of_node(workers)
         processes = np.empty(workers.size, np.int64)
         workers.Allgather(np.array([os.getpid()], np.int64), processes)
@@ -53,7 +61,7 @@ class Liveness:
         """Does not block.
 
         Raises:
-            PeerLostError: a worker failed or ended.
+            PeerLostError: one failed or ended.
         """
         with self.guard():
             self._alarm.check()
@@ -61,8 +69,12 @@ class Liveness:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
+        self._look()
+
+    def _look(self) -> None:
         if self.close.alive and (ended := self._poll.poll(0)):
-            raise PeerLostError(f"{self._strategy}: the process of worker {self._worker[ended[0][0]]} ended")
+            rank = self._worker[ended[0][0]]
+            raise PeerLostError(f"{self._strategy}: the process of {self._called} {rank} ended") from None
 
     def passed(self, requests: list[MPI.Prequest]) -> bool:
         """Whether all requests have ended. Does not block.
@@ -78,12 +90,13 @@ class Liveness:
         """Around calls of MPI, whose errors become ours.
 
         Raises:
-            PeerLostError: MPI knows that a worker is lost.
+            PeerLostError: MPI knows that one is lost.
         """
         try:
             yield
         except MPI.Exception as error:
-            raise PeerLostError(f"{self._strategy}: MPI reports a lost worker: {error}") from None
+            self._look()  # knows which one
+            raise PeerLostError(f"{self._strategy}: MPI reports a lost {self._called}: {error}") from None
 
 
 def _close(files: list[int]) -> None:

@@ -1,0 +1,79 @@
+"""`psgd bench parallel`: a step of a model that is cut over ranks, beside the same step on one rank."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from psgd.kernels.errors import UsageError
+from psgd.launch.bench import markdown
+from psgd.launch.bench.sizes import format_seconds
+from psgd.launch.whole_numbers import Whole
+
+COLUMNS = ("model", "one rank", "tensor", "ratio")
+
+
+@click.command()
+@click.option("--hidden", default="256,1024,4096", show_default=True, help="Hidden units, comma-separated: a row each.")
+@click.option("--width", type=Whole(1), default=1024, show_default=True, help="Inputs, and outputs.")
+@click.option("--batch", type=Whole(1), default=128, show_default=True, help="Samples of a step.")
+@click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Number of ranks.")
+@click.option("--repeats", type=Whole(1), default=30, show_default=True, help="Timed steps of each contender.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it runs.")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object per line.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
+def parallel(*, hidden: str, width: int, batch: int, ranks: int, repeats: int, device: str, form: str | None) -> int:
+    """Time the gradient of an MLP with one hidden layer, on one rank and with its layers cut over all.
+
+    Each rank has one core and one thread; one rank alone has the machine to itself, since the others sleep. Contenders
+    take turns. Verified first: loss and gradients of the cut model are those of the whole, up to rounding. The ratio is
+    one rank's time over that of all.
+    """
+    from psgd.launch.bench import job
+
+    units = _units(hidden)
+
+    def rank(first: bool) -> None:
+        from mpi4py import MPI
+
+        from psgd.launch.bench.parallel import cut_mlp
+        from psgd.runtime.fail_together import guard
+
+        comm = MPI.COMM_WORLD
+        job.check("parallel", ranks, comm.size, "ranks")
+        with guard(comm):
+            rows = cut_mlp.measure(comm, units, width, batch, repeats, device)
+            if first:
+                _show(rows, form)
+            else:
+                for _ in rows:
+                    pass
+
+    return job.run("parallel", ranks, rank, what="ranks")
+
+
+def _units(text: str) -> list[int]:
+    try:
+        units = [int(each) for each in text.split(",")]
+    except ValueError:
+        units = [0]
+    if min(units) < 1:
+        raise UsageError(f"--hidden: expected numbers of 1 or more, comma-separated, got {text!r}")
+    return units
+
+
+def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:
+    """Prints each row as it comes."""
+    if form != "json":
+        click.echo(markdown.head(COLUMNS) if form else _line(COLUMNS))
+    for row in rows:
+        one, all_of_them = row["one_seconds"], row["tensor_seconds"]
+        cells = (row["model"], format_seconds(one), format_seconds(all_of_them), f"{one / all_of_them:.2f}")
+        click.echo(json.dumps(row) if form == "json" else markdown.line(cells) if form else _line(cells))
+    if not form:
+        click.echo("median step of the slowest rank; results verified")
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, (17, 9, 9, 6), strict=True))

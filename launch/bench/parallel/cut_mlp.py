@@ -1,0 +1,98 @@
+"""What each rank of `psgd bench parallel` does: verify a cut model, then time it and the whole in turn."""
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.collectives import Communicator
+from psgd.kernels.errors import Error
+from psgd.launch.bench.peers import cores
+from psgd.launch.bench.stats import median
+from psgd.nn.linear import Linear
+from psgd.nn.model import Model
+from psgd.parallel.tensor.plan import plan
+
+SEED, TOLERANCE = 1, 1e-4
+ONE, ALL = "one", "tensor"
+Step = Callable[[], float]
+
+
+def measure(
+    comm: MPI.Intracomm, hidden: Sequence[int], width: int, batch: int, repeats: int, device: str = "cpu"
+) -> Iterator[dict[str, Any]]:
+    """Verifies and times a model for each number of hidden units. Collective, so all ranks must take every row.
+
+    Yields:
+        Rows with medians of the slowest rank in seconds, the same on all ranks.
+
+    Raises:
+        Error: loss or gradients are not the whole model's; on all ranks.
+    """
+    xp: Any = np
+    if device == "cuda":
+        from psgd.collectives.device.pick_gpu import choose_device
+
+        choose_device(comm)
+        xp = importlib.import_module("cupy")
+    else:
+        cores.pin(comm)
+    rng = np.random.default_rng(SEED)
+    x = xp.asarray(rng.standard_normal((batch, width)), np.float32)
+    y = xp.asarray(rng.integers(0, width, batch))
+    with Communicator(comm) as tensor:
+        for units in hidden:
+            layers = [Linear(units, relu=True), Linear(width)]
+            whole, part = Model(layers, (width,)), Model(plan(layers, (width,), tensor), (width,))
+            steps: dict[str, Step] = {ONE: _Step(whole, xp, x, y), ALL: _Step(part, xp, x, y)}
+            _verify(comm, whole, part, steps)
+            name = f"{width}-{units}-{width}"
+            yield {"model": name, "batch": batch, "ranks": comm.size, **_timed(comm, steps, repeats)}
+
+
+class _Step:
+    """A gradient, by a model bound to vectors of its own."""
+
+    def __init__(self, model: Model, xp: Any, x: Any, y: Any) -> None:
+        self.params = xp.asarray(model.init(SEED))
+        self.grads = xp.zeros_like(self.params)
+        model.bind(self.params, self.grads)
+        self._model, self._context, self._x, self._y = model, model.context(len(x)), x, y
+        self._wait = (lambda: None) if xp is np else xp.cuda.get_current_stream().synchronize
+
+    def __call__(self) -> float:
+        loss = float(self._model.gradient(self._context, self._x, self._y))
+        self._wait()
+        return loss
+
+
+def _verify(comm: MPI.Intracomm, whole: Model, part: Model, steps: Mapping[str, Any]) -> None:
+    """Compares this rank's parts with what the whole model has there."""
+    losses = [steps[ONE](), steps[ALL]()]
+    theirs, ours = whole.layout.views(steps[ONE].grads), part.layout.views(steps[ALL].grads)
+    apart = max(
+        float(abs(ours[p.name] - theirs[p.name][p.slices]).max() / abs(theirs[p.name]).max())
+        for p in part.layout.parameters
+    )
+    worst = np.array([max(apart, abs(losses[0] - losses[1]) / losses[0])])
+    comm.Allreduce(MPI.IN_PLACE, worst, MPI.MAX)
+    if not worst[0] < TOLERANCE:
+        raise Error(f"bench parallel: the cut model is {worst[0]:.1e} from the whole, expected below {TOLERANCE:g}")
+
+
+def _timed(comm: MPI.Intracomm, steps: dict[str, Step], repeats: int) -> dict[str, float]:
+    """Medians over all steps; contenders take turns step by step, and all others sleep while one rank works."""
+    seconds = {name: np.zeros(repeats) for name in steps}
+    for turn in range(-1, repeats):  # the first is not counted
+        for name, step in steps.items():
+            cores.quiet_barrier(comm)
+            began = time.perf_counter()
+            if name == ALL or comm.rank == 0:
+                step()
+                seconds[name][max(turn, 0)] = time.perf_counter() - began
+    for mine in seconds.values():
+        comm.Allreduce(MPI.IN_PLACE, mine, MPI.MAX)
+    return {f"{name}_seconds": median(mine.tolist()) for name, mine in seconds.items()}

@@ -1,0 +1,101 @@
+"""What a rank has of a model that several ranks hold together, and what it agrees on with those."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.checkpoint.manifest import PIECE
+from psgd.checkpoint.pieces.parts import first_owners, placed
+from psgd.collectives.mpi.wait import Waiter
+from psgd.collectives.mpi.watchdog import BACKGROUND
+from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.nn.layout import Layout
+from psgd.runtime.agreement import gather
+
+
+def name_of(coordinates: Mapping[str, int]) -> str:
+    """The name of the piece at this place.
+
+    Raises:
+        UsageError: no axis, or one that a name of a shard cannot have.
+    """
+    name = "".join(f"{axis}{place}" for axis, place in coordinates.items())
+    if not PIECE.fullmatch(name):
+        raise UsageError(f"part: expected axes with lower-case names and a place along each, got {dict(coordinates)}")
+    return name
+
+
+class ModelPart:
+    """A rank's part of a model. Creating is collective over `world`, blocks.
+
+    Args:
+        world: all ranks of the run, the same in all parts; for collectives of psgd alone.
+        replica: those that have one copy of the model together, in the order of their places; as `world`.
+        coordinates: this rank's place along the axes along which the model is cut, all of them in the same order on all
+            ranks; without that along which samples are.
+        layout: of this rank's vector.
+        whole: of the whole model, with its ties; no rank needs such a vector.
+
+    Attributes:
+        world, replica, layout, whole: as given.
+        name: of the piece.
+        pieces: by name the layouts of all, in the order of their places.
+        waiter: how to wait for the others; looks for all alarms of this process at first.
+
+    Raises:
+        AgreedUsageError: on all ranks: the parts are not those of the whole model.
+    """
+
+    def __init__(
+        self,
+        world: MPI.Intracomm,
+        replica: MPI.Intracomm,
+        *,
+        coordinates: Mapping[str, int],
+        layout: Layout,
+        whole: Layout,
+    ) -> None:
+        self.world, self.replica, self.layout, self.whole = world, replica, layout, whole
+        self.waiter = Waiter.for_node(world, BACKGROUND.advance)
+        mine: dict[str, object] = {"complaint": None}
+        try:
+            self.name = name_of(coordinates)
+            mine |= {"name": self.name, "place": list(coordinates.values()), "layout": layout.to_json()}
+            mine["parts"] = placed(layout, whole)
+        except UsageError as error:
+            mine["complaint"] = str(error)
+        everyone = gather(world, mine)
+        self.pieces = _pieces(everyone)
+        first_owners([placed(each, whole) for each in self.pieces.values()], whole)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first of the pieces."""
+        return self.name == next(iter(self.pieces))
+
+    def largest(self, value: int) -> int:
+        """The largest value of any rank of this copy of the model. Collective over `replica`, blocks."""
+        if self.replica.Get_size() == 1:
+            return value
+        mine, found = np.array([value], np.int64), np.empty(1, np.int64)
+        self.waiter.soon(self.replica.Iallreduce(mine, found, MPI.MAX).Test)
+        return int(found[0])
+
+
+def _pieces(everyone: list[dict[str, object]]) -> dict[str, Layout]:
+    """Each piece's layout, in the order of their places.
+
+    Raises:
+        AgreedUsageError: a rank's complaint, or ranks at one place with different layouts.
+    """
+    texts: dict[str, str] = {}
+    places: dict[str, list[int]] = {}
+    for rank, answer in enumerate(everyone):
+        if answer["complaint"]:
+            raise AgreedUsageError(f"part of a model on rank {rank}: {answer['complaint']}")
+        name, text = str(answer["name"]), str(answer["layout"])
+        if texts.setdefault(name, text) != text:
+            raise AgreedUsageError(f"part of a model on rank {rank}: another rank at {name} has another layout")
+        places[name] = answer["place"]  # type: ignore[assignment]  # a list of whole numbers
+    return {name: Layout.from_json(texts[name]) for name in sorted(texts, key=lambda name: places[name])}

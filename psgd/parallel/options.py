@@ -1,0 +1,61 @@
+"""Options of models in pieces. Imports no MPI."""
+
+from collections.abc import Callable
+from typing import Any
+
+from psgd.kernels.errors import UsageError
+from psgd.parallel.axes import parse
+from psgd.parallel.schedules.catalog import SCHEDULES
+from psgd.runtime.option import Option, one_of, whole
+
+MICROBATCHES_A_STAGE = 4
+AUTO = "auto"
+
+
+def _reads(function: Callable[[str], Any]) -> Callable[[str], bool]:
+    """Whether a function takes a text."""
+
+    def allowed(text: str) -> bool:
+        try:
+            function(text)
+        except (UsageError, ValueError):
+            return False
+        return True
+
+    return allowed
+
+
+def layers(text: str) -> tuple[int, ...] | None:
+    """Reads `3,5`: where stages begin; None for `auto`. Raises ValueError for anything else."""
+    return None if text == AUTO else tuple(int(part) for part in text.split(","))
+
+
+MESH = Option(
+    str,
+    None,
+    "Ranks along each axis: pipe, tensor and data; data is the number of workers, each a copy of the model.",
+    _reads(parse),
+    "AXIS=RANKS,... as pipe=2,tensor=2,data=2",
+    metavar="AXIS=N,...",
+)
+CUT = Option(
+    str,
+    None,
+    "Layers with which the stages of a pipeline begin, but for the first: 3,5 makes three; auto measures all layers.",
+    _reads(layers),
+    f"layers, as 3,5, or {AUTO}",
+    metavar="LAYERS",
+    shown=AUTO,
+)
+PIPE_SCHEDULE = one_of(
+    [name for name, entry in SCHEDULES.items() if entry.trains and entry.flushes],
+    None,
+    "Order in which a pipeline's stages compute.",
+    shown="1f1b",
+)
+MICROBATCHES = whole(
+    1,
+    None,
+    "Parts of a batch that go through a pipeline one after another.",
+    shown=f"{MICROBATCHES_A_STAGE} for each stage",
+)

@@ -1,0 +1,80 @@
+"""Which strategies and options go together with a model that is cut over several ranks. Imports no strategy.
+
+Each part of the model is trained by itself, by its own ranks along the data axis: same strategy, same samples, an
+exchange of its own. What decides by what it sees of the whole vector, or by the time at which something arrives, would
+decide differently on different parts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psgd.kernels.errors import UsageError
+from psgd.strategies.requirements import LIBRARY, Spelling
+
+_NEVER = {
+    "softsync": "parts would group different pushes, and could wait for each other for ever",
+    "hogwild": "others would change parameters between a microbatch's forward and backward pass",
+    "decentralized": "others' updates would reach the parts at different steps",
+}
+"""Strategies that no cut model has, and why."""
+_NOT_IN_STEP = ("async", "ssp")
+"""Those whose servers apply pushes in an order of their own; fine where no two ranks hold the same parameter."""
+_AT_ONE_STEP = {"clip_norm": "norm", "checkpoint_dir": "version"}
+"""Options for which all parts must be at the same step, and what they have then."""
+_PARTIAL: dict[str, tuple[object, str]] = {
+    "compress": ("none", "what is sent is chosen in each part by itself, and shared parameters would drift apart"),
+    "record": (None, "each part has an order of its own"),
+    "replay": (None, "each part has an order of its own"),
+    "on_nan": ("warn", "a rank sees its own part of a gradient only"),
+    "device": ("cpu", "stages compute on cores"),
+    "server_device": ("cpu", "parts are updated on cores"),
+    "trace": (None, "each part has a first rank of its own"),
+}
+"""Options with the one value that a cut model takes beside None, and why."""
+
+
+def check(
+    name: str, values: Mapping[str, Any], own: Mapping[str, Any], sizes: Mapping[str, int], spell: Spelling = LIBRARY
+) -> None:
+    """Refuses what does not go together with a cut model.
+
+    Args:
+        name: the strategy's.
+        values: options by name.
+        own: the strategy's own options that were given.
+        sizes: ranks along each axis.
+        spell: how messages write options.
+
+    Raises:
+        UsageError: the first that does not fit, and why.
+    """
+    text = ",".join(f"{axis}={size}" for axis, size in sizes.items())
+    subject = f"{spell.given('mesh', text)}: "
+    if reason := _NEVER.get(name):
+        raise UsageError(f"{subject}expected another strategy than {name}: {reason}")
+    if name in _NOT_IN_STEP and sizes.get("tensor", 1) > 1:
+        raise UsageError(
+            f"{subject}expected another strategy than {name}: each tensor rank's server would apply pushes in an order "
+            "of its own, and parameters that all tensor ranks have would drift apart"
+        )
+    if name == "easgd" and own.get("easgd_order", "sync") != "sync":
+        raise UsageError(f"{subject}expected {spell.assigned('easgd_order', 'sync')}: other orders differ by part")
+    for option, common in _AT_ONE_STEP.items():
+        if name in _NOT_IN_STEP and values.get(option):
+            raise UsageError(
+                f"{spell.given(option, values[option])}: with strategy {name} the parts of {text} are at different "
+                f"steps, so the model has no {common}; omit it"
+            )
+    for option, (alone, reason) in _PARTIAL.items():
+        if (value := values.get(option)) not in (None, alone):
+            raise UsageError(f"{spell.given(option, value)}: not with {spell.given('mesh', text)}: {reason}; omit it")
+    if (path := values.get("save")) is not None and path.suffix != ".npz":
+        raise UsageError(
+            f"{spell.given('save', path)}: expected a name that ends in .npz with {spell.given('mesh', text)}: its "
+            "parameters are gathered one at a time"
+        )
+    if values.get("placement") not in (None, "auto", "dedicated"):
+        raise UsageError(
+            f"{spell.given('placement', values['placement'])}: not with {spell.given('mesh', text)}: its servers are "
+            "the first ranks along data; omit it"
+        )

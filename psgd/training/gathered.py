@@ -1,0 +1,94 @@
+"""The weights of a model in pieces in one file, gathered one parameter at a time."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.checkpoint import export
+from psgd.nn.layout import Layout, Parameter
+from psgd.runtime.agreement import gather
+
+Owners = dict[str, list[tuple[int, Parameter]]]
+
+
+def owners(layouts: list[Layout]) -> Owners:
+    """For each parameter, by the order of the ranks, which of them has which part; each part once."""
+    found: Owners = {}
+    for rank, layout in enumerate(layouts):
+        for parameter in layout.parameters:
+            parts = found.setdefault(parameter.name, [])
+            if parameter.slices not in [each.slices for _, each in parts]:
+                parts.append((rank, parameter))
+    return found
+
+
+def write(target: Path, vector: NDArray[Any], layout: Layout, comm: MPI.Intracomm, what: str) -> None:
+    """Rank 0 writes all parameters under their names; it has one of them at a time. Collective, blocks.
+
+    Args:
+        target: an `.npz` file.
+        vector: this rank's part.
+        layout: of the vector.
+        comm: the ranks that hold one copy together.
+        what: the option, for messages.
+
+    Raises:
+        UsageError: on rank 0, if it cannot be written; the others have sent their parts.
+    """
+    layouts = [Layout.from_json(each["layout"]) for each in gather(comm, {"layout": layout.to_json()})]
+    pieces = _whole(vector, layout, comm, owners(layouts))
+    if comm.Get_rank() == 0:
+        try:
+            export.write_named(target, _Lazy(pieces), what)
+        finally:
+            _exhaust(pieces)  # so that no rank waits where this one could not write
+    else:
+        _exhaust(pieces)
+
+
+class _Lazy(Mapping[str, Any]):
+    """Names and arrays that are made as they are iterated over, once."""
+
+    def __init__(self, pairs: Iterator[tuple[str, NDArray[Any]]]) -> None:
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        return self._pairs
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._pairs)
+
+    def __len__(self) -> int:
+        raise TypeError("known at the end only")
+
+    def __getitem__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def _exhaust(pairs: Iterator[tuple[str, NDArray[Any]]]) -> None:
+    for _ in pairs:
+        pass
+
+
+def _whole(
+    vector: NDArray[Any], layout: Layout, comm: MPI.Intracomm, by_name: Owners
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """On rank 0 each parameter, whole; on other ranks nothing, but they send."""
+    views, rank = layout.views(vector), comm.Get_rank()
+    for name, parts in by_name.items():
+        if rank:
+            for owner, _ in parts:
+                if owner == rank:
+                    comm.Send(np.ascontiguousarray(views[name]), 0)
+            continue
+        whole = np.empty(parts[0][1].global_shape, vector.dtype)
+        for owner, part in parts:
+            piece = views[name] if owner == 0 else np.empty(part.shape, vector.dtype)
+            if owner:
+                comm.Recv(piece, owner)
+            whole[part.slices] = piece
+        yield name, whole

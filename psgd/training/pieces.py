@@ -1,0 +1,202 @@
+"""A model in pieces as what a run trains: stages of a pipeline, layers cut by tensor, copies along the data axis."""
+
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.backend.interface import Backend
+from psgd.checkpoint.pieces.model_part import ModelPart
+from psgd.collectives.communicator import Communicator
+from psgd.config import TrainConfig
+from psgd.data import Dataset
+from psgd.data.normalization import Statistics
+from psgd.estimate import activations
+from psgd.kernels.array import Array
+from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.nn.layout import Layout
+from psgd.nn.model import Model
+from psgd.nn.stage import Stage
+from psgd.parallel.axes import AXES
+from psgd.parallel.cuts.measure import measure
+from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
+from psgd.parallel.mesh import ProcessMesh
+from psgd.parallel.options import AUTO, MICROBATCHES_A_STAGE, layers
+from psgd.parallel.pipeline import Pipeline
+from psgd.parallel.schedules import catalog, grid
+from psgd.parallel.schedules.checker import check
+from psgd.parallel.schedules.schedule import Schedule
+from psgd.parallel.tensor.plan import plan
+from psgd.runtime.agreement import gather
+from psgd.runtime.launcher_env import node_name
+from psgd.training import preparation
+from psgd.training.gathered import write
+from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.task import Task
+from psgd.training.trainable import OwnModel, Trainable
+
+INTERLEAVED = 2
+"""Stages of a rank where a schedule has several, and the cuts are measured."""
+
+
+def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
+    """The same task with this rank's part of its model; without a mesh the task itself. Collective, blocks.
+
+    Raises:
+        AgreedUsageError: the model cannot be cut like that; on all ranks.
+    """
+    if mesh is None:
+        return task
+    model, batch = task.model, min(config.batch_size, task.samples)
+    if not isinstance(model, OwnModel):
+        raise AgreedUsageError(f"--mesh {config.mesh}: expected a model of psgd's own layers, got {config.model}")
+    whole, stages = model.model, mesh.sizes["pipe"]
+    schedule = config.pipe_schedule or "1f1b"
+    microbatches = min(batch, config.microbatches or (MICROBATCHES_A_STAGE * stages if stages > 1 else 1))
+    cuts = _cuts(whole, config, mesh, schedule, batch, microbatches)
+    if mesh.sizes["tensor"] > 1:
+        parts = plan(whole.layers, whole.input_shape, Communicator(mesh.tensor), cuts)
+        whole = Model(parts, whole.input_shape, whole.dtype)
+    size = -(-batch // microbatches)
+
+    def recompute(stage: Stage) -> Stage:
+        return activations.recomputed(stage, config.recompute, size)
+
+    pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches, recompute=recompute)
+    plan_of = catalog.make(schedule, stages, microbatches, (len(cuts) + 1) // stages)
+    return replace(task, model=CutModel(pipeline, mesh, plan_of, model.layout))
+
+
+def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, schedule: str, batch: int, microbatches: int) -> Cuts:
+    """Where stages begin: as given, or measured by rank 0; the same on all ranks."""
+    stages, count = mesh.sizes["pipe"], len(model.layers)
+    nodes = Counter(str(each["node"]) for each in gather(mesh.world, {"node": node_name()}))
+    found: dict[str, Any] = {}
+    if mesh.world.Get_rank() == 0:
+        try:
+            given = layers(config.cut or AUTO)
+            if given is not None:
+                chunks = (len(given) + 1) // stages if catalog.SCHEDULES[schedule].chunks else 1
+                found["cuts"] = check_cuts(given, count, stages * max(1, chunks))
+            else:
+                chunks = INTERLEAVED if catalog.SCHEDULES[schedule].chunks else 1
+                found["cuts"] = _measured(model, config, stages, chunks, schedule, batch, microbatches, nodes)
+        except UsageError as error:
+            found["error"] = str(error)
+    found = gather(mesh.world, found)[0]
+    if "error" in found:
+        raise AgreedUsageError(found["error"])
+    return tuple(found["cuts"])
+
+
+def _measured(
+    model: Model,
+    config: TrainConfig,
+    ranks: int,
+    chunks: int,
+    schedule: str,
+    batch: int,
+    microbatches: int,
+    nodes: Counter[str],
+) -> Cuts:
+    """The best cut of measured layers into stages that fit into this machine's memory, shared by its ranks."""
+    if ranks * chunks == 1:
+        return ()
+    x = np.zeros((-(-batch // microbatches), *model.input_shape), model.dtype)
+    state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
+    costs = measure(model, x, len(state))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values()) // chunks
+    limits = catalog.make(schedule, ranks, microbatches, chunks).in_flight_limit
+    return partition(costs, ranks * chunks, memory, limits * chunks)
+
+
+def more(model: Trainable) -> dict[str, Any]:
+    """What `psgd train --json` says of a model in pieces beside what it says of any. Collective over all ranks."""
+    return {"mesh": model.mesh.sizes, "bubble": model.bubble()} if isinstance(model, CutModel) else {}
+
+
+def part(model: Trainable) -> ModelPart | None:
+    """What `psgd.connect` needs to know of a model in pieces; None of any other."""
+    return model.part if isinstance(model, CutModel) else None
+
+
+def close(model: Trainable) -> None:
+    """Frees what a model in pieces communicates with. Collective over all ranks."""
+    if isinstance(model, CutModel):
+        model.close()
+
+
+class CutModel:
+    """One rank's part of a model in pieces. Implements `Trainable`.
+
+    Args:
+        pipeline: of this rank.
+        mesh: all ranks; freed by its owner.
+        schedule: of a whole batch.
+        whole: the whole model's layout.
+
+    Attributes:
+        layout: of this rank's part.
+        mesh: as given.
+        pipeline: as given.
+        part: what `psgd.connect` needs to know of it.
+    """
+
+    def __init__(self, pipeline: Pipeline, mesh: ProcessMesh, schedule: Schedule, whole: Layout) -> None:
+        self.pipeline, self.layout, self.mesh = pipeline, pipeline.layout, mesh
+        self._schedule = schedule
+        axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
+        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
+        self._together = Communicator(mesh.replica)
+        self._flag = np.zeros(1, np.int32)
+
+    def vector(self, config: TrainConfig, serves: bool) -> Array:
+        return np.empty(self.layout.size, np.float32) if serves else self.pipeline.init(config.seed)
+
+    def connected(self, vector: Array) -> Any:
+        return vector
+
+    def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
+        return PipelineBackend(self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size)
+
+    def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
+        """Its layers draw nothing."""
+
+    def agreed(self, stop: bool) -> bool:
+        """Whether any rank of this copy says so. Collective over the copy, blocks."""
+        self._flag[0] = stop
+        self._together.Allreduce(MPI.IN_PLACE, self._flag, MPI.MAX)
+        return bool(self._flag[0])
+
+    def save(self, path: Path, vector: Array) -> None:
+        """Writes the whole model's final weights, one parameter at a time. Collective over the first copy."""
+        write(path, vector, self.layout, self.mesh.replica, "--save")
+
+    def bubble(self) -> dict[str, Any] | None:
+        """How much of the ranks' time a pipeline has waited, and would if passes took equally long. Collective.
+
+        Returns:
+            None without a pipeline; the keys of `bubble` in `psgd train --json`.
+        """
+        counters, schedule = self.pipeline.counters, self._schedule
+        seconds = [counters.bubble_s, counters.bubble_s + counters.compute_s]
+        everyone = [each["seconds"] for each in gather(self.mesh.world, {"seconds": seconds})]
+        waited, whole = (sum(each[at] for each in everyone) for at in (0, 1))
+        if schedule.ranks == 1:
+            return None
+        return {
+            "share": waited / whole if whole else 0.0,
+            "expected": grid.bubble(check(schedule), schedule.ranks),
+            "schedule": schedule.name,
+            "ranks": schedule.ranks,
+            "microbatches": schedule.microbatches,
+        }
+
+    def close(self) -> None:
+        """Frees what it communicates with. Collective."""
+        self._together.free()
+        self.pipeline.close()

@@ -1,0 +1,82 @@
+"""Gradients computed by a pipeline: the first stage takes the samples, the last one the labels."""
+
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from psgd.data import Dataset
+from psgd.data.batches import Batches
+from psgd.data.normalization import Statistics
+from psgd.kernels.array import Array
+from psgd.nn.stage import OnReady
+from psgd.parallel.pipeline import Pipeline
+
+EVALUATED = 2000
+"""Samples of the test set that go through a pipeline before it is empty again."""
+
+
+class PipelineBackend:
+    """On the cores of all ranks that hold one copy of the model. Implements `Backend`; all its calls are collective.
+
+    Args:
+        pipeline: of this rank.
+        stages: the pipeline's ranks.
+        dataset: train and test.
+        statistics: of the training set.
+        batch_size: most samples of a step.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, stages: MPI.Intracomm, dataset: Dataset, statistics: Statistics, batch_size: int
+    ) -> None:
+        self._pipeline = pipeline
+        self._first, self._last = stages.Get_rank() == 0, stages.Get_rank() == stages.Get_size() - 1
+        most = min(batch_size, dataset.train.samples)
+        self._batches = Batches(dataset.train, statistics, most) if self._reads else None
+        self._test = Batches(dataset.test, statistics, EVALUATED) if self._reads else None
+        self._samples = dataset.test.samples
+
+    @property
+    def _reads(self) -> bool:
+        return self._first or self._last
+
+    def prepare(self, params: Array) -> None:
+        self.bind(params, np.zeros_like(params))
+        rows = np.zeros(1, np.int64)
+        rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
+        self.gradient(rows)
+        self._pipeline.counters.clear()
+        if self._test is not None:
+            self._test.ordered(0, min(1, self._samples))
+
+    def bind(self, params: Array, grads: Array) -> None:
+        self._pipeline.bind(params, grads)
+
+    def gradient(
+        self,
+        indices: NDArray[np.int64],
+        on_ready: OnReady | None = None,
+        touch: Callable[[Array], None] | None = None,
+    ) -> float:
+        x = y = None
+        if self._batches is not None:
+            x, y = self._batches.fetch(indices)
+            if touch is not None and self._first:
+                touch(x)
+        return self._pipeline.gradient(len(indices), x, y, on_ready)
+
+    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
+        correct, loss_sum = 0, 0.0
+        for start in range(part * EVALUATED, self._samples, parts * EVALUATED):
+            stop, x, y = min(start + EVALUATED, self._samples), None, None
+            if self._test is not None:
+                x, y = self._test.ordered(start, stop)
+            right, loss = self._pipeline.evaluate(stop - start, x, y)
+            correct += right
+            loss_sum += loss
+        return correct, loss_sum
+
+    def wait(self) -> None:
+        pass

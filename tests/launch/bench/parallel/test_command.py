@@ -1,0 +1,36 @@
+"""`psgd bench parallel`: wrong options, and what it prints."""
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--hidden", "0"), ("--hidden", "many"), ("--ranks", "1"), ("--repeats", "0"), ("--device", "tpu"), ("surplus",)],
+)
+def test_wrong_options(psgd_command, arguments):
+    result = psgd_command("bench", "parallel", *arguments, timeout=60)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stderr.startswith("psgd: error: ")
+
+
+@pytest.mark.job
+def test_rows(psgd_command):
+    sizes = ("--hidden", "7,64", "--width", "13", "--batch", "5", "--repeats", "2")
+    result = psgd_command("bench", "parallel", *sizes, "--json", timeout=240)
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["model"] for row in rows] == ["13-7-13", "13-64-13"]
+    assert all(row["one_seconds"] > 0 and row["tensor_seconds"] > 0 and row["ranks"] == 2 for row in rows)
+
+
+@pytest.mark.job
+def test_a_table(psgd_command):
+    result = psgd_command("bench", "parallel", "--hidden", "7", "--width", "13", "--repeats", "1", timeout=240)
+    assert result.returncode == 0, result.stderr
+    head, row, last = result.stdout.splitlines()
+    assert head.split() == ["model", "one", "rank", "tensor", "ratio"] and row.split()[0] == "13-7-13"
+    assert last == "median step of the slowest rank; results verified"

@@ -1,0 +1,149 @@
+"""Runs of a model in pieces that are saved, and resumed in other pieces: exact, complete, or refused."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness.oracle import same_error
+from harness.pieces import SAMPLES, WHOLE, Run, expected, first_values, whole_gradient
+
+import psgd
+from psgd.checkpoint import folder, vectors
+from psgd.checkpoint.pieces.rearranged import Rearranged, joined
+from psgd.kernels.errors import CheckpointError, UsageError
+
+MESHES = [(4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)]
+PAIRS = [*itertools.permutations(MESHES[:3], 2), ((2, 1), (1, 2)), ((1, 2), (2, 1)), ((2, 1), (2, 1))]
+
+
+def saved(comm, mesh, tmp_path, steps, **options):
+    made = {"strategy": "allreduce", "rule": "adam", "checkpoint_dir": tmp_path, "checkpoint_every": 5} | options
+    return Run(comm, *mesh, steps, **made)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_a_run_goes_on_in_other_pieces_with_the_bits_of_one_never_cut(comm, before, after, tmp_path):
+    saved(comm, before, tmp_path, 10)
+    run = saved(comm, after, tmp_path, 20, resume=True)
+    assert run.began == 10
+    run.check(expected("adam", comm.size // (after[0] * after[1]), 20, 0.0, 1))
+
+
+@pytest.mark.ranks(4)
+def test_clipping_goes_on_exactly_where_only_the_pipeline_is_cut_otherwise(comm, tmp_path):
+    workers = comm.size // 2
+    saved(comm, (2, 1), tmp_path, 10, clip_norm=1.5)
+    half = comm.Split(0 if comm.rank < workers else 1, comm.rank)
+    if comm.rank < workers:
+        saved(half, (1, 1), tmp_path, 20, clip_norm=1.5, resume=True).check(expected("adam", workers, 20, 1.5, 1))
+    comm.Barrier()
+    half.Free()
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("before", "after"), [((2, 1), (1, 2)), ((1, 2), (2, 1)), ((2, 1), (2, 1))])
+def test_servers_resume_in_other_pieces(comm, before, after, tmp_path):
+    options = {"strategy": "sync", "servers": 1}
+    saved(comm, before, tmp_path, 10, **options)
+    saved(comm, after, tmp_path, 20, resume=True, **options).check(expected("adam", 1, 20, 0.0, 1))
+
+
+def in_one(comm, tmp_path, steps, **options):
+    """The same run on ranks that have the whole model."""
+    w = np.zeros(WHOLE.size, np.float32)
+    for name, view in WHOLE.views(w).items():
+        view[...] = first_values(name)
+    more = {"rule": "adam", "checkpoint_dir": tmp_path, "checkpoint_every": 5, "layout": WHOLE, "strategy": "allreduce"}
+    with psgd.connect(comm, w, lr=lambda samples: 0.05, **more | options) as ps:
+        for clock in range(ps.clock, steps):
+            ps.grads[:] = whole_gradient(ps.params, ps.worker, clock)
+            ps.step(SAMPLES, 1.0)
+    return WHOLE.views(w)
+
+
+def weights(tmp_path):
+    """Those of the newest checkpoint, by name."""
+    found = joined(next(folder.complete(tmp_path, pytest.fail)))
+    return WHOLE.views(vectors.weights([found.state(name) for name in found.manifest.names()]))
+
+
+@pytest.mark.ranks(4)
+def test_a_whole_model_becomes_pieces_and_pieces_a_whole(comm, tmp_path):
+    """The number of workers stays 2: of the four ranks two wait."""
+    works = comm.Split(comm.rank // 2)
+    if comm.rank < 2:
+        in_one(works, tmp_path, 10)
+    comm.Barrier()
+    run = saved(comm, (1, 2), tmp_path, 20, resume=True)
+    assert run.began == 10
+    run.check(expected("adam", 2, 20, 0.0, 1))
+    if comm.rank < 2:
+        end = in_one(works, tmp_path, 30, resume=True)
+        for name, value in expected("adam", 2, 30, 0.0, 1).items():
+            np.testing.assert_array_equal(end[name], value)
+    comm.Barrier()
+    works.Free()
+
+
+@pytest.mark.ranks(4)
+def test_all_pieces_make_one_checkpoint_whose_weights_anyone_can_read(comm, tmp_path):
+    run = saved(comm, (2, 2), tmp_path, 10)
+    paths = folder.folders(tmp_path)
+    assert [path.name for path in paths] == ["step-000000010", "step-000000005"]
+    manifest = folder.open_checkpoint(paths[0]).manifest
+    assert manifest.names() == [f"{piece}worker-0" for piece in run.part.pieces]
+    assert manifest.pieces == run.part.pieces and manifest.layout == WHOLE
+    run.check(weights(tmp_path))
+
+
+@pytest.mark.ranks(4)
+def test_without_one_pieces_shard_there_is_no_checkpoint(comm, tmp_path):
+    saved(comm, (2, 2), tmp_path, 10)
+    if comm.rank == 0:
+        (tmp_path / "step-000000010" / "pipe1tensor0worker-0.safetensors").unlink()
+    comm.Barrier()
+    run = saved(comm, (2, 1), tmp_path, 5, resume=True)
+    assert run.connection.resumed_from.manifest.step == 5
+
+
+@pytest.mark.ranks(4)
+def test_pieces_of_different_steps_are_refused(comm, tmp_path):
+    """As where somebody has put shards of two checkpoints together and made the checksums fit."""
+    saved(comm, (2, 2), tmp_path, 10)
+    comm.Barrier()
+    found = folder.open_checkpoint(tmp_path / "step-000000010")
+    old = folder.open_checkpoint(tmp_path / "step-000000005")
+    mixed = Rearranged.onto(found, WHOLE)
+    name = "pipe1tensor1worker-0"
+    if comm.rank == 0:
+        (old.path / f"{name}.safetensors").replace(found.path / f"{name}.safetensors")
+    comm.Barrier()
+    shards = (*(each for each in found.manifest.shards if each.name != name), old.manifest.shard(name))
+    mixed.source = replace(found.manifest, shards=shards)
+    with pytest.raises(CheckpointError, match=r"version is 10 in pipe0tensor0worker-0 and 5 in pipe1tensor1worker-0"):
+        mixed.state("worker-0")
+
+
+@pytest.mark.ranks(4)
+def test_another_model_and_compressed_runs_are_refused(comm, tmp_path):
+    options = {"rule": "momentum", "compress": "onebit"}
+    saved(comm, (2, 1), tmp_path, 10, **options)
+    assert saved(comm, (2, 1), tmp_path, 15, resume=True, **options).began == 10
+    again = lambda mesh: saved(comm, mesh, tmp_path, 20, resume=True, **options)  # noqa: E731
+    same_error(comm, lambda: again((1, 2)), UsageError, "saved with compress", "same mesh and the same cuts")
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("asked_by", [0, 3])
+def test_a_request_of_one_rank_is_one_of_all_pieces_at_the_same_step(comm, asked_by, tmp_path):
+    class Asking(Run):
+        def before_step(self, ps, clock):
+            if clock == 7 and comm.rank == asked_by:
+                ps.save(stop=True)
+
+    run = Asking(comm, 2, 2, 20, strategy="allreduce", rule="adam", checkpoint_dir=tmp_path)
+    assert run.connection.leaving
+    assert [path.name for path in folder.folders(tmp_path)] == ["step-000000008"]
+    saved(comm, (4, 1), tmp_path, 20, resume=True).check(expected("adam", 1, 20, 0.0, 1))

@@ -1,0 +1,180 @@
+"""Runs of a model in pieces on real ranks, against the same runs with whole models."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from psgd import training
+from psgd.config import TrainConfig
+from psgd.kernels.errors import AgreedUsageError
+
+COMMON = {"model": "mlp", "hidden": 24, "epochs": 2, "batch_size": 30, "lr": 0.1, "eval_every": 0.5}
+
+
+def toy(folder, samples=203, features=6, classes=3):
+    """A separable problem as .npy files."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(classes, features)) * 2
+    for part, n in (("train", samples), ("test", 90)):
+        y = rng.permutation(np.arange(n) % classes)
+        np.save(folder / f"y_{part}.npy", y)
+        np.save(folder / f"x_{part}.npy", (centres[y] + rng.normal(size=(n, features))).astype(np.float32))
+
+
+def made(comm, folder):
+    """The problem's folder, once it is there."""
+    if comm.rank == 0:
+        toy(folder)
+    comm.Barrier()
+    return str(folder)
+
+
+def run(comm, data, folder, name, **options):
+    """Trains and returns the result and the weights by name, both on rank 0; None elsewhere."""
+    path = folder / f"{name}.npz"
+    result = training.run(TrainConfig(dataset=data, save=path, **COMMON | options), comm)
+    if comm.rank:
+        return None, None
+    with np.load(path) as found:
+        return result, dict(found)
+
+
+def part(comm, ranks):
+    """The first ranks, for a run of fewer."""
+    return comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED, comm.rank)
+
+
+def same_weights(one, other):
+    assert list(one) == list(other)
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+MESHES = ["pipe=2,data=2", "tensor=2,data=2", "pipe=2,tensor=2", "pipe=4", "tensor=4", "data=4"]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_model_in_pieces_learns_what_a_whole_one_learns(comm, tmp_path, mesh, optimizer):
+    data = made(comm, tmp_path)
+    options = {"strategy": "allreduce", "optimizer": optimizer, "lr": 0.02, "model": "mlp"}
+    if mesh == "pipe=4":
+        options |= {"dataset": "digits", "model": "cnn", "hidden": 8, "batch_size": 300, "epochs": 1}
+    data = options.pop("dataset", data)
+    result, weights = run(comm, data, tmp_path, "cut", mesh=mesh, microbatches=4, **options)
+    copies = 2 if "data=2" in mesh else 4 if "data=4" in mesh else 1
+    few = part(comm, copies)
+    if few != MPI.COMM_NULL:
+        expected, whole = run(few, data, tmp_path, "whole", **options)
+        few.Free()
+    if comm.rank == 0:
+        same_weights(weights, whole)
+        assert result["workers"] == copies and result["samples"] == expected["samples"]
+        assert result["test_accuracy"] == expected["test_accuracy"]
+        assert result["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-4)
+        assert result["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-4)
+        assert {axis: size for axis, size in result["mesh"].items() if size > 1} == {
+            name: int(size) for name, size in (each.split("=") for each in mesh.split(","))
+        }
+        assert (result["bubble"] is None) == ("pipe" not in mesh)
+
+
+@pytest.mark.ranks(6)
+@pytest.mark.parametrize("strategy", ["sync", "allreduce", "averaging", "easgd"])
+@pytest.mark.parametrize("axis", ["pipe", "tensor"])
+def test_each_part_has_its_own_exchange(comm, tmp_path, strategy, axis):
+    data, copies = made(comm, tmp_path), 3
+    options = {"strategy": strategy}
+    result, weights = run(comm, data, tmp_path, "cut", mesh=f"{axis}=2", **options)
+    few = part(comm, copies)
+    if few != MPI.COMM_NULL:
+        _, whole = run(few, data, tmp_path, "whole", **options)
+        few.Free()
+    if comm.rank == 0:
+        same_weights(weights, whole)
+        assert (result["servers"], result["workers"]) == ((1, 2) if strategy == "sync" else (0, 3))
+
+
+@pytest.mark.ranks(6)
+@pytest.mark.parametrize("strategy", ["async", "ssp"])
+def test_stages_with_servers_that_do_not_wait(comm, tmp_path, strategy):
+    result, weights = run(comm, made(comm, tmp_path), tmp_path, "cut", mesh="pipe=2", strategy=strategy, epochs=6)
+    if comm.rank == 0:
+        assert result["samples"] == 6 * 203 and result["test_accuracy"] > 0.8
+        assert all(np.isfinite(each).all() for each in weights.values())
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mesh", ["pipe=2,data=2", "tensor=2,data=2"])
+@pytest.mark.parametrize("option", [{"target_accuracy": 0.01}, {"early_stop": 1}])
+def test_all_parts_of_all_copies_stop_after_the_same_step(comm, tmp_path, mesh, option):
+    data = made(comm, tmp_path)
+    result, _ = run(comm, data, tmp_path, "cut", mesh=mesh, strategy="allreduce", epochs=400, **option)
+    if comm.rank == 0:
+        assert result["samples"] < 400 * 203
+        assert result["seconds_to_target"] is not None or "early_stop" in option
+
+
+@pytest.mark.ranks(3)
+def test_a_stage_without_parameters(comm, tmp_path):
+    data = made(comm, tmp_path)
+    _, weights = run(comm, data, tmp_path, "cut", mesh="pipe=3", cut="1,2", strategy="allreduce")
+    alone = part(comm, 1)
+    if comm.rank == 0:
+        _, whole = run(alone, data, tmp_path, "whole", strategy="allreduce")
+        same_weights(weights, whole)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesh": "pipe=4"}, "cut: expected 1 to 3 stages for 3 layers, as each stage needs one, got 4"),
+        ({"mesh": "pipe=2", "cut": "1,2"}, "--cut 1,2: expected 1 cut for 2 stages"),
+        ({"mesh": "pipe=2", "cut": "3"}, "--cut 3: expected rising layers from 1 to 2, the model has 3"),
+        ({"mesh": "pipe=3"}, "mesh: pipe=3: expected 3 ranks, got 4; start it with -n 3"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_on_all_ranks(comm, tmp_path, options, message):
+    with pytest.raises(AgreedUsageError, match=message):
+        training.run(TrainConfig(dataset=made(comm, tmp_path), strategy="allreduce", **COMMON | options), comm)
+
+
+@pytest.mark.ranks(2)
+def test_the_bubble_of_a_run(comm, tmp_path):
+    result, _ = run(comm, made(comm, tmp_path), tmp_path, "cut", mesh="pipe=2", strategy="allreduce", microbatches=3)
+    if comm.rank == 0:
+        bubble = result["bubble"]
+        assert (bubble["schedule"], bubble["ranks"], bubble["microbatches"]) == ("1f1b", 2, 3)
+        assert bubble["expected"] == pytest.approx(1 / 4)
+        assert 0 < bubble["share"] < 1
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mesh", ["pipe=2,data=2", "tensor=2,data=2", "pipe=2,tensor=2"])
+def test_gradients_are_clipped_by_the_norm_of_the_whole_model(comm, tmp_path, mesh):
+    data, options = made(comm, tmp_path), {"strategy": "allreduce", "clip_norm": 0.05}
+    _, weights = run(comm, data, tmp_path, "cut", mesh=mesh, **options)
+    few = part(comm, 2 if "data" in mesh else 1)
+    if few != MPI.COMM_NULL:
+        _, whole = run(few, data, tmp_path, "whole", **options)
+        few.Free()
+    if comm.rank == 0:
+        same_weights(weights, whole)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("before", "after"), [("pipe=2,data=2", "tensor=2,pipe=2"), ("tensor=4", "data=4")])
+@pytest.mark.parametrize("strategy", ["allreduce", "sync"])
+def test_a_run_is_resumed_in_another_factorisation(comm, tmp_path, before, after, strategy):
+    if strategy == "sync":
+        before, after = "pipe=2", "tensor=2"
+    data, saved = made(comm, tmp_path), tmp_path / "saved"
+    options = {"strategy": strategy, "optimizer": "adam", "lr": 0.01, "batch_size": 20, "eval_every": 0}
+    kept = {"checkpoint_dir": saved, "checkpoint_every": 4}
+    run(comm, data, tmp_path, "first", mesh=before, **kept, **options | {"epochs": 1})
+    result, weights = run(comm, data, tmp_path, "second", mesh=after, resume=True, **kept, **options)
+    if comm.rank == 0:
+        assert result["samples"] >= 2 * 203 - 80 and all(np.isfinite(each).all() for each in weights.values())
+        assert result["test_accuracy"] > 0.5
