@@ -14,6 +14,7 @@ NOT_RUN = {
     "def allreduce(channel, send, recv, op):": "part of a file: tests/collectives/algorithms/test_catalog.py",
     "def test_across_hosts(hosts):": "a test: tests/support/test_hosts.py",
     "comm.Allreduce(MPI.IN_PLACE, grads)  # once": "needs GPUs: tests/collectives/peers",
+    "from psgd.collectives.device.pick_gpu import": "needs GPUs: tests/psgd/torch/test_wrapped_on_gpu.py",
     "import torch\nfrom torch import nn\n\n\ndef make(data):": "a file: tests/launch/test_user_files.py",
     "from psgd.nn.linear import Linear\nfrom psgd.nn.model": "a file: tests/launch/test_user_files.py",
     "class Mlp(torch.nn.Module):": "needs exported weights: tests/psgd/nn/test_pytorch.py",
