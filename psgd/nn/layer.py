@@ -99,6 +99,9 @@ class CutLoss(Protocol):
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int]:
         """Does to this rank's part of the logits what `softmax_cross_entropy` does to all. Collective, blocks."""
 
+    def predict(self, logits: Array) -> Array:
+        """Returns the class of each row's largest logit of all ranks, int64. Collective, blocks."""
+
 
 @dataclass
 class OutputState:

@@ -149,13 +149,15 @@ class Model(Stage):
             tally: is told of each part's labels and predictions.
         """
         correct, loss = 0, 0.0
-        loss_of = self.layers[-1].loss or softmax_cross_entropy
+        cut = self.layers[-1].loss
+        loss_of = cut or softmax_cross_entropy
         for start in range(0, len(x), ctx.batch):
             part = slice(start, min(start + ctx.batch, len(x)))
             z = self.logits(ctx, x[part])
             labels = self._labels(ctx, y[part], len(z)).reshape(-1)
             scores = z.reshape(-1, z.shape[-1])
-            predicted = None if tally is None else scores.argmax(axis=1)  # the loss overwrites the scores
+            # before the loss overwrites the scores
+            predicted = None if tally is None else scores.argmax(axis=1) if cut is None else cut.predict(scores)
             part_loss, part_correct = loss_of(scores, labels, 1.0)
             if tally is not None:
                 tally(labels, predicted)

@@ -167,6 +167,7 @@ class Pipeline:
 
         Raises:
             UsageError, DataError: on all ranks alike, where one has wrong arguments.
+            ContractError: on all ranks, where n differs.
             PeerLostError: a rank failed or ended.
         """
         with self._together():
@@ -185,8 +186,10 @@ class Pipeline:
             self._executor.wait(self._told.known)
             return self._told.values[0]
 
-    def evaluate(self, n: int, x: Array, y: Array) -> tuple[int, float]:
-        """Right answers and summed loss over any number of samples, the same on all ranks. Collective, blocks.
+    def evaluate(self, n: int, x: Array, y: Array) -> tuple[float, float]:
+        """Right answers and summed loss over any number of samples, as `Model.evaluate`. Collective, blocks.
+
+        The same on all ranks.
 
         Args:
             n: samples, the same on all ranks, 0 or more.
@@ -199,13 +202,14 @@ class Pipeline:
         """
         with self._together():
             if n == 0:
-                return 0, 0.0
+                return 0.0, 0.0
             batch = self._taken("evaluate", n, x, y, None)
             right, loss = self._executor.evaluate(self._forward_program(batch.microbatches), batch)
             if self._rank == self._told.source:
                 self._told.tell(float(right), loss)
             self._executor.wait(self._told.known)
-            return int(self._told.values[0]), self._told.values[1]
+            right, loss = self._told.values
+            return (int(right) if right.is_integer() else right), loss
 
     def close(self) -> None:
         """Frees links and communicator; call it on all ranks, unless one has failed. A second call does nothing."""

@@ -6,6 +6,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.backend.interface import EVALUATION_BATCH
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
@@ -15,8 +16,8 @@ from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline
 from psgd.runtime.rng import bits
 
-EVALUATED = 2000
-"""Samples of the test set that go through a pipeline before it is empty again."""
+EVALUATED = 4 * EVALUATION_BATCH
+"""Samples of the test set that go through a pipeline before it is empty again; of text so many tokens."""
 
 
 class PipelineBackend:
@@ -28,18 +29,25 @@ class PipelineBackend:
         dataset: train and test.
         statistics: of the training set.
         batch_size: most samples of a step.
+        tokens: of a sample that has a loss for each of them; else 1.
     """
 
     def __init__(
-        self, pipeline: Pipeline, stages: MPI.Intracomm, dataset: Dataset, statistics: Statistics, batch_size: int
+        self,
+        pipeline: Pipeline,
+        stages: MPI.Intracomm,
+        dataset: Dataset,
+        statistics: Statistics,
+        batch_size: int,
+        tokens: int = 1,
     ) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._key = pipeline, 0
+        self._at_once = max(1, EVALUATED // tokens)
         self._first, self._last = stages.Get_rank() == 0, stages.Get_rank() == stages.Get_size() - 1
         most = min(batch_size, dataset.train.samples)
         self._batches = Batches(dataset.train, statistics, most) if self._reads else None
-        self._test = Batches(dataset.test, statistics, EVALUATED) if self._reads else None
+        self._test = Batches(dataset.test, statistics, self._at_once) if self._reads else None
         self._samples = dataset.test.samples
-        self._key: int | None = None
 
     @property
     def _reads(self) -> bool:
@@ -81,14 +89,13 @@ class PipelineBackend:
             x, y = self._batches.fetch(indices)
             if touch is not None and self._first:
                 touch(x)
-        if self._key is not None:
-            self._pipeline.draw(self._key, indices)
+        self._pipeline.draw(self._key, indices)
         return self._pipeline.gradient(len(indices), x, y, on_ready)
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        correct, loss_sum = 0, 0.0
-        for start in range(part * EVALUATED, self._samples, parts * EVALUATED):
-            stop, x, y = min(start + EVALUATED, self._samples), None, None
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        correct, loss_sum = 0.0, 0.0
+        for start in range(part * self._at_once, self._samples, parts * self._at_once):
+            stop, x, y = min(start + self._at_once, self._samples), None, None
             if self._test is not None:
                 x, y = self._test.ordered(start, stop)
             right, loss = self._pipeline.evaluate(stop - start, x, y)

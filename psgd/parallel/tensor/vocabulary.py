@@ -3,6 +3,8 @@
 import functools
 from dataclasses import KW_ONLY, dataclass, replace
 
+import numpy as np
+
 from psgd.collectives import Communicator
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import DataError
@@ -112,6 +114,16 @@ class VocabularyLoss:
             raise DataError(f"label {int(labels[bad])} in row {bad} of the batch is not in 0..{self.classes - 1}")
         self._comm.Allgather(mine, everyones)
         return part_gradient(logits, labels, self._first, scale, everyones.reshape(ranks, FACTS, n), self._comm.rank)
+
+    def predict(self, logits: Array) -> Array:
+        """Returns the class of each row's largest logit of all ranks, the first of equal ones. Allocates."""
+        xp, rows, ranks = array_module(logits), len(logits), self._comm.size
+        places = logits.argmax(axis=1)
+        mine = xp.stack([logits[xp.arange(rows), places].astype(np.float64), (places + self._first).astype(np.float64)])
+        everyones = xp.empty((ranks, 2, rows))
+        self._comm.Allgather(mine.reshape(-1), everyones.reshape(-1))
+        best = everyones[:, 0].argmax(axis=0)
+        return everyones[best, 1, xp.arange(rows)].astype(np.int64)
 
 
 @dataclass
