@@ -183,8 +183,10 @@ class Pipeline:
             self._executor.wait(self._told.known)
             return self._told.values[0]
 
-    def evaluate(self, n: int, x: Array, y: Array) -> tuple[int, float]:
+    def evaluate(self, n: int, x: Array, y: Array) -> tuple[float, float]:
         """Right answers and summed loss over any number of samples, the same on all ranks. Collective, blocks.
+
+        Counted as `psgd.nn.model.Model.evaluate` does.
 
         Args:
             n: samples, the same on all ranks, 0 or more.
@@ -197,13 +199,13 @@ class Pipeline:
         """
         with self._together():
             if n == 0:
-                return 0, 0.0
+                return 0.0, 0.0
             batch = self._taken("evaluate", n, x, y, None)
             right, loss = self._executor.evaluate(self._forward_program(batch.microbatches), batch)
             if self._rank == self._told.source:
                 self._told.tell(float(right), loss)
             self._executor.wait(self._told.known)
-            return int(self._told.values[0]), self._told.values[1]
+            return self._told.values[0], self._told.values[1]
 
     def close(self) -> None:
         """Frees links and communicator; call it on all ranks, unless one has failed. A second call does nothing."""

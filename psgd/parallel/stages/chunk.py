@@ -78,12 +78,12 @@ class Chunk:
         else:
             self._backward(k, batch, send, half=instruction.kind == "X")
 
-    def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[int, float]:
+    def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[float, float]:
         """A forward pass that no backward pass follows; returns right answers and summed loss of the last stage."""
         context = self._free.pop() if self._free else self._context()
         context.draws.on = False
         slot, x = self._input(microbatch, batch)
-        right, loss = 0, 0.0
+        right, loss = 0.0, 0.0
         if isinstance(self.stage, Model) and self._last:
             right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)])
         else:

@@ -72,9 +72,9 @@ class Executor:
         if self.observer is not None:
             self.observer(each, start, stop)
 
-    def evaluate(self, program: Sequence[Instruction], batch: Batch) -> tuple[int, float]:
+    def evaluate(self, program: Sequence[Instruction], batch: Batch) -> tuple[float, float]:
         """Forward passes alone. Blocks. Returns right answers and summed loss, where the last stage is; else zeros."""
-        right, loss = 0, 0.0
+        right, loss = 0.0, 0.0
         for each in program:
             chunk = self._chunks[each.chunk]
             self._waiter.until(lambda chunk=chunk, each=each: chunk.ready(each))  # type: ignore[misc]
