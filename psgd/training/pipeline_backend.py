@@ -67,8 +67,9 @@ class PipelineBackend:
                 touch(x)
         return self._pipeline.gradient(len(indices), x, y, on_ready)
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        correct, loss_sum = 0, 0.0
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        correct: float = 0
+        loss_sum = 0.0
         for start in range(part * EVALUATED, self._samples, parts * EVALUATED):
             stop, x, y = min(start + EVALUATED, self._samples), None, None
             if self._test is not None:
