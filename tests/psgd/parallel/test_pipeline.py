@@ -264,6 +264,24 @@ def test_other_numbers_of_samples_are_refused_on_all(comm, numbers, schedule):
     pipeline.close()
 
 
+@pytest.mark.ranks(3)
+def test_a_failed_pipeline_leaves_nothing_to_the_next_one(comm):
+    """All fail at once, so nobody hears of the others: what they have told must not reach another communicator."""
+    x, y = samples(6, 0)
+    for _ in range(8):
+        pipeline = Pipeline(comm, make_model(), CUTS[3], batch=6, microbatches=3)
+        params = pipeline.init(0)
+        pipeline.bind(params, np.empty_like(params))
+        with pytest.raises(UsageError, match="gradient: expected 1 to 6 samples"):
+            pipeline.gradient(7, x, y)
+        comm.Barrier()
+        pipeline.close()
+        with Pipeline(comm, make_model(), CUTS[3], batch=6, microbatches=3) as pipeline:
+            pipeline.bind(params, np.empty_like(params))
+            pipeline.gradient(6, x, y)
+            comm.Barrier()
+
+
 def compute_or_fail(pipeline, fails):
     with pipeline:
         if fails:
