@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from harness import HARNESS
 
 from psgd.kernels.errors import ContractError, DataError, PeerLostError, UsageError
 from psgd.nn.layers.dropout import Dropout
@@ -89,6 +90,30 @@ def chunked(ranks, schedule):
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 5])
 @pytest.mark.parametrize("schedule", WHOLE_BATCH)
 def test_steps_have_the_bits_of_the_sequential_program(comm, schedule, microbatches):
+    take_steps(comm, schedule, microbatches)
+
+
+EIGHT = f"""
+import importlib.util, sys
+sys.path.insert(0, {str(HARNESS.parent)!r})
+spec = importlib.util.spec_from_file_location("pipelines", {__file__!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from mpi4py import MPI
+for schedule in ("gpipe", "1f1b", "zero-bubble"):
+    for microbatches in (4, 10):
+        module.take_steps(MPI.COMM_WORLD, schedule, microbatches)
+print("same bits")
+"""
+
+
+def test_eight_stages_have_the_bits_of_the_sequential_program(job):
+    result = job(8, EIGHT, timeout=100)
+    assert result.returncode == 0 and result.stdout.count("same bits") == 8, result.stderr
+
+
+def take_steps(comm, schedule, microbatches):
+    """Trains for some steps, with ragged last microbatches and fewer than ranks, beside the sequential program."""
     ranks, batch = comm.Get_size(), 10
     chunks = chunked(ranks, schedule)
     cuts = CUTS[ranks * chunks]
