@@ -17,7 +17,7 @@ from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, prepare
 from psgd.checkpoint.saver import Saver
 from psgd.connection import Connection
-from psgd.connector import pieces
+from psgd.connector import in_pieces
 from psgd.connector.observed import ObservedConnection
 from psgd.connector.options import ConnectOptions, check, checked_vector, prepared
 from psgd.connector.signature import common, signature
@@ -26,7 +26,7 @@ from psgd.kernels.notice import say
 from psgd.metrics.callback import Callback
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.trace import chrome
-from psgd.metrics.trace.run_trace import RunTrace
+from psgd.metrics.trace.run_trace import Among, RunTrace
 from psgd.nn.layout import Layout
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
@@ -171,7 +171,7 @@ def connect(
     assert checked is not None  # else there was a complaint
     plan, chosen = checked.plan, checked.run
     if plan.part is not None:
-        chosen = replace(chosen, optimizer=pieces.optimizer(chosen.optimizer, plan.part))
+        chosen = replace(chosen, optimizer=in_pieces.optimizer(chosen.optimizer, plan.part))
     prepare(everyone, plan)
     if not given.serverless:
         chosen = replace(chosen, strategy=_ordered(chosen.strategy, given, signed, comm, plan))
@@ -182,7 +182,7 @@ def connect(
     metrics = metrics or RunMetrics(checked.workers)
     serving = placements.agree(comm, checked.servers, placement)
     if plan.part is not None:
-        pieces.agree_on_servers(plan.part, serving)
+        in_pieces.agree_on_servers(plan.part, serving)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
     if model is not None and chosen.staged and mesh.role == "server":
         vector, chosen = model.serve(), replace(chosen, staged=False)
@@ -190,8 +190,16 @@ def connect(
     if trace is None and not callbacks:
         return Connection(mesh, vector, chosen, metrics, saver, model)
     watched = ObservedConnection(mesh, vector, chosen, metrics, saver, model)
-    traced = None if trace is None else RunTrace(Path(trace), comm.Get_rank(), mesh, watched.wait)
+    traced = None if trace is None else _traced(Path(trace), mesh, comm.Get_rank(), plan.part, watched)
     return watched.observe(callbacks, traced)
+
+
+def _traced(path: Path, mesh: Mesh, rank: int, part: ModelPart | None, watched: ObservedConnection) -> RunTrace:
+    """This rank's part of one trace of all ranks, those of other parts of the model too. Collective, blocks."""
+    if part is None:
+        return RunTrace(path, rank, mesh, watched.wait)
+    member = Among(part.world, f"{part.name} {mesh.role}", mesh.index)
+    return RunTrace(path, part.world.Get_rank(), member, watched.wait)
 
 
 def _ordered(policy: Policy, given: ConnectOptions, signed: dict[str, Any], comm: MPI.Intracomm, plan: Plan) -> Policy:

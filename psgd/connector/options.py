@@ -19,7 +19,7 @@ from psgd.compression import catalog as compression
 from psgd.compression import options as compression_options
 from psgd.compression.options import Compression
 from psgd.connection import RunOptions
-from psgd.connector import pieces
+from psgd.connector import in_pieces
 from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
 from psgd.metrics.callback import Callback
@@ -152,7 +152,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     scale = staleness.create(given.staleness_lr)
     codec = checked_compression(given, rule)
     _check_kinds(given)
-    pieces.check(vars(given), vector.size)
+    in_pieces.check(vars(given), vector.size)
     request = given.checkpoint_request
     if request is not None and not isinstance(request, CheckpointRequest):
         raise UsageError(f"checkpoint_request: expected a CheckpointRequest, got {type(request).__name__}")

@@ -17,7 +17,7 @@ from psgd.collectives.mpi.wait import Waiter, cores_per_rank
 from psgd.kernels.array import Array
 from psgd.kernels.errors import ContractError, DataError, DivergedError, PeerLostError, UsageError
 from psgd.nn.layout import Layout
-from psgd.nn.model import Model
+from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady, Stage
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules import catalog
@@ -58,6 +58,7 @@ class Pipeline:
         stages: of this rank, in the layout's order.
         counters: what this rank has computed and waited for.
         microbatch: samples of each microbatch but the last.
+        tally: told by `evaluate` of labels and predictions on the last stage's rank, as by `Model.evaluate`, or None.
 
     Raises:
         AgreedUsageError, AgreedContractError: on all ranks, where arguments are wrong or differ.
@@ -109,6 +110,7 @@ class Pipeline:
         self._grads: Array = None
         self._failed = False
         self._draws: dict[str, Any] = {}
+        self.tally: Tally | None = None
 
     @property
     def counters(self) -> Counters:
@@ -204,7 +206,7 @@ class Pipeline:
         """
         with self._together():
             if n == 0:
-                return 0, 0.0
+                return 0.0, 0.0
             batch = self._taken("evaluate", n, x, y, None)
             right, loss = self._executor.evaluate(self._forward_program(batch.microbatches), batch)
             if self._rank == self._told.source:
@@ -266,7 +268,7 @@ class Pipeline:
         draws, self._draws = (self._draws, {}) if most is not None else ({}, self._draws)
         if draws and len(draws["numbers"]) != n:
             raise UsageError(f"{call}: expected draw() with the numbers of {n} samples, got {len(draws['numbers'])}")
-        return Batch(n, self._size, x, y, **draws)
+        return Batch(n, self._size, x, y, **draws, tally=self.tally)
 
     def _tie(self, stages: Sequence[Stage]) -> TiedGradients:
         """Finds who holds parameters of this rank too."""

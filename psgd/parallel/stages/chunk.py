@@ -89,7 +89,7 @@ class Chunk:
         right: float = 0
         loss = 0.0
         if isinstance(self.stage, Model) and self._last:
-            right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)])
+            right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)], batch.tally)
         else:
             y = self.stage.forward(context, x)
             if self._links.y is not None:
