@@ -124,6 +124,7 @@ BEFORE = {
     "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
     "sampler = psgd.torch.Sampler(": DDP,
     "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.optim.optimizer": PIPELINE,
+    "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.parallel.pipeline": PIPELINE,
     "import psgd\nfrom mpi4py import MPI\n\n\ndef loss_fn(params, x, y)": PYTREE,
 }
 """How a block begins, and what it takes for granted."""
