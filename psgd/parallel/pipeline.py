@@ -1,7 +1,7 @@
 """A model in stages on several ranks, trained and evaluated in microbatches as a schedule says."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
