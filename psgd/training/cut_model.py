@@ -17,6 +17,7 @@ from psgd.data.normalization import Statistics
 from psgd.estimate import activations
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.metrics.trace.span import Traceable
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.parallel.axes import AXES
@@ -29,6 +30,7 @@ from psgd.parallel.schedules import catalog, grid
 from psgd.parallel.schedules.checker import check
 from psgd.parallel.schedules.schedule import Schedule
 from psgd.parallel.tensor.plan import plan
+from psgd.parallel.traced import PassSpans
 from psgd.runtime.agreement import gather
 from psgd.runtime.launcher_env import node_name
 from psgd.training import preparation
@@ -120,6 +122,11 @@ def more(model: Trainable) -> dict[str, Any]:
 def part(model: Trainable) -> ModelPart | None:
     """What `psgd.connect` needs to know of a model in pieces; None of any other."""
     return model.part if isinstance(model, CutModel) else None
+
+
+def spans(model: Trainable) -> list[Traceable]:
+    """What a trace shows of a model in pieces: the passes of its pipeline."""
+    return [PassSpans(model.pipeline.executor)] if isinstance(model, CutModel) else []
 
 
 def close(model: Trainable) -> None:

@@ -22,23 +22,28 @@ from psgd.runtime.new_files import lose
 
 
 class RunTrace:
-    """A rank's trace. Creating is collective over the mesh, blocks.
+    """A rank's trace. Creating is collective over the mesh, or over `world`, blocks.
 
     Args:
         path: the file, the same on all ranks; rank 0 writes it.
         rank: as the user counts.
         mesh: who is who.
         wait: waits for a request.
+        world: all ranks of a run whose model is in pieces, each with a mesh of its own; None is the mesh's.
+        piece: the name of this rank's piece then.
 
     Attributes:
         ring: this rank's events.
     """
 
-    def __init__(self, path: Path, rank: int, mesh: Mesh, wait: Wait) -> None:
-        self._path, self._world, self._leads = path, mesh.world, mesh.world.rank == 0
+    def __init__(
+        self, path: Path, rank: int, mesh: Mesh, wait: Wait, world: MPI.Intracomm | None = None, piece: str = ""
+    ) -> None:
+        self._path, self._world = path, mesh.world if world is None else world
+        self._leads = self._world.rank == 0
         facts = {
             "rank": rank,
-            "role": f"{mesh.role} {mesh.index}",
+            "role": f"{mesh.role} {mesh.index} {piece}".rstrip(),
             "host": socket.gethostname()[:200],
             "pid": os.getpid(),
         }

@@ -7,6 +7,7 @@ from mpi4py import MPI
 from psgd import training
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedUsageError
+from psgd.metrics.trace import chrome
 
 COMMON = {"model": "mlp", "hidden": 24, "epochs": 2, "batch_size": 30, "lr": 0.1, "eval_every": 0.5}
 
@@ -221,3 +222,19 @@ def test_what_is_dropped_does_not_depend_on_the_cut(comm, tmp_path):
     alone = part(comm, 1)
     if comm.rank == 0:
         same_weights(weights, run(alone, "digits", tmp_path, "whole", **options)[1])
+
+
+@pytest.mark.ranks(4)
+def test_a_trace_has_the_passes_of_all_ranks(comm, tmp_path):
+    path, data = tmp_path / "run.json", made(comm, tmp_path)
+    run(comm, data, tmp_path, "cut", mesh="pipe=2", strategy="sync", trace=path, microbatches=3, epochs=1)
+    if comm.rank == 0:
+        found = list(chrome.read_passes(path))
+        assert len(found) == 4
+        labels = [name.partition(" on ")[0] for name, _ in found]
+        assert [
+            label.endswith(piece) for label, piece in zip(labels, ("pipe0tensor0", "pipe1tensor0") * 2, strict=True)
+        ]
+        counts = [len(mine) for _, mine in found]
+        assert counts[:2] == [0, 0] and counts[2] == counts[3] > 0  # the servers', and the workers'
+        assert {each.kind for each in found[2][1]} == {"F", "B"}
