@@ -41,7 +41,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
     if chosen.parts > 1:
         raise UsageError(f"psgd estimate: expected whole models, got --mesh {chosen.mesh}")
     dataset = load(chosen.dataset)
-    own = {"hidden": chosen.hidden, **chosen.of_the_model()}
+    own: dict[str, Any] = {"hidden": chosen.hidden, **chosen.of_the_model()}
     model = build(chosen.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
     model = activations.recomputed(model, chosen.recompute, chosen.batch_size)
     servers, workers = sizes(chosen)
