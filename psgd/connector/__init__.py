@@ -190,10 +190,8 @@ def connect(
     if trace is None and not callbacks:
         return Connection(mesh, vector, chosen, metrics, saver, model)
     watched = ObservedConnection(mesh, vector, chosen, metrics, saver, model)
-    traced = None
-    if trace is not None:
-        ranks, piece = (mesh.world, "") if plan.part is None else (plan.part.world, plan.part.name)
-        traced = RunTrace(Path(trace), everyone.Get_rank(), mesh, watched.wait, ranks, piece)
+    ranks, piece = (mesh.world, "") if plan.part is None else (plan.part.world, plan.part.name)
+    traced = None if trace is None else RunTrace(Path(trace), everyone.Get_rank(), mesh, watched.wait, ranks, piece)
     return watched.observe(callbacks, traced)
 
 
