@@ -120,7 +120,7 @@ def run(
         if trainer is not None and isinstance(connection, ObservedConnection):
             backend = trainer.backend
             connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
-            connection.trace_also(*cut_model.spans(task.model))
+            connection.trace_also(*cut_model.passes(task.model))
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
             from_file.tell_changes(config, connection.resumed_from, files)

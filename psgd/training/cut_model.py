@@ -119,14 +119,14 @@ def more(model: Trainable) -> dict[str, Any]:
     return {"mesh": model.mesh.sizes, "bubble": model.bubble()} if isinstance(model, CutModel) else {}
 
 
+def passes(model: Trainable) -> list[Traceable]:
+    """What a trace times of a model in pieces: the passes of its pipeline."""
+    return [PassSpans(model.pipeline.executor)] if isinstance(model, CutModel) else []
+
+
 def part(model: Trainable) -> ModelPart | None:
     """What `psgd.connect` needs to know of a model in pieces; None of any other."""
     return model.part if isinstance(model, CutModel) else None
-
-
-def spans(model: Trainable) -> list[Traceable]:
-    """What a trace shows of a model in pieces: the passes of its pipeline."""
-    return [PassSpans(model.pipeline.executor)] if isinstance(model, CutModel) else []
 
 
 def close(model: Trainable) -> None:

@@ -19,7 +19,7 @@ from psgd.optim.optimizer import Optimizer
 from psgd.parallel.continuous.stash import Stash
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.pipeline import Pipeline
-from psgd.parallel.schedules import catalog, pipedream
+from psgd.parallel.schedules import pipedream
 from psgd.parallel.schedules.instruction import Instruction
 from psgd.parallel.stages import tied
 from psgd.runtime.agreement import agree
@@ -29,6 +29,9 @@ Batches = Callable[[int], tuple[Array, Array]]
 
 Draws = Callable[[int], tuple[int, Array]]
 """From the number of a step to the key and the samples' numbers by which layers draw: see `Context.draw`."""
+
+Combine = Callable[[Array], None]
+"""Changes a gradient in place."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,14 @@ class PipeDream(Pipeline):
         self._two_versions = two_versions
         self._position = 0
 
-    def train(self, optimizer: Optimizer, samples: int, batches: Batches, draws: Draws | None = None) -> float:
+    def train(
+        self,
+        optimizer: Optimizer,
+        samples: int,
+        batches: Batches,
+        draws: Draws | None = None,
+        combine: Combine | None = None,
+    ) -> float:
         """Takes a step for each batch of so many samples. Collective, blocks.
 
         The pipeline fills at the beginning and drains at the end, so the more samples a call has, the smaller is the
@@ -107,6 +117,8 @@ class PipeDream(Pipeline):
             batches: called in order, on the first stage's and the last stage's rank, which need the samples and the
                 labels. Both see the same batches.
             draws: for layers that draw, such as dropout; called on all ranks alike.
+            combine: called with this rank's gradient before each step, which may change it and may block: to average
+                it over other pipelines that train the same stage on other samples.
 
         Returns:
             The mean loss of all samples, the same on all ranks; each microbatch's is that of the weights that it used.
@@ -116,9 +128,11 @@ class PipeDream(Pipeline):
             PeerLostError: a rank failed or ended.
         """
         with self._together():
-            return self._train(optimizer, samples, batches, draws)
+            return self._train(optimizer, samples, batches, draws, combine)
 
-    def _train(self, optimizer: Optimizer, samples: int, batches: Batches, draws: Draws | None) -> float:
+    def _train(
+        self, optimizer: Optimizer, samples: int, batches: Batches, draws: Draws | None, combine: Combine | None
+    ) -> float:
         if samples < 1:
             raise UsageError(f"train: samples: expected 1 or more, got {samples}")
         if optimizer.clips:
@@ -131,8 +145,7 @@ class PipeDream(Pipeline):
             )
         whole, rest = divmod(samples, self._samples)
         microbatches = whole * self._each + -(-rest // self.microbatch)
-        name = "pipedream-2bw" if self._two_versions else "pipedream"
-        program = catalog.make(name, self._ranks, microbatches, every=self._each).programs[self._rank]
+        program = pipedream.program(self._rank, self._ranks, microbatches, self._each)
         stash = Stash(optimizer.params, pipedream.versions(program, self._each, self._two_versions))
         grads = np.zeros_like(optimizer.params)
         ends = self._rank in (0, self._told.source)
@@ -151,6 +164,8 @@ class PipeDream(Pipeline):
                 continue
             batch = steps.pop(step)
             loss += sum(chunk.losses[k] for k in sorted(chunk.losses)) * batch.samples
+            if combine is not None:
+                combine(grads)
             self._step(each, optimizer, stash, grads)
             self._position += batch.samples
             executor.begin(self._each, (None,))

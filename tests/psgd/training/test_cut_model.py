@@ -55,6 +55,21 @@ MESHES = ["pipe=2,data=2", "tensor=2,data=2", "pipe=2,tensor=2", "pipe=4", "tens
 
 
 @pytest.mark.ranks(4)
+@pytest.mark.parametrize(("schedule", "kinds"), [("1f1b", "FB"), ("zero-bubble", "FXW")])
+def test_a_trace_has_the_passes_of_all_ranks(comm, tmp_path, schedule, kinds):
+    data = made(comm, tmp_path)
+    options = {"strategy": "allreduce", "model": "mlp", "pipe_schedule": schedule, "trace": tmp_path / "t.json"}
+    run(comm, data, tmp_path, "cut", mesh="pipe=2,data=2", microbatches=4, **options)
+    if comm.rank == 0:
+        found = chrome.read_passes(tmp_path / "t.json")
+        named = [f"rank {rank}: pipe{rank % 2}tensor0 worker {rank // 2}" for rank in range(4)]
+        assert sorted(name.partition(" on ")[0] for name, _ in found) == named
+        for _, passes in found:
+            assert {each.kind for each in passes} == set(kinds)
+            assert {each.microbatch for each in passes} == {0, 1, 2, 3}
+
+
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_a_model_in_pieces_learns_what_a_whole_one_learns(comm, tmp_path, mesh, optimizer):
@@ -222,17 +237,3 @@ def test_what_is_dropped_does_not_depend_on_the_cut(comm, tmp_path):
     alone = part(comm, 1)
     if comm.rank == 0:
         same_weights(weights, run(alone, "digits", tmp_path, "whole", **options)[1])
-
-
-@pytest.mark.ranks(4)
-def test_a_trace_has_the_passes_of_all_ranks(comm, tmp_path):
-    path, data = tmp_path / "run.json", made(comm, tmp_path)
-    run(comm, data, tmp_path, "cut", mesh="pipe=2", strategy="sync", trace=path, microbatches=3, epochs=1)
-    if comm.rank == 0:
-        found = list(chrome.read_passes(path))
-        assert len(found) == 4
-        labels = [name.partition(" on ")[0] for name, _ in found]
-        assert [label.split()[-1] for label in labels] == ["pipe0tensor0", "pipe1tensor0"] * 2
-        counts = [len(mine) for _, mine in found]
-        assert counts[:2] == [0, 0] and counts[2] == counts[3] > 0  # the servers', and the workers'
-        assert {each.kind for each in found[2][1]} == {"F", "B"}

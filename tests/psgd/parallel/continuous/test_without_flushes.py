@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.nn.layers.dropout import Dropout
 from psgd.nn.layers.embedding import Embedding, Unembedding
 from psgd.nn.linear import Linear
@@ -153,6 +153,46 @@ def test_a_parameter_of_two_stages_is_refused(comm):
     model = Model((*tied, Flatten(), Linear(3)), (3,))
     with pytest.raises(UsageError, match=r"embedding1.weight, which stages 0 and 1 hold: stages take their steps"):
         PipeDream(comm, model, (1,), batch=8)
+
+
+@pytest.mark.ranks(4)
+def test_copies_that_average_each_gradient_are_one_with_twice_the_batch(comm):
+    copy, stage = divmod(comm.Get_rank(), 2)
+    pipe, data = comm.Split(copy), comm.Split(stage)
+
+    def half(step):
+        x, y = batch_of(step, 16)
+        return x[8 * copy :][:8], y[8 * copy :][:8]
+
+    def average(gradient):
+        total = np.empty_like(gradient)
+        data.Allreduce(gradient, total)
+        np.divide(total, 2, out=gradient)
+
+    with PipeDream(pipe, make_model(), CUTS[2], batch=8) as pipeline:
+        optimizer = Optimizer(pipeline.init(1), options("sgd"))
+        pipeline.train(optimizer, 8 * 12, half, combine=average)
+    expected, _ = simulate(2, [16] * 12, 16, lambda stage, step, _: max(0, step - (2 - stage) + 1), "sgd")
+    np.testing.assert_allclose(optimizer.params, expected[stage], rtol=1e-4, atol=1e-6)
+    assert np.array_equal(*data.allgather(optimizer.params))
+    pipe.Free()
+    data.Free()
+
+
+@pytest.mark.ranks(3)
+def test_a_rank_that_fails_stops_the_others(comm):
+    pipeline = PipeDream(comm, make_model(), CUTS[3], batch=8)
+    optimizer = Optimizer(pipeline.init(1), options())
+
+    def broken(step):
+        if step == 5 and comm.Get_rank() == 0:
+            raise ZeroDivisionError
+        return batch_of(step, 8)
+
+    with pytest.raises(ZeroDivisionError if comm.Get_rank() == 0 else PeerLostError):
+        pipeline.train(optimizer, 800, broken)
+    comm.Barrier()
+    pipeline.close()
 
 
 @pytest.mark.ranks(2)
