@@ -33,6 +33,7 @@ CAPTIONS = {
     "launch.*": "options, mpiexec, startup, ...",
     "launch.**": "psgd train, starting the ranks",
     "psgd.training": "one rank of psgd train",
+    "psgd.estimate": "a rank's memory, before the run",
     "psgd.connector": "psgd.connect: checks, agreement",
     "psgd.config": "the options of a run",
     "psgd.connection": "one rank's part, in a with block",

@@ -16,6 +16,7 @@ from psgd.launch.usage import groups, synonyms
 
 _COMMANDS = {
     "train": ("psgd.launch.train", "train", "Train a model: starts a server and workers, or is one of them."),
+    "estimate": ("psgd.launch.view.estimate", "estimate", "Estimate the memory of each rank of a run."),
     "bench": ("psgd.launch.bench", "bench", "Run benchmarks: verify psgd, and compare it with peers."),
     "doctor": ("psgd.launch.doctor", "doctor", "Show what works here, and how to fix the rest."),
     "checkpoint": ("psgd.launch.checkpoint", "checkpoint", "Show, verify and export checkpoints."),
@@ -28,6 +29,7 @@ _COMMANDS = {
 _MAY_BE_EMPTY = ("--inject", "--mpiexec-args")  # their default is empty
 _ALONE = (
     ["checkpoint"],
+    ["estimate"],
     ["plot"],
     ["top"],
     ["trace"],

@@ -11,6 +11,7 @@ from typing import Any
 from psgd.checkpoint import options as checkpoint
 from psgd.compression import catalog as compression
 from psgd.nn.catalog import MODELS
+from psgd.nn.recompute import segments
 from psgd.optim import catalog as optim
 from psgd.parallel import options as parallel
 from psgd.parallel.axes import parse, ranks_of_a_copy
@@ -63,6 +64,14 @@ class TrainConfig:
     heads: int = whole(1, 4, "gpt: heads of attention, a divisor of the width.").field()
     dropout: float = below_one(0.0, "lecture-cnn: share of hidden units that a step leaves out.").field()
     context: int = whole(1, 128, "Text: number of tokens of a sample.").field()
+    recompute: str | None = Option(
+        str,
+        None,
+        "Compute activations again in backward: of all layers, of every N together, or of as few as fit BYTES (500MB).",
+        segments.is_wish,
+        "all, a number of layers, or bytes as 500MB",
+        metavar="all|N|BYTES",
+    ).field()
     strategy: str = one_of(
         strategies.STRATEGIES, "sync", "When gradients are applied, and when workers continue."
     ).field()

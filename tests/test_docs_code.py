@@ -43,7 +43,7 @@ compute = lambda batch: batch
 STAGE = """
 import numpy as np
 from psgd.nn.linear import Linear
-from psgd.nn.meanpool import MeanPool
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.residual import Residual
 from psgd.nn.stage import Stage
 tokens, features, batch = 3, 8, 4

@@ -39,7 +39,7 @@ LAYERS: dict[str, str] = {
     "Linear": "psgd.nn.linear",
     "Conv2D": "psgd.nn.conv2d",
     "MaxPool": "psgd.nn.maxpool",
-    "MeanPool": "psgd.nn.meanpool",
+    "MeanPool": "psgd.nn.layers.meanpool",
     "ReLU": "psgd.nn.relu",
     "Residual": "psgd.nn.residual",
     "Flatten": "psgd.nn.reshape",

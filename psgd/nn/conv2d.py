@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.kernels.layers.activation import add_bias
@@ -72,7 +70,7 @@ class Conv2D(Layer[Conv2DState]):
         """Makes the unfolded windows, the output, and what padding and the input's gradient need."""
         height, width, channels = room.shape
         down, across, _ = self.output_shape(room.shape)
-        pads = self.padding > 0 and room.xp is np  # on a GPU, unfold and fold do it
+        pads = self.padding > 0 and room.on_host  # on a GPU, unfold and fold do it
         wide = (height + 2 * self.padding, width + 2 * self.padding, channels)
         return Conv2DState(
             columns=room.empty(down, across, self.size, self.size, channels),

@@ -1,7 +1,7 @@
 """What a layer is: a description without parameters or activations, and arithmetic on what it is given."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -57,6 +57,7 @@ class Room:
         wants_dx: whether backward will be asked for the input's gradient.
         name: of the layer in the whole model, as "residual1.dropout2".
         draws: by what all layers of the context draw random numbers; None: nothing is drawn.
+        pool: buffers of the context that layers share which run one after the other, by shape and dtype.
     """
 
     xp: Any
@@ -66,6 +67,12 @@ class Room:
     wants_dx: bool
     name: str = ""
     draws: Draws | None = None
+    pool: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether buffers are NumPy's."""
+        return bool(self.xp.__name__ == "numpy")
 
     def empty(self, *shape: int, dtype: Any = None) -> Array:
         """Returns an uninitialized buffer of `shape` for each of `batch` samples."""

@@ -44,13 +44,13 @@ class Model(Stage):
         *tokens, self.classes = self.output_shape
         self.tokens = math.prod(tokens)
 
-    def context(self, batch: int, wants_dx: bool = False) -> Context:
+    def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
         """Makes a stage's buffers, and those of the loss.
 
         Raises:
             UsageError: `batch` below 1.
         """
-        ctx = super().context(batch, wants_dx)
+        ctx = super().context(batch, wants_dx, xp)
         ctx.labels = ctx.xp.empty((batch, *self.output_shape[:-1]), np.int64)
         if self.layers[-1].reads_output:
             ctx.dlogits = ctx.xp.empty((batch, *self.output_shape), self.dtype)

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,10 @@ from psgd.kernels.layers.draws import Draws
 from psgd.nn import sequential
 from psgd.nn.layer import Arrays, Layer, Room, Shape
 from psgd.nn.layout import Layout
+from psgd.nn.recompute import recomputed
 from psgd.runtime.rng import generator
 
+S = TypeVar("S", bound="Stage")
 OnReady = Callable[[range], None]
 
 
@@ -147,6 +149,24 @@ class Stage:
         )
         return part
 
+    def recomputed(self: S, segments: Sequence[range]) -> S:
+        """Returns the same on no vector yet, that keeps only the output of each segment of layers for backward.
+
+        Backward computes the rest once more; gradients have the same bits. `psgd.nn.recompute.segments` chooses.
+
+        Args:
+            segments: ranges of layers, in order, apart from each other.
+
+        Raises:
+            UsageError: ranges that are empty, overlap, or are beyond the layers.
+        """
+        ends = [0, *(end for each in segments for end in (each.start, each.stop)), len(self.layers)]
+        if ends != sorted(ends) or not all(segments):
+            raise UsageError(f"recomputed: expected ranges of the {len(self.layers)} layers in order, got {segments}")
+        part = copy.copy(self)
+        part._assemble(recomputed.merged(self._steps, segments), self.input_shape, self.output_shape)
+        return part
+
     def _ready_ranges(self) -> list[range]:
         """What each layer completes in backward: from its parameters up to the next layer's, padding included."""
         offsets = {p.name: p.offset for p in self.layout.parameters}
@@ -166,7 +186,7 @@ class Stage:
         """
         vector = np.zeros(self.layout.size, self.dtype)
         views = self.layout.views(vector)
-        for step in self._steps:
+        for step in recomputed.single(self._steps):
             rng = generator(seed, "init", step.index)
             for spec in step.specs:
                 if spec.tied is None:
@@ -209,19 +229,20 @@ class Stage:
         views = self.layout.views(vector)
         return [tuple(views[spec.name] for spec in step.specs) for step in self._steps]
 
-    def context(self, batch: int, wants_dx: bool = False) -> Context:
+    def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
         """Makes all buffers for up to `batch` samples, where the bound vectors are (unbound: on the host).
 
         Args:
             batch: most samples of a pass.
             wants_dx: `backward` is to return the input's gradient too.
+            xp: makes the buffers, in place of the vectors' module: `psgd.estimate.counting.CountingArrays`.
 
         Raises:
             UsageError: `batch` below 1.
         """
         if batch < 1:
             raise UsageError(f"context: expected a batch of 1 or more, got {batch}")
-        xp = self._xp or np
+        xp = xp or self._xp or np
         draws = Draws(xp, batch)
         room = Room(xp, batch, self.dtype, self.input_shape, wants_dx, draws=draws)
         return Context(batch, xp, self, sequential.allocate(self._steps, room), wants_dx, draws)

@@ -1,7 +1,7 @@
 """A model in stages on several ranks, trained and evaluated in microbatches as a schedule says."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -48,6 +48,7 @@ class Pipeline:
         microbatches: into how many a batch is cut: all have ceil(batch / microbatches) samples but the last one, and
             a smaller batch has fewer of them.
         crowded: ranks outnumber cores on this node; None counts those of `comm`.
+        recompute: makes of a stage one that recomputes activations, as `Stage.recomputed`; None keeps all.
 
     Attributes:
         layout: of this rank's parameters, with their names in the whole; may be empty.
@@ -69,6 +70,7 @@ class Pipeline:
         batch: int,
         microbatches: int = 1,
         crowded: bool | None = None,
+        recompute: Callable[[Stage], Stage] | None = None,
     ) -> None:
         ranks = comm.Get_size()
         complaint = _complaint(ranks, model, cuts, schedule, batch, microbatches)
@@ -87,6 +89,8 @@ class Pipeline:
         ends = (0, *cuts, len(model.layers))
         mine = range(self._rank, len(ends) - 1, ranks)
         self.stages: tuple[Stage, ...] = tuple(model.cut(ends[at], ends[at + 1]) for at in mine)
+        if recompute is not None:
+            self.stages = tuple(map(recompute, self.stages))
         self.layout, self._ranges = _joined([stage.layout for stage in self.stages])
         shapes = [model.shapes[cut] for cut in cuts]
         depths = links.depths(schedule, ranks, self._chunks_each, -(-batch // self._size))

@@ -107,12 +107,11 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
             )
         from psgd.training.torch_module import TorchModel
 
-        made = _trial(found, data, TorchModel, *parts, data.sample_shape)
-        if config.device == "cpu" and made.wrapped.device.type != "cpu":
-            got = made.wrapped.device
+        module: TorchModel = _trial(found, data, TorchModel, *parts, data.sample_shape)
+        if config.device == "cpu" and module.wrapped.device.type != "cpu":
+            got = module.wrapped.device
             raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
-        model = made
-        return model
+        return module
     hint = "; does the function return it?" if made is None else ""
     got = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
     shown = got if isinstance(got, str) else got.__name__

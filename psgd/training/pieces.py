@@ -15,10 +15,12 @@ from psgd.collectives.communicator import Communicator
 from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
+from psgd.estimate import activations
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.nn.layout import Layout
 from psgd.nn.model import Model
+from psgd.nn.stage import Stage
 from psgd.parallel.axes import AXES
 from psgd.parallel.cuts.measure import measure
 from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
@@ -59,7 +61,12 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     if mesh.sizes["tensor"] > 1:
         parts = plan(whole.layers, whole.input_shape, Communicator(mesh.tensor), cuts)
         whole = Model(parts, whole.input_shape, whole.dtype)
-    pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches)
+    size = -(-batch // microbatches)
+
+    def recompute(stage: Stage) -> Stage:
+        return activations.recomputed(stage, config.recompute, size)
+
+    pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches, recompute=recompute)
     plan_of = catalog.make(schedule, stages, microbatches, (len(cuts) + 1) // stages)
     return replace(task, model=CutModel(pipeline, mesh, plan_of, model.layout))
 

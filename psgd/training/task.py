@@ -11,8 +11,10 @@ from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.description import describe
 from psgd.data.normalization import Statistics, validate
+from psgd.estimate import activations
 from psgd.kernels.errors import AgreedContractError, AgreedUsageError, UsageError
 from psgd.nn import models
+from psgd.nn.model import Model
 from psgd.runtime.agreement import gather
 from psgd.training.from_file import DataDescription, make_model, read_dataset
 from psgd.training.trainable import OwnModel, Trainable
@@ -63,7 +65,7 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
             statistics = validate(dataset)
             mine["statistics"] = [statistics.mean, statistics.std]
             if made is None:
-                models.build(config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
+                _build(config, dataset.sample_shape, dataset.classes, dataset.tokens, own)
     except UsageError as error:
         mine["error"] = str(error)
     everyone = gather(comm, mine)
@@ -73,12 +75,23 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
     shape, classes, tokens = tuple(data["sample shape"]), data["classes"], bool(data.get("tokens"))
     model: Trainable
     if made is None:
-        model = OwnModel(models.build(config.model, shape, classes, tokens=tokens, **own))
+        model = OwnModel(_build(config, shape, classes, tokens, own))
     else:
         described = DataDescription(shape, classes, data["training samples"], tokens)
         model = make_model(config, comm, made, described)
+        if config.recompute is not None:
+            raise AgreedUsageError(
+                f"--recompute: expected a model by name, got {made.where}: call Stage.recomputed there, or in a "
+                "PyTorch module torch.utils.checkpoint"
+            )
     counts = data["training samples"], data["test samples"]
     return Task(model, *counts, Statistics(mean, std), dataset, shape[0] if tokens else 0)
+
+
+def _build(config: TrainConfig, shape: tuple[int, ...], classes: int, tokens: bool, own: dict[str, Any]) -> Model:
+    """A model of the catalog. Raises UsageError where it does not fit the data, or `--recompute` does not suffice."""
+    model = models.build(config.model, shape, classes, tokens=tokens, **own)
+    return model if config.parts > 1 else activations.recomputed(model, config.recompute, config.batch_size)
 
 
 def _refuse_errors(everyone: list[dict[str, Any]]) -> None:

@@ -12,9 +12,9 @@ from psgd.kernels.errors import UsageError
 from psgd.nn import models
 from psgd.nn.conv2d import Conv2D
 from psgd.nn.layer import Layer
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
-from psgd.nn.meanpool import MeanPool
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens, Transpose
 from psgd.nn.residual import Residual

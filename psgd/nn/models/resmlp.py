@@ -8,8 +8,8 @@ from typing import Any
 
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Layer
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.linear import Linear
-from psgd.nn.meanpool import MeanPool
 from psgd.nn.reshape import ChannelsLast, RowTokens, Transpose
 from psgd.nn.residual import Residual
 

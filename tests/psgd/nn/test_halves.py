@@ -11,9 +11,9 @@ from psgd.nn.layers.embedding import Embedding, Positions, Unembedding
 from psgd.nn.layers.gelu import GELU
 from psgd.nn.layers.layernorm import LayerNorm
 from psgd.nn.layers.lstm import LSTM
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.linear import Linear
 from psgd.nn.maxpool import MaxPool
-from psgd.nn.meanpool import MeanPool
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten, RowTokens
 from psgd.nn.residual import Residual

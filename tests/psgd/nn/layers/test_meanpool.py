@@ -5,7 +5,7 @@ import pytest
 from harness.device import cupy
 from harness.layers import Run
 
-from psgd.nn.meanpool import MeanPool
+from psgd.nn.layers.meanpool import MeanPool
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (1, 4), (64, 33)])

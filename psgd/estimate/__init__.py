@@ -1,0 +1,7 @@
+"""How much memory each rank of a run needs, before anything is started.
+
+`activations.py` counts a model's buffers without making them. `strategy_vectors.py` says how many vectors of the
+parameters' size a strategy has. `rank_memory.py` puts a run's options together. `verdict.py` says whether that fits,
+and if not, what would. `lecture.py` has two sums that are taught, for comparison. Begin with `rank_memory.py`. May
+import `strategies`, `config` and the rooms below.
+"""

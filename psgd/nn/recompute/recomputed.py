@@ -1,0 +1,116 @@
+"""Activation checkpointing: what a few layers keep for backward is computed a second time instead (Chen et al. 2016).
+
+Of each segment of layers only the output stays. All segments of a context use the same buffers inside. Backward runs a
+segment's forward pass again, then its backward pass: one more forward pass in all, but for the last segment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from psgd.kernels.array import Array
+from psgd.nn import sequential
+from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
+from psgd.nn.recompute.pooled import PooledArrays
+
+_NEWEST = "newest"
+"""In a context's pool: the state whose activations the shared buffers hold."""
+
+
+@dataclass(eq=False)
+class RecomputedState:
+    """Buffers of one context.
+
+    Attributes:
+        inner: for each layer: itself, its state, where its parameters are among all.
+        backwards: those of them that backward needs, last first.
+        y: the segment's output, its own.
+        carry: shared; holds the output's gradient, which may lie in a buffer that the layers write.
+        pool: of the context.
+        x: input that backward starts from again.
+    """
+
+    inner: list[tuple[Layer[Any], Any, slice]]
+    backwards: list[tuple[Layer[Any], Any, slice]]
+    y: Array
+    carry: Array
+    pool: dict[Any, Any]
+    x: Array = None
+
+
+@dataclass(frozen=True)
+class Recomputed(Layer[RecomputedState]):
+    """Consecutive layers of a model, which keep their places in it: names, first values, random numbers.
+
+    `psgd.nn.stage.Stage.recomputed` makes it. The bits are those without it: what is drawn is drawn by key.
+
+    Attributes:
+        steps: the layers in their places.
+    """
+
+    steps: tuple[sequential.Step, ...]
+    name = "recomputed"
+    reads_output = False  # the output has a buffer of its own
+
+    def output_shape(self, shape: Shape) -> Shape:
+        for step in self.steps:
+            shape = step.layer.output_shape(shape)
+        return shape
+
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        return tuple(spec for step in self.steps for spec in step.specs)
+
+    def allocate(self, room: Room) -> RecomputedState:
+        within = replace(room, xp=PooledArrays(room.xp, room.pool))
+        inner: list[tuple[Layer[Any], Any, slice]] = []
+        start = 0
+        for step, state in zip(self.steps, sequential.allocate(self.steps, within), strict=True):
+            stop = start + len(step.specs)
+            inner.append((step.layer, state, slice(start, stop)))
+            start = stop
+        first = 0 if room.wants_dx else sequential.first_with_parameters(self.steps)
+        y, carry = (each.empty(*self.output_shape(room.shape)) for each in (room, within))
+        return RecomputedState(inner, inner[first:][::-1], y, carry, room.pool)
+
+    def forward(self, state: RecomputedState, x: Array, params: Arrays) -> Array:
+        state.x = x
+        y = state.y[: len(x)]
+        y[...] = self._run(state, params)
+        return y
+
+    def backward(self, state: RecomputedState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Forward once more, where the buffers hold another segment's activations, and backward."""
+        carry = state.carry[: len(dy)]
+        carry[...] = dy
+        if state.pool.get(_NEWEST) is not state:
+            self._run(state, params)
+        state.pool[_NEWEST] = state.x = None
+        dy = carry
+        for layer, inner, mine in state.backwards:
+            dy = layer.backward(inner, dy, params[mine], grads[mine])
+        return dy
+
+    def _run(self, state: RecomputedState, params: Arrays) -> Array:
+        state.pool[_NEWEST] = state
+        y = state.x
+        for layer, inner, mine in state.inner:
+            y = layer.forward(inner, y, params[mine])
+        return y
+
+
+def merged(steps: Sequence[sequential.Step], segments: Sequence[range]) -> list[sequential.Step]:
+    """Returns the layers with each segment as one `Recomputed` layer; `segments` are in order and do not overlap."""
+    result: list[sequential.Step] = []
+    done = 0
+    for segment in segments:
+        result += steps[done : segment.start]
+        inside = tuple(steps[segment.start : segment.stop])
+        specs = tuple(spec for step in inside for spec in step.specs)
+        result.append(sequential.Step(Recomputed(inside), "", inside[0].shape, specs, inside[0].index))
+        done = segment.stop
+    return [*result, *steps[done:]]
+
+
+def single(steps: Sequence[sequential.Step]) -> list[sequential.Step]:
+    """Returns every layer in its own place, those of segments too."""
+    return [each for step in steps for each in (step.layer.steps if isinstance(step.layer, Recomputed) else (step,))]

@@ -1,0 +1,32 @@
+"""A run's estimate from its options."""
+
+import numpy as np
+import pytest
+
+from psgd.config import configure
+from psgd.estimate import rank_memory
+from psgd.nn.models import build
+
+
+@pytest.mark.parametrize(("optimizer", "number"), [("sgd", 0), ("momentum", 1), ("nesterov", 1), ("adam", 2)])
+def test_the_state_is_the_rules_own(optimizer, number):
+    assert rank_memory.state_vectors(configure(optimizer=optimizer)) == number
+
+
+def test_servers_and_workers_are_told_apart():
+    model = build("mlp", (1, 8, 8), 10, hidden=32)
+    size = model.layout.size * 4
+    worker, server = rank_memory.of_run(configure(optimizer="adam", batch_size=16), model, 2, 3)
+    assert (worker.role, worker.ranks, server.role, server.ranks) == ("worker", 3, "server", 2)
+    assert server.rows == {"parameters": size, "optimizer state": size}
+    assert worker.rows["gradients"] == size and "optimizer state" not in worker.rows
+    assert worker.rows[rank_memory.BATCH] == 16 * (64 * 4 + 8)
+    assert worker.total == sum(worker.rows.values())
+
+
+def test_more_samples_need_more_activations_alone():
+    model = build("cnn", (1, 28, 28), 10, hidden=32)
+    small, large = (rank_memory.of_run(configure(batch_size=n), model, 0, 1)[0].rows for n in (4, 8))
+    changed = {name for name in small if small[name] != large[name]}
+    assert changed == {rank_memory.ACTIVATIONS, rank_memory.BATCH}
+    np.testing.assert_allclose(large[rank_memory.ACTIVATIONS], 2 * small[rank_memory.ACTIVATIONS], rtol=0.01)

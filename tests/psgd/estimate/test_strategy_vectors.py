@@ -1,0 +1,101 @@
+"""The vectors that an estimate names, against what a run's arrays take: NumPy's own count and shared memory."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import psgd
+from psgd.collectives.mpi import shared_memory
+from psgd.estimate import strategy_vectors
+from psgd.estimate.rank_memory import SLOT_BYTES
+
+SIZE = 4_000_000
+STATE = {"sgd": 0, "momentum": 1, "adam": 2}
+CASES = [
+    ("sync", {}, "momentum"),
+    ("async", {"accumulate": 2}, "adam"),
+    ("sync", {"compress": "onebit"}, "momentum"),
+    ("sync", {"compress": "onebit"}, "sgd"),
+    ("allreduce", {}, "adam"),
+    ("allreduce", {"accumulate": 2}, "sgd"),
+    ("averaging", {}, "momentum"),
+    ("averaging", {"outer_lr": 0.7, "outer_momentum": 0.5}, "sgd"),
+    ("averaging", {"outer_lr": 0.7}, "adam"),
+    ("easgd", {}, "momentum"),
+    ("easgd", {"easgd_order": "async"}, "sgd"),
+    ("easgd", {"easgd_order": "round-robin"}, "momentum"),
+    ("easgd", {"easgd_order": "hogwild"}, "momentum"),
+    ("hogwild", {}, "adam"),
+    ("hogwild", {}, "sgd"),
+]
+
+
+class Counter:
+    """Bytes of NumPy's arrays, and of the memory that this process shares, made while it is open."""
+
+    def __enter__(self):
+        self._real, self.shared = shared_memory.SharedArray.__init__, 0
+        counter, real = self, self._real
+
+        def init(self, size, dtype):
+            real(self, size, dtype)
+            counter.shared += size * np.dtype(dtype).itemsize
+
+        shared_memory.SharedArray.__init__ = init
+        tracemalloc.start()
+        return self
+
+    def read(self):
+        numpy_only = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+        traces = tracemalloc.take_snapshot().filter_traces([numpy_only]).traces
+        return sum(trace.size for trace in traces) + self.shared
+
+    def __exit__(self, *_):
+        tracemalloc.stop()
+        shared_memory.SharedArray.__init__ = self._real
+
+
+@pytest.mark.ranks(3, timeout=110)
+@pytest.mark.parametrize(("strategy", "options", "rule"), CASES)
+def test_a_workers_vectors(comm, strategy, options, rule):
+    with Counter() as counter:
+        params = np.zeros(SIZE, np.float32)
+        connection = psgd.connect(comm, params, strategy=strategy, lr=0.01, rule=rule, **options)
+        with connection as ps:
+            for _ in range(9):
+                ps.grads[:] = 0.001
+                ps.step(4, 0.0)
+            taken = counter.read()
+        if connection.is_worker:
+            rows = strategy_vectors.of_worker(strategy, options, STATE[rule], connection.workers, connection.mesh.index)
+            slots = SLOT_BYTES if strategy_vectors.uses_collectives(strategy, options) else 0
+            expected = sum(rows.values()) * params.nbytes
+            assert abs(taken - expected - slots) < 0.05 * (expected + slots), (taken / params.nbytes, rows)
+
+
+@pytest.mark.ranks(3, timeout=110)
+@pytest.mark.parametrize(
+    ("servers", "options"), [(1, {}), (2, {}), (1, {"clip_norm": 1.0}), (1, {"compress": "onebit"})]
+)
+def test_a_servers_vectors(comm, servers, options):
+    for _ in range(2):  # what is compiled is compiled in the first run
+        with Counter():
+            params = np.zeros(SIZE, np.float32)
+            rule = "momentum" if "compress" in options else "adam"
+            connection = psgd.connect(comm, params, strategy="sync", lr=0.01, rule=rule, servers=servers, **options)
+            with connection as ps:
+                for _ in range(3):
+                    ps.grads[:] = 0.001
+                    ps.step(4, 0.0)
+            taken = tracemalloc.get_traced_memory()[1]
+    if connection.is_server:
+        expected = sum(strategy_vectors.of_server(options, 2, servers, 3 - servers).values()) * params.nbytes
+        assert abs(taken - expected) < 0.05 * expected + (1 << 20), taken / params.nbytes
+
+
+@pytest.mark.parametrize("strategy", list(psgd.strategies.STRATEGIES))
+def test_every_strategy_has_rows(strategy):
+    for workers in (1, 4):
+        rows = strategy_vectors.of_worker(strategy, {}, 2, workers)
+        assert rows["parameters"] == rows["gradients"] == 1 and all(number > 0 for number in rows.values())

@@ -1,0 +1,42 @@
+"""What does not fit, and what would."""
+
+import pytest
+
+from psgd.config import configure
+from psgd.estimate.rank_memory import Estimate, of_run
+from psgd.estimate.verdict import text, verdict
+from psgd.nn.models import build
+
+MODEL = build("mlp", (1, 8, 8), 10, hidden=32)
+
+
+def need(batch):
+    return of_run(configure(batch_size=batch), MODEL, 0, 1)[0]
+
+
+def test_what_fits_needs_no_word():
+    assert verdict(need(64), need(64).total, MODEL, 64) == []
+
+
+def test_the_largest_batch_that_fits_is_said_and_fits():
+    lines = verdict(need(64), need(20).total, MODEL, 64)
+    assert "the batch does not fit, one sample does" in lines[0]
+    assert lines[1] == "--batch-size 20 fits; with --accumulate 4 an update has as many samples"
+
+
+def test_one_sample_that_does_not_fit():
+    (line,) = verdict(need(64), need(1).total - 1, MODEL, 64)
+    assert "one sample does not fit; most are evaluation" in line
+
+
+def test_a_server():
+    lines = verdict(Estimate("server", 1, {"parameters": 100}), 99, MODEL, 1)
+    assert lines == ["a server needs 100 bytes, 99 bytes are there: the parameters do not fit",
+                     "more --servers hold a part of them each"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "said"), [(999, "999 bytes"), (1234, "1.23 kB"), (80e9, "80 GB"), (999.9e6, "1e+03 MB")]
+)
+def test_bytes_as_text(nbytes, said):
+    assert text(nbytes) == said.replace("1e+03", "1000")
