@@ -1,5 +1,6 @@
 """A rank of a model in pieces has its own share in memory, and never the whole, not even for a moment."""
 
+import gc
 import tracemalloc
 
 import numpy as np
@@ -19,6 +20,7 @@ WIDTH, BATCH, SEGMENT = 1536, 4, 1 << 20
 
 def arrays():
     """Bytes of NumPy's arrays."""
+    gc.collect()
     taken = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
     return sum(trace.size for trace in taken.traces)
 
