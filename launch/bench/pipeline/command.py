@@ -18,9 +18,11 @@ KNOWN = tuple(name for name, entry in SCHEDULES.items() if entry.flushes)
 
 @click.command()
 @click.option("--schedules", default=",".join(KNOWN), show_default=True, help="Comma-separated: a row each.")
-@click.option("--layers", type=Whole(2), default=8, show_default=True, help="Equal layers, in equal stages.")
+@click.option(
+    "--layers", type=Whole(2), default=8, show_default=True, help="Equal layers, in equal stages; a small one follows."
+)
 @click.option("--width", type=Whole(1), default=1024, show_default=True, help="Inputs and outputs of each.")
-@click.option("--batch", type=Whole(1), default=1024, show_default=True, help="Samples of a step.")
+@click.option("--batch", type=Whole(1), default=2048, show_default=True, help="Samples of a step.")
 @click.option("--microbatches", type=Whole(1), default=8, show_default=True, help="Parts of a batch.")
 @click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Number of ranks.")
 @click.option("--repeats", type=Whole(1), default=10, show_default=True, help="Timed steps of each contender.")
@@ -40,9 +42,10 @@ def pipeline(
     """Time the gradient of an MLP, and its outputs alone, on one rank and in equal stages on all.
 
     Each rank has one core and one thread; one rank alone has the machine to itself, since the others sleep, and takes
-    the batch whole. Contenders take turns. Verified first: the pipeline's loss is the whole model's, up to rounding.
-    The ratio is one rank's time over that of all. The bubble is the share of the ranks' time that is not compute; the
-    expected one is that of a schedule whose backward passes take twice as long as forward ones.
+    the batch whole. Outputs alone are those of four batches. Contenders take turns. Verified first: the pipeline's
+    loss is the whole model's, up to rounding. The ratio is one rank's time over that of all. The bubble is the share
+    of the ranks' time that is not compute; the expected one is that of a schedule whose backward passes take twice as
+    long as forward ones.
     """
     from psgd.launch.bench import job
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from psgd.parallel.schedules.rehearsal import DOUBLE, rehearse
 
 SEED, TOLERANCE = 1, 1e-5
 INFERENCE = "inference"
+_CLASSES = 10  # a last layer that is little beside the others
+_EVALUATED = 4  # batches of an evaluation: forward passes go on without a flush
 
 
 class Sizes(NamedTuple):
@@ -46,9 +49,11 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
     """
     cores.pin(comm)
     rng = np.random.default_rng(SEED)
-    x = rng.standard_normal((sizes.batch, sizes.width)).astype(np.float32)
-    y = rng.integers(0, sizes.width, sizes.batch)
-    model = Model([Linear(sizes.width, relu=True)] * (sizes.layers - 1) + [Linear(sizes.width)], (sizes.width,))
+    many = _EVALUATED * sizes.batch
+    all_x = rng.standard_normal((many, sizes.width)).astype(np.float32)
+    all_y = rng.integers(0, _CLASSES, many)
+    model = Model([Linear(sizes.width, relu=True)] * sizes.layers + [Linear(_CLASSES)], (sizes.width,))
+    context = None
     if comm.rank == 0:
         params = model.init(SEED)
         model.bind(params, np.zeros_like(params))
@@ -57,10 +62,11 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
         trains = name != INFERENCE
         chunks = 2 if catalog.SCHEDULES[name].chunks else 1
         each = sizes.layers // (comm.size * chunks)
+        x, y = (all_x[: sizes.batch], all_y[: sizes.batch]) if trains else (all_x, all_y)
         with Pipeline(
             comm,
             model,
-            range(each, sizes.layers, each),
+            tuple(range(each, sizes.layers, each)),
             name if trains else "1f1b",
             batch=sizes.batch,
             microbatches=sizes.microbatches,
@@ -68,18 +74,20 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
             own = pipeline.init(SEED)
             pipeline.bind(own, np.zeros_like(own))
 
-            def together(pipeline: Pipeline = pipeline, trains: bool = trains) -> float:
-                return pipeline.gradient(len(x), x, y) if trains else pipeline.evaluate(len(x), x, y)[1]
-
-            def alone(trains: bool = trains) -> float:
-                return model.gradient(context, x, y) if trains else model.evaluate(context, x, y)[1]
-
+            together = partial(_loss, pipeline, trains, len(x), x, y)
+            alone = partial(_loss, model, trains, context, x, y)
             _verify(comm, name, alone, together)
             row = _timed(comm, alone, together, pipeline, repeats)
-        cells = rehearse(catalog.make(name, comm.size, sizes.microbatches, chunks), DOUBLE)
+            microbatches = -(-len(x) // pipeline.microbatch)
+        cells = rehearse(catalog.make(name, comm.size, microbatches, chunks), DOUBLE)
         busy, whole = sum(cell.stop - cell.start for cell in cells), max(cell.stop for cell in cells)
         expected = 1 - busy / (comm.size * whole)
         yield {"schedule": name, "ranks": comm.size, **sizes._asdict(), "expected_bubble": expected} | row
+
+
+def _loss(of: Any, trains: bool, *arguments: Any) -> float:
+    """Of a model or a pipeline: the mean with its gradient, or the sum alone."""
+    return float(of.gradient(*arguments) if trains else of.evaluate(*arguments)[1])
 
 
 def _verify(comm: MPI.Intracomm, name: str, alone: Callable[[], float], together: Callable[[], float]) -> None:
