@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.backend.interface import EVALUATION_BATCH
+from psgd.backend.interface import evaluated_at_once
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
@@ -28,7 +28,7 @@ class HostBackend:
     def __init__(self, model: Model, dataset: Dataset, statistics: Statistics, batch_size: int) -> None:
         self._model, self._batch_size = model, batch_size
         self._batches = Batches(dataset.train, statistics, batch_size)
-        self._at_once = max(1, EVALUATION_BATCH // model.tokens)
+        self._at_once = evaluated_at_once(model.tokens)
         self._test = Batches(dataset.test, statistics, self._at_once)
         self._context = model.context(batch_size)
         self._test_context = model.context(self._at_once)

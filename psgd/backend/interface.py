@@ -11,7 +11,12 @@ from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 
 EVALUATION_BATCH = 500
-"""Samples that are evaluated at once; of text so many tokens, in whole samples."""
+"""Samples that are evaluated at once on a CPU; of text so many tokens, in whole samples."""
+
+
+def evaluated_at_once(tokens: int) -> int:
+    """How many samples are evaluated at once on a CPU, where so many things are classified of each."""
+    return max(1, EVALUATION_BATCH // tokens)
 
 
 class DrawsByStep(Protocol):
