@@ -129,6 +129,7 @@ BEFORE = {
     "sampler = psgd.torch.Sampler(": DDP,
     "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.optim.optimizer": PIPELINE,
     "from mpi4py import MPI\n\nimport psgd\nfrom psgd import collectives\nfrom psgd.checkpoint": PIECES,
+    "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.parallel.pipeline": PIPELINE,
     "import psgd\nfrom mpi4py import MPI\n\n\ndef loss_fn(params, x, y)": PYTREE,
 }
 """How a block begins, and what it takes for granted."""

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.collectives.mpi.liveness import Liveness
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Waiter, cores_per_rank
 from psgd.kernels.array import Array
 from psgd.kernels.errors import ContractError, DataError, DivergedError, PeerLostError, UsageError
@@ -107,6 +108,7 @@ class Pipeline:
         self._told = Announcement(self._comm, place(last, ranks)[0])
         self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])
         self._grads: Array = None
+        self._failed = False
         self._draws: dict[str, Any] = {}
         self.tally: Tally | None = None
 
@@ -223,7 +225,12 @@ class Pipeline:
         self._tied.close()
         self._alarm.close()
         self._liveness.close()
-        self._comm.Free()
+        # After a failure messages are left that nobody takes: whoever got this communicator's number would find them.
+        if self._failed:
+            keep_for_ever(self._comm)
+            self._comm = MPI.Intracomm()
+        else:
+            self._comm.Free()
 
     def __enter__(self) -> "Pipeline":
         return self
@@ -234,7 +241,11 @@ class Pipeline:
         if kind is None:
             self.close()
         else:
-            self._alarm.ring(error)
+            self._fail(error)
+
+    def _fail(self, error: BaseException | None) -> None:
+        self._failed = True
+        self._alarm.ring(error)
 
     def _program(self, microbatches: int) -> Sequence[Instruction]:
         schedule = catalog.make(self._schedule, self._ranks, microbatches, self._chunks_each)
@@ -280,7 +291,7 @@ class Pipeline:
             with self._liveness.guard():
                 yield
         except BaseException as error:
-            self._alarm.ring(error)
+            self._fail(error)
             raise
 
 
