@@ -115,6 +115,7 @@ BEFORE = {
     "from psgd import collectives\n\ncomm": COLLECTIVES,
     "def init(params)": LOOP,
     "stage = Stage(": STAGE,
+    "from mpi4py import MPI\nfrom psgd.collectives import Communicator": "",
     "for part in parts": MODEL,
     "with psgd.connect(comm, params, checkpoint_dir": STEPS,
     "from mpi4py import MPI\nfrom psgd import collectives": COLLECTIVES,
