@@ -53,6 +53,15 @@ def test_a_rate_that_stale_gradients_do_not_stand_until_it_is_divided_by_their_s
 
 
 @pytest.mark.job
+def test_a_pipeline_without_flushes_learns_as_one_with_them(job):
+    arguments = ["--dataset", "digits", "--epochs", "6", "--seeds", "1", "--batch-size", "32"]
+    result = job(2, [sys.executable, str(EXAMPLES / "pipedream_on_fashion.py"), *arguments], check=True)
+    found = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()[1:]}
+    assert [*found] == ["1f1b", "pipedream", "2bw"], result.stdout
+    assert min(found.values()) > 88, result.stdout
+
+
+@pytest.mark.job
 def test_rounds_of_easgd(job):
     result = job(4, [sys.executable, str(EXAMPLES / "easgd_orders.py"), "--mib", "0.1", "--rounds", "3"], check=True)
     rows = [line.split() for line in result.stdout.splitlines() if line[:1] in "24"]

@@ -114,8 +114,11 @@ def _sum(row: Any, n: int) -> Any:
 
 
 @kernel
-def causal_softmax(scores: Array, scale: float) -> None:
-    """Turns each square matrix of scores, (m, tokens, tokens), into shares: row i is softmax over 0..i, then 0."""
+def causal_softmax(scores: Array, scale: float, block: int) -> None:
+    """Turns each square matrix of scores, (m, tokens, tokens), into shares: row i is softmax over 0..i, then 0.
+
+    The zeros end with the block of so many columns that i is in: what is beyond is neither read nor written.
+    """
     kind = scores.dtype.type
     by = kind(scale)
     for matrix in range(scores.shape[0]):
@@ -127,12 +130,12 @@ def causal_softmax(scores: Array, scale: float) -> None:
             factor = kind(1) / _sum(row, i + 1)
             for j in range(i + 1):
                 row[j] *= factor
-            row[i + 1 :] = kind(0)
+            row[i + 1 : (i // block + 1) * block] = kind(0)
 
 
 @kernel
-def causal_softmax_backward(shares: Array, slopes: Array, scale: float) -> None:
-    """Turns the gradient for shares into that for scores, in place; both (m, tokens, tokens)."""
+def causal_softmax_backward(shares: Array, slopes: Array, scale: float, block: int) -> None:
+    """Turns the gradient for shares, (m, tokens, tokens), into that for scores, in place, where `causal_softmax` does."""
     kind = shares.dtype.type
     by = kind(scale)
     for matrix in range(shares.shape[0]):
@@ -151,4 +154,4 @@ def causal_softmax_backward(shares: Array, slopes: Array, scale: float) -> None:
             mean = (a + b) + (c + d)
             for j in range(n):
                 slope[j] = share[j] * (slope[j] - mean) * by
-            slope[n:] = kind(0)
+            slope[n : (i // block + 1) * block] = kind(0)

@@ -15,6 +15,10 @@ _AT_ONCE = 1 << 18
 """Shares that are worked on before the next samples: they stay in the cache between the products."""
 
 
+_BLOCK = 64
+"""Tokens of a block: of scores, the blocks above the diagonal are left out."""
+
+
 def scratch_samples(heads: int, tokens: int) -> int:
     """For how many samples the host works on shares at once."""
     return max(1, _AT_ONCE // (heads * tokens * tokens))
@@ -26,7 +30,7 @@ def attend(qkv: Array, shares: Array, y: Array) -> None:
 
     Args:
         qkv: (n, tokens, heads, 3, features), C-contiguous.
-        shares: (n, heads, tokens, tokens), C-contiguous; overwritten: for backward.
+        shares: (n, heads, tokens, tokens), C-contiguous; overwritten, on the host not all of it: for backward.
         y: (n, tokens, heads, features), C-contiguous; overwritten.
     """
     from psgd.kernels.layers import exponentials
@@ -38,10 +42,11 @@ def attend(qkv: Array, shares: Array, y: Array) -> None:
     step = scratch_samples(heads, tokens)
     for start in range(0, len(qkv), step):
         part = slice(start, start + step)
-        scores = shares[part]
-        np.matmul(q[part], k[part].swapaxes(2, 3), out=scores)
-        exponentials.causal_softmax(scores.reshape(-1, tokens, tokens), scale)
-        np.matmul(scores, v[part], out=out[part])
+        for rows, before, _ in _blocks(tokens):
+            np.matmul(q[part, :, rows], k[part, :, before].swapaxes(2, 3), out=shares[part, :, rows, before])
+        exponentials.causal_softmax(shares[part].reshape(-1, tokens, tokens), scale, _BLOCK)
+        for rows, before, _ in _blocks(tokens):
+            np.matmul(shares[part, :, rows, before], v[part, :, before], out=out[part, :, rows])
 
 
 @by_device
@@ -64,12 +69,21 @@ def attend_backward(qkv: Array, shares: Array, dy: Array, dqkv: Array, scratch: 
     for start in range(0, len(qkv), len(scratch)):
         part = slice(start, min(start + len(scratch), len(qkv)))
         share, dscores = shares[part], scratch[: part.stop - start]
-        np.matmul(share.swapaxes(2, 3), slope[part], out=dv[part])
-        np.matmul(slope[part], v[part].swapaxes(2, 3), out=dscores)
+        for rows, before, _ in _blocks(tokens):
+            np.matmul(slope[part, :, rows], v[part, :, before].swapaxes(2, 3), out=dscores[:, :, rows, before])
+        for columns, _, after in _blocks(tokens):
+            np.matmul(share[:, :, after, columns].swapaxes(2, 3), slope[part, :, after], out=dv[part, :, columns])
         square = -1, tokens, tokens
-        exponentials.causal_softmax_backward(share.reshape(square), dscores.reshape(square), scale)
-        np.matmul(dscores, k[part], out=dq[part])
-        np.matmul(dscores.swapaxes(2, 3), q[part], out=dk[part])
+        exponentials.causal_softmax_backward(share.reshape(square), dscores.reshape(square), scale, _BLOCK)
+        for block, before, after in _blocks(tokens):
+            np.matmul(dscores[:, :, block, before], k[part, :, before], out=dq[part, :, block])
+            np.matmul(dscores[:, :, after, block].swapaxes(2, 3), q[part, :, after], out=dk[part, :, block])
+
+
+def _blocks(tokens: int) -> list[tuple[slice, slice, slice]]:
+    """Blocks of tokens, each with the tokens up to its end, and with those from its beginning on."""
+    stops = range(_BLOCK, tokens + _BLOCK, _BLOCK)
+    return [(slice(stop - _BLOCK, stop), slice(0, stop), slice(stop - _BLOCK, None)) for stop in stops]
 
 
 def _by_head(qkv: Array) -> tuple[Array, Array, Array]:

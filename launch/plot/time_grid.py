@@ -13,8 +13,8 @@ from psgd.parallel.schedules.rehearsal import Cell
 
 COLORS = {"F": "#56b4e9", "B": "#e69f00", "X": "#e69f00", "W": "#009e73", "U": "#cc79a7"}
 NAMES = {"F": "forward", "B": "backward", "X": "backward, dX", "W": "backward, dW", "U": "update"}
-MOST_LABELS = 40
-"""Cells of a row that are labelled: more would not be readable."""
+NARROWEST_LABEL = 0.015
+"""Part of the width that a cell has at least if it is labelled."""
 MOST_CELLS = 64
 """Of a row, where a run is one batch without end."""
 
@@ -93,8 +93,8 @@ def draw(axis: Any, found: TimeGrid, name: str) -> None:
             edgecolors="white",
             linewidth=0.5,
         )
-        if len(mine) <= MOST_LABELS:
-            for cell in mine:
+        for cell in mine:
+            if cell.stop - cell.start >= NARROWEST_LABEL * grid.span(found.cells):
                 place = scale * (cell.start + cell.stop) / 2, row
                 axis.text(*place, str(cell.instruction)[1:], ha="center", va="center", fontsize="x-small", clip_on=True)
     kinds = [kind for kind in COLORS if any(cell.instruction.kind == kind for cell in found.cells)]

@@ -26,7 +26,7 @@ from psgd.kernels.notice import say
 from psgd.metrics.callback import Callback
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.trace import chrome
-from psgd.metrics.trace.run_trace import RunTrace
+from psgd.metrics.trace.run_trace import Among, RunTrace
 from psgd.nn.layout import Layout
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
@@ -190,8 +190,16 @@ def connect(
     if trace is None and not callbacks:
         return Connection(mesh, vector, chosen, metrics, saver, model)
     watched = ObservedConnection(mesh, vector, chosen, metrics, saver, model)
-    traced = None if trace is None else RunTrace(Path(trace), comm.Get_rank(), mesh, watched.wait)
+    traced = None if trace is None else _traced(Path(trace), mesh, comm.Get_rank(), plan.part, watched)
     return watched.observe(callbacks, traced)
+
+
+def _traced(path: Path, mesh: Mesh, rank: int, part: ModelPart | None, watched: ObservedConnection) -> RunTrace:
+    """This rank's part of one trace of all ranks, those of other parts of the model too. Collective, blocks."""
+    if part is None:
+        return RunTrace(path, rank, mesh, watched.wait)
+    member = Among(part.world, f"{part.name} {mesh.role}", mesh.index)
+    return RunTrace(path, part.world.Get_rank(), member, watched.wait)
 
 
 def _ordered(policy: Policy, given: ConnectOptions, signed: dict[str, Any], comm: MPI.Intracomm, plan: Plan) -> Policy:

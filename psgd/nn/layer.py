@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -87,6 +87,22 @@ class Room:
         return self.xp.zeros((self.batch, *shape), self.dtype)
 
 
+class CutLoss(Protocol):
+    """Softmax cross-entropy of scores of which each of several ranks has some classes.
+
+    Attributes:
+        classes: number of all.
+    """
+
+    classes: int
+
+    def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int]:
+        """Does to this rank's part of the logits what `softmax_cross_entropy` does to all. Collective, blocks."""
+
+    def predict(self, logits: Array) -> Array:
+        """Returns the class of each row's largest logit of all ranks, int64. Collective, blocks."""
+
+
 @dataclass
 class OutputState:
     """The state of a layer that needs no more: its output, and the input's gradient or None."""
@@ -112,6 +128,11 @@ class Layer(ABC, Generic[State]):
         So it is where forward returns a view of its input: the layer before may need it.
         """
         return True
+
+    @property
+    def loss(self) -> "CutLoss | None":
+        """What a model that ends in this layer is trained with, where the output is a part of the classes' scores."""
+        return None
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:

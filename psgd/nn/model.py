@@ -25,7 +25,7 @@ class Model(Stage):
     """A stage for classification, trained with softmax cross-entropy.
 
     Attributes:
-        classes: number of logits.
+        classes: number of logits, of all ranks where several share them.
         tokens: what is classified of each sample: 1, or its tokens where the output is (tokens, classes). Loss and
             share of right answers are then means over all tokens.
     """
@@ -41,7 +41,9 @@ class Model(Stage):
             raise UsageError(
                 "model: needs a layer with parameters, and one flat output for each sample, or each token of samples"
             )
-        *tokens, self.classes = self.output_shape
+        *tokens, scores = self.output_shape
+        cut = self.layers[-1].loss
+        self.classes = scores if cut is None else cut.classes
         self.tokens = math.prod(tokens)
 
     def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
@@ -89,7 +91,7 @@ class Model(Stage):
             x: as `forward`.
             y: (n,) integer labels on the device, or (n, tokens).
             on_ready: as `backward`.
-            loss_of: called for loss and gradient, as `softmax_cross_entropy`.
+            loss_of: called for loss and gradient, as `softmax_cross_entropy`, unless the last layer has its own.
             batch_size: what loss and gradient are divided by; None: the samples of x.
             accumulate: as `backward`.
 
@@ -131,7 +133,8 @@ class Model(Stage):
             dy[...] = ctx.output
         samples = n if batch_size is None else batch_size
         count = samples * self.tokens
-        loss, _ = loss_of(dy.reshape(-1, self.classes), self._labels(ctx, y, n).reshape(-1), 1 / count)
+        loss_of = self.layers[-1].loss or loss_of
+        loss, _ = loss_of(dy.reshape(-1, dy.shape[-1]), self._labels(ctx, y, n).reshape(-1), 1 / count)
         return dy, loss / count
 
     def evaluate(self, ctx: Context, x: Array, y: Array, tally: Tally | None = None) -> tuple[float, float]:
@@ -146,13 +149,16 @@ class Model(Stage):
             tally: is told of each part's labels and predictions.
         """
         correct, loss = 0, 0.0
+        cut = self.layers[-1].loss
+        loss_of = cut or softmax_cross_entropy
         for start in range(0, len(x), ctx.batch):
             part = slice(start, min(start + ctx.batch, len(x)))
             z = self.logits(ctx, x[part])
             labels = self._labels(ctx, y[part], len(z)).reshape(-1)
-            scores = z.reshape(-1, self.classes)
-            predicted = None if tally is None else scores.argmax(axis=1)  # the loss overwrites the scores
-            part_loss, part_correct = softmax_cross_entropy(scores, labels, 1.0)
+            scores = z.reshape(-1, z.shape[-1])
+            # before the loss overwrites the scores
+            predicted = None if tally is None else scores.argmax(axis=1) if cut is None else cut.predict(scores)
+            part_loss, part_correct = loss_of(scores, labels, 1.0)
             if tally is not None:
                 tally(labels, predicted)
             correct, loss = correct + part_correct, loss + part_loss

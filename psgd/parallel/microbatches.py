@@ -15,6 +15,7 @@ class Batch:
         y: labels; used on the last stage only.
         key: by which layers draw random numbers; None: they do not.
         numbers: (samples,) integers, by which they draw too.
+        tally: is told of labels and predictions, where the last stage is evaluated; None: nobody is.
     """
 
     samples: int
@@ -23,6 +24,7 @@ class Batch:
     y: Any
     key: int | None = None
     numbers: Any = None
+    tally: Any = None
 
     @property
     def microbatches(self) -> int:

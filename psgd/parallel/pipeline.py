@@ -15,7 +15,7 @@ from psgd.collectives.mpi.wait import Waiter, ranks_outnumber_cores
 from psgd.kernels.array import Array
 from psgd.kernels.errors import ContractError, DataError, DivergedError, PeerLostError, UsageError
 from psgd.nn.layout import Layout
-from psgd.nn.model import Model
+from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady, Stage
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules import catalog
@@ -55,6 +55,7 @@ class Pipeline:
         stages: of this rank, in the layout's order.
         counters: what this rank has computed and waited for.
         microbatch: samples of each microbatch but the last.
+        tally: told by `evaluate` of labels and predictions on the last stage's rank, as by `Model.evaluate`, or None.
 
     Raises:
         AgreedUsageError, AgreedContractError: on all ranks, where arguments are wrong or differ.
@@ -105,6 +106,7 @@ class Pipeline:
         self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])
         self._grads: Array = None
         self._draws: dict[str, Any] = {}
+        self.tally: Tally | None = None
 
     @property
     def counters(self) -> Counters:
@@ -165,6 +167,7 @@ class Pipeline:
 
         Raises:
             UsageError, DataError: on all ranks alike, where one has wrong arguments.
+            ContractError: on all ranks, where n differs.
             PeerLostError: a rank failed or ended.
         """
         with self._together():
@@ -183,8 +186,10 @@ class Pipeline:
             self._executor.wait(self._told.known)
             return self._told.values[0]
 
-    def evaluate(self, n: int, x: Array, y: Array) -> tuple[int, float]:
-        """Right answers and summed loss over any number of samples, the same on all ranks. Collective, blocks.
+    def evaluate(self, n: int, x: Array, y: Array) -> tuple[float, float]:
+        """Right answers and summed loss over any number of samples, as `Model.evaluate`. Collective, blocks.
+
+        The same on all ranks.
 
         Args:
             n: samples, the same on all ranks, 0 or more.
@@ -197,13 +202,14 @@ class Pipeline:
         """
         with self._together():
             if n == 0:
-                return 0, 0.0
+                return 0.0, 0.0
             batch = self._taken("evaluate", n, x, y, None)
             right, loss = self._executor.evaluate(self._forward_program(batch.microbatches), batch)
             if self._rank == self._told.source:
                 self._told.tell(float(right), loss)
             self._executor.wait(self._told.known)
-            return int(self._told.values[0]), self._told.values[1]
+            right, loss = self._told.values
+            return (int(right) if right.is_integer() else right), loss
 
     def close(self) -> None:
         """Frees links and communicator; call it on all ranks, unless one has failed. A second call does nothing."""
@@ -249,7 +255,7 @@ class Pipeline:
         draws, self._draws = (self._draws, {}) if most is not None else ({}, self._draws)
         if draws and len(draws["numbers"]) != n:
             raise UsageError(f"{call}: expected draw() with the numbers of {n} samples, got {len(draws['numbers'])}")
-        return Batch(n, self._size, x, y, **draws)
+        return Batch(n, self._size, x, y, **draws, tally=self.tally)
 
     def _tie(self, stages: Sequence[Stage]) -> TiedGradients:
         """Finds who holds parameters of this rank too."""

@@ -29,7 +29,6 @@ _PARTIAL: dict[str, tuple[object, str]] = {
     "on_nan": ("warn", "a rank sees its own part of a gradient only"),
     "device": ("cpu", "stages compute on cores"),
     "server_device": ("cpu", "parts are updated on cores"),
-    "trace": (None, "each part has a first rank of its own"),
 }
 """Options with the one value that a cut model takes beside None, and why."""
 

@@ -1,7 +1,7 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
 Owns who does what (`roles`), opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's
-file, `torch_module` of a PyTorch module, `pieces` of a model that is cut over several ranks), what the options stand
+file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks), what the options stand
 for (`preparation`), a worker's loop (`trainer`), the events of the log (`events`), and the result (`result`). May
 import every other room of psgd. Begin with `run`, then `trainer`.
 """
@@ -32,7 +32,7 @@ from psgd.metrics.wait_log import WaitLog
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.new_files import lose
-from psgd.training import events, from_file, pieces, preparation, result
+from psgd.training import cut_model, events, from_file, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
 from psgd.training.task import open_task
@@ -72,7 +72,7 @@ def run(
     """
     rank, roles = comm.Get_rank(), assign(config, comm)
     workers, servers, serves = roles.workers, roles.servers, roles.serves
-    task = pieces.cut(open_task(config, comm, needs_data=not serves), config, roles.mesh)
+    task = cut_model.cut(open_task(config, comm, needs_data=not serves), config, roles.mesh)
     samples, layout = task.samples, task.model.layout
     if config.keep_best:
         request = request or CheckpointRequest()
@@ -111,7 +111,7 @@ def run(
             metrics=metrics,
             run=config.of_the_run() | ({"files": files} if files else {}),
             layout=layout,
-            part=pieces.part(task.model),
+            part=cut_model.part(task.model),
             checkpoint_request=request,
             callbacks=callbacks,
             **{name: getattr(config, name) for name in _OF_CONNECT},
@@ -120,6 +120,7 @@ def run(
         if trainer is not None and isinstance(connection, ObservedConnection):
             backend = trainer.backend
             connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
+            connection.trace_also(*cut_model.passes(task.model))
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
             from_file.tell_changes(config, connection.resumed_from, files)
@@ -131,7 +132,7 @@ def run(
             if trainer is not None:
                 trainer.backend.bind(params, np.zeros_like(params))  # the final ones, wherever training has computed
                 trainer.backend.wait()
-            more = pieces.more(task.model)
+            more = cut_model.more(task.model)
             found = result.collect(
                 config, comm, connection, metrics, trainer, task.test_samples, task.tokens, roles.counts
             )
@@ -142,7 +143,7 @@ def run(
             board.finish(metrics)
         if config.save is not None and roles.saves and not connection.leaving:
             _save(config.save, task.model, params, rank == 0)
-        pieces.close(task.model)
+        cut_model.close(task.model)
         roles.free()
         return found
 

@@ -26,13 +26,14 @@ def owners(layouts: list[Layout]) -> Owners:
     return found
 
 
-def write(target: Path, vector: NDArray[Any], layout: Layout, comm: MPI.Intracomm, what: str) -> None:
-    """Rank 0 writes all parameters under their names; it has one of them at a time. Collective, blocks.
+def write(target: Path, vector: NDArray[Any], layout: Layout, whole: Layout, comm: MPI.Intracomm, what: str) -> None:
+    """Rank 0 writes all parameters under all their names; it has one of them at a time. Collective, blocks.
 
     Args:
         target: an `.npz` file.
         vector: this rank's part.
         layout: of the vector.
+        whole: of the whole model, with its ties; no rank needs such a vector.
         comm: the ranks that hold one copy together.
         what: the option, for messages.
 
@@ -40,7 +41,8 @@ def write(target: Path, vector: NDArray[Any], layout: Layout, comm: MPI.Intracom
         UsageError: on rank 0, if it cannot be written; the others have sent their parts.
     """
     layouts = [Layout.from_json(each["layout"]) for each in gather(comm, {"layout": layout.to_json()})]
-    pieces = _whole(vector, layout, comm, owners(layouts))
+    places = [(each.name, each.name) for each in whole.parameters] + list(whole.tied)
+    pieces = _whole(vector, layout, comm, owners(layouts), places)
     if comm.Get_rank() == 0:
         try:
             export.write_named(target, _Lazy(pieces), what)
@@ -75,19 +77,20 @@ def _exhaust(pairs: Iterator[tuple[str, NDArray[Any]]]) -> None:
 
 
 def _whole(
-    vector: NDArray[Any], layout: Layout, comm: MPI.Intracomm, by_name: Owners
+    vector: NDArray[Any], layout: Layout, comm: MPI.Intracomm, by_name: Owners, places: list[tuple[str, str]]
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """On rank 0 each parameter, whole; on other ranks nothing, but they send."""
     views, rank = layout.views(vector), comm.Get_rank()
-    for name, parts in by_name.items():
+    for name, place in places:
+        parts = by_name[place]
         if rank:
             for owner, _ in parts:
                 if owner == rank:
-                    comm.Send(np.ascontiguousarray(views[name]), 0)
+                    comm.Send(np.ascontiguousarray(views[place]), 0)
             continue
         whole = np.empty(parts[0][1].global_shape, vector.dtype)
         for owner, part in parts:
-            piece = views[name] if owner == 0 else np.empty(part.shape, vector.dtype)
+            piece = views[place] if owner == 0 else np.empty(part.shape, vector.dtype)
             if owner:
                 comm.Recv(piece, owner)
             whole[part.slices] = piece

@@ -6,15 +6,18 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.backend.interface import EVALUATION_BATCH
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline
+from psgd.runtime.rng import bits
 
-EVALUATED = 2000
-"""Samples of the test set that go through a pipeline before it is empty again."""
+EVALUATED = 4 * EVALUATION_BATCH
+"""Samples of the test set that go through a pipeline before it is empty again; of text so many tokens."""
 
 
 class PipelineBackend:
@@ -26,16 +29,24 @@ class PipelineBackend:
         dataset: train and test.
         statistics: of the training set.
         batch_size: most samples of a step.
+        tokens: of a sample that has a loss for each of them; else 1.
     """
 
     def __init__(
-        self, pipeline: Pipeline, stages: MPI.Intracomm, dataset: Dataset, statistics: Statistics, batch_size: int
+        self,
+        pipeline: Pipeline,
+        stages: MPI.Intracomm,
+        dataset: Dataset,
+        statistics: Statistics,
+        batch_size: int,
+        tokens: int = 1,
     ) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._key = pipeline, 0
+        self._at_once = max(1, EVALUATED // tokens)
         self._first, self._last = stages.Get_rank() == 0, stages.Get_rank() == stages.Get_size() - 1
         most = min(batch_size, dataset.train.samples)
         self._batches = Batches(dataset.train, statistics, most) if self._reads else None
-        self._test = Batches(dataset.test, statistics, EVALUATED) if self._reads else None
+        self._test = Batches(dataset.test, statistics, self._at_once) if self._reads else None
         self._samples = dataset.test.samples
 
     @property
@@ -46,10 +57,23 @@ class PipelineBackend:
         self.bind(params, np.zeros_like(params))
         rows = np.zeros(1, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
+        self._pipeline.draw(0, rows)
         self.gradient(rows)
         self._pipeline.counters.clear()
         if self._test is not None:
             self._test.ordered(0, min(1, self._samples))
+
+    @property
+    def tally(self) -> Tally | None:
+        """What `evaluate` tells of labels and predictions, on the last stage's rank."""
+        return self._pipeline.tally
+
+    @tally.setter
+    def tally(self, tally: Tally | None) -> None:
+        self._pipeline.tally = tally
+
+    def begin(self, seed: int, epoch: int, step: int) -> None:
+        self._key = bits(seed, "step", epoch, step)
 
     def bind(self, params: Array, grads: Array) -> None:
         self._pipeline.bind(params, grads)
@@ -65,12 +89,13 @@ class PipelineBackend:
             x, y = self._batches.fetch(indices)
             if touch is not None and self._first:
                 touch(x)
+        self._pipeline.draw(self._key, indices)
         return self._pipeline.gradient(len(indices), x, y, on_ready)
 
-    def evaluate(self, part: int, parts: int) -> tuple[int, float]:
-        correct, loss_sum = 0, 0.0
-        for start in range(part * EVALUATED, self._samples, parts * EVALUATED):
-            stop, x, y = min(start + EVALUATED, self._samples), None, None
+    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
+        correct, loss_sum = 0.0, 0.0
+        for start in range(part * self._at_once, self._samples, parts * self._at_once):
+            stop, x, y = min(start + self._at_once, self._samples), None, None
             if self._test is not None:
                 x, y = self._test.ordered(start, stop)
             right, loss = self._pipeline.evaluate(stop - start, x, y)

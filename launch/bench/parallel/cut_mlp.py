@@ -1,5 +1,7 @@
 """What each rank of `psgd bench parallel` does: verify a cut model, then time it and the whole in turn."""
 
+import contextlib
+import functools
 import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +19,18 @@ from psgd.nn.model import Model
 from psgd.parallel.tensor.plan import plan
 
 SEED, TOLERANCE = 1, 1e-4
-ONE, ALL = "one", "tensor"
+ONE, ALL, TORCH = "one", "tensor", "torch"
 Step = Callable[[], float]
 
 
 def measure(
-    comm: MPI.Intracomm, hidden: Sequence[int], width: int, batch: int, repeats: int, device: str = "cpu"
+    comm: MPI.Intracomm,
+    hidden: Sequence[int],
+    width: int,
+    batch: int,
+    repeats: int,
+    device: str = "cpu",
+    torch: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Verifies and times a model for each number of hidden units. Collective, so all ranks must take every row.
 
@@ -41,16 +49,35 @@ def measure(
     else:
         cores.pin(comm)
     rng = np.random.default_rng(SEED)
-    x = xp.asarray(rng.standard_normal((batch, width)), np.float32)
-    y = xp.asarray(rng.integers(0, width, batch))
-    with Communicator(comm) as tensor:
+    x, y = rng.standard_normal((batch, width)).astype(np.float32), rng.integers(0, width, batch)
+    there = xp.asarray(x), xp.asarray(y)
+    with Communicator(comm) as tensor, _peer(comm, device, torch) as peer:
         for units in hidden:
             layers = [Linear(units, relu=True), Linear(width)]
             whole, part = Model(layers, (width,)), Model(plan(layers, (width,), tensor), (width,))
-            steps: dict[str, Step] = {ONE: _Step(whole, xp, x, y), ALL: _Step(part, xp, x, y)}
+            steps: dict[str, Step] = {ONE: _Step(whole, xp, *there), ALL: _Step(part, xp, *there)}
+            if peer is not None:
+                steps[TORCH] = peer(whole.layout.for_torch(whole.init(SEED)), x, y)
             _verify(comm, whole, part, steps)
             name = f"{width}-{units}-{width}"
-            yield {"model": name, "batch": batch, "ranks": comm.size, **_timed(comm, steps, repeats)}
+            yield {"model": name, "batch": batch, "ranks": comm.size, f"{TORCH}_seconds": None} | _timed(
+                comm, steps, repeats
+            )
+
+
+@contextlib.contextmanager
+def _peer(comm: MPI.Intracomm, device: str, wanted: bool) -> Iterator[Callable[..., Step] | None]:
+    """What makes PyTorch's steps, until its process group ends."""
+    if not wanted:
+        yield None
+        return
+    from psgd.launch.bench.parallel import torch_tensor
+
+    group = torch_tensor.TorchGroup(comm, device)
+    try:
+        yield functools.partial(torch_tensor.TorchStep, group)
+    finally:
+        group.close()
 
 
 class _Step:
@@ -77,10 +104,12 @@ def _verify(comm: MPI.Intracomm, whole: Model, part: Model, steps: Mapping[str, 
         float(abs(ours[p.name] - theirs[p.name][p.slices]).max() / abs(theirs[p.name]).max())
         for p in part.layout.parameters
     )
-    worst = np.array([max(apart, abs(losses[0] - losses[1]) / losses[0])])
+    if TORCH in steps:
+        losses.append(steps[TORCH]())
+    worst = np.array([max([apart, *(abs(loss - losses[0]) / losses[0] for loss in losses)])])
     comm.Allreduce(MPI.IN_PLACE, worst, MPI.MAX)
     if not worst[0] < TOLERANCE:
-        raise Error(f"bench parallel: the cut model is {worst[0]:.1e} from the whole, expected below {TOLERANCE:g}")
+        raise Error(f"bench parallel: a cut model is {worst[0]:.1e} from the whole, expected below {TOLERANCE:g}")
 
 
 def _timed(comm: MPI.Intracomm, steps: dict[str, Step], repeats: int) -> dict[str, float]:
@@ -90,7 +119,7 @@ def _timed(comm: MPI.Intracomm, steps: dict[str, Step], repeats: int) -> dict[st
         for name, step in steps.items():
             cores.quiet_barrier(comm)
             began = time.perf_counter()
-            if name == ALL or comm.rank == 0:
+            if name != ONE or comm.rank == 0:
                 step()
                 seconds[name][max(turn, 0)] = time.perf_counter() - began
     for mine in seconds.values():

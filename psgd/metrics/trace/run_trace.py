@@ -4,8 +4,9 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -17,8 +18,38 @@ from psgd.metrics.trace import chrome
 from psgd.metrics.trace.clock_offsets import Wait, measure
 from psgd.metrics.trace.event_ring import EventRing, parse
 from psgd.metrics.trace.span import Traceable, attach
-from psgd.runtime.mesh import Mesh
 from psgd.runtime.new_files import lose
+
+
+class Member(Protocol):
+    """Who a rank is among those that are traced together: a `Mesh`, or an `Among`."""
+
+    @property
+    def world(self) -> MPI.Intracomm:
+        """All of them, for collectives of psgd alone."""
+
+    @property
+    def role(self) -> str:
+        """What it does."""
+
+    @property
+    def index(self) -> int:
+        """Its number among those that do the same."""
+
+
+@dataclass(frozen=True)
+class Among:
+    """A member of a run of several meshes.
+
+    Attributes:
+        world: the ranks of all meshes.
+        role: as `Member`.
+        index: as `Member`.
+    """
+
+    world: MPI.Intracomm
+    role: str
+    index: int
 
 
 class RunTrace:
@@ -34,7 +65,7 @@ class RunTrace:
         ring: this rank's events.
     """
 
-    def __init__(self, path: Path, rank: int, mesh: Mesh, wait: Wait) -> None:
+    def __init__(self, path: Path, rank: int, mesh: Member, wait: Wait) -> None:
         self._path, self._world, self._leads = path, mesh.world, mesh.world.rank == 0
         facts = {
             "rank": rank,

@@ -39,6 +39,7 @@ class LSTMState:
         y: (n, steps, units); None where the last h alone is the output.
         dx: None where it is not wanted.
         dx_by_step: the input's gradient, time-major; None likewise.
+        n: samples of the backward pass whose weights' gradients are still to be computed.
     """
 
     x: Array
@@ -52,6 +53,7 @@ class LSTMState:
     y: Array
     dx: Array
     dx_by_step: Array
+    n: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,19 @@ class LSTM(Layer[LSTMState]):
         return y
 
     def backward(self, state: LSTMState, dy: Array, params: Arrays, grads: Arrays) -> Array:
-        """Back through time; each weight's gradient is then one product over all steps."""
-        (weight, over_hidden, _), (dweight, dover_hidden, dbias) = params, grads
+        dx = self.backward_input(state, dy, params, grads)
+        self.backward_weights(state, grads)
+        return dx
+
+    def late(self, shape: Shape) -> tuple[int, ...]:
+        return (0, 1)
+
+    def backward_input(self, state: LSTMState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Goes back through time; writes the bias's gradient, returns the input's."""
+        (weight, over_hidden, _), (_, _, dbias) = params, grads
         n, xp = len(dy), array_module(dy)
-        by_step, gates, cells, hidden = (_by_step(a, n) for a in (state.x, state.gates, state.cells, state.hidden))
+        gates, cells = _by_step(state.gates, n), _by_step(state.cells, n)
+        state.n = n
         dhidden, dcells = state.dhidden[:n], state.dcells[:n]
         steps = len(gates)
         dhidden[...] = dy[:, -1] if self.sequence else dy
@@ -137,8 +148,6 @@ class LSTM(Layer[LSTMState]):
                 if self.sequence:
                     xp.add(dhidden, dy[:, t - 1], out=dhidden)
         rows = _rows(gates)
-        product_over_rows(_rows(by_step), rows, dweight, 1)
-        product_over_rows(_rows(hidden[:steps]), rows, dover_hidden, 1)
         sum_rows(rows, state.ones, dbias)
         if state.dx is None:
             return None
@@ -146,6 +155,12 @@ class LSTM(Layer[LSTMState]):
         matmul(rows, weight.T, _rows(dx_by_step))
         dx[...] = dx_by_step.transpose(1, 0, 2)
         return dx
+
+    def backward_weights(self, state: LSTMState, grads: Arrays) -> None:
+        """Of each weight one product over all steps."""
+        by_step, gates, hidden = (_by_step(a, state.n) for a in (state.x, state.gates, state.hidden))
+        product_over_rows(_rows(by_step), _rows(gates), grads[0], 1)
+        product_over_rows(_rows(hidden[:-1]), _rows(gates), grads[1], 1)
 
 
 def _by_step(buffer: Array, n: int) -> Array:

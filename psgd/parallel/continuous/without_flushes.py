@@ -4,6 +4,7 @@
 runs have the same bits, and there is nothing to record or to replay.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,19 @@ from psgd.optim.optimizer import Optimizer
 from psgd.parallel.continuous.stash import Stash
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.pipeline import Pipeline
-from psgd.parallel.schedules import catalog, pipedream
+from psgd.parallel.schedules import pipedream
 from psgd.parallel.schedules.instruction import Instruction
+from psgd.parallel.stages import tied
 from psgd.runtime.agreement import agree
 
 Batches = Callable[[int], tuple[Array, Array]]
 """From the number of a step of this call to its samples and labels, which stay unchanged until its step is taken."""
+
+Draws = Callable[[int], tuple[int, Array]]
+"""From the number of a step to the key and the samples' numbers by which layers draw: see `Context.draw`."""
+
+Combine = Callable[[Array], None]
+"""Changes a gradient in place."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class PipeDream(Pipeline):
             comm,
             "pipedream",
             {"two_versions": two_versions},
-            _complaint(ranks, cuts, batch, microbatches, two_versions),
+            _complaint(ranks, model, cuts, batch, microbatches, two_versions),
         )
         # As many microbatches as can be in flight: links get room for them.
         super().__init__(
@@ -89,7 +97,14 @@ class PipeDream(Pipeline):
         self._two_versions = two_versions
         self._position = 0
 
-    def train(self, optimizer: Optimizer, samples: int, batches: Batches) -> float:
+    def train(
+        self,
+        optimizer: Optimizer,
+        samples: int,
+        batches: Batches,
+        draws: Draws | None = None,
+        combine: Combine | None = None,
+    ) -> float:
         """Takes a step for each batch of so many samples. Collective, blocks.
 
         The pipeline fills at the beginning and drains at the end, so the more samples a call has, the smaller is the
@@ -101,6 +116,9 @@ class PipeDream(Pipeline):
             samples: of this call, 1 or more, the same on all ranks: steps of `batch` each, the last one of the rest.
             batches: called in order, on the first stage's and the last stage's rank, which need the samples and the
                 labels. Both see the same batches.
+            draws: for layers that draw, such as dropout; called on all ranks alike.
+            combine: called with this rank's gradient before each step, which may change it and may block: to average
+                it over other pipelines that train the same stage on other samples.
 
         Returns:
             The mean loss of all samples, the same on all ranks; each microbatch's is that of the weights that it used.
@@ -110,9 +128,11 @@ class PipeDream(Pipeline):
             PeerLostError: a rank failed or ended.
         """
         with self._together():
-            return self._train(optimizer, samples, batches)
+            return self._train(optimizer, samples, batches, draws, combine)
 
-    def _train(self, optimizer: Optimizer, samples: int, batches: Batches) -> float:
+    def _train(
+        self, optimizer: Optimizer, samples: int, batches: Batches, draws: Draws | None, combine: Combine | None
+    ) -> float:
         if samples < 1:
             raise UsageError(f"train: samples: expected 1 or more, got {samples}")
         if optimizer.clips:
@@ -125,8 +145,7 @@ class PipeDream(Pipeline):
             )
         whole, rest = divmod(samples, self._samples)
         microbatches = whole * self._each + -(-rest // self.microbatch)
-        name = "pipedream-2bw" if self._two_versions else "pipedream"
-        program = catalog.make(name, self._ranks, microbatches, every=self._each).programs[self._rank]
+        program = pipedream.program(self._rank, self._ranks, microbatches, self._each)
         stash = Stash(optimizer.params, pipedream.versions(program, self._each, self._two_versions))
         grads = np.zeros_like(optimizer.params)
         ends = self._rank in (0, self._told.source)
@@ -138,14 +157,15 @@ class PipeDream(Pipeline):
             step = each.microbatch // self._each
             if each.kind != "U":
                 if step not in steps:
-                    steps[step] = self._step_batch(
-                        step, min(self._samples, samples - step * self._samples), batches, ends
-                    )
+                    n = min(self._samples, samples - step * self._samples)
+                    steps[step] = self._step_batch(step, n, batches if ends else None, draws)
                 self.bind(stash.weights(each.microbatch), grads)
                 executor.one(each, steps[step])
                 continue
             batch = steps.pop(step)
             loss += sum(chunk.losses[k] for k in sorted(chunk.losses)) * batch.samples
+            if combine is not None:
+                combine(grads)
             self._step(each, optimizer, stash, grads)
             self._position += batch.samples
             executor.begin(self._each, (None,))
@@ -156,10 +176,13 @@ class PipeDream(Pipeline):
         executor.wait(self._told.known)
         return self._told.values[0]
 
-    def _step_batch(self, step: int, n: int, batches: Batches, ends: bool) -> _StepBatch:
-        x, y = batches(step) if ends else (None, None)
+    def _step_batch(self, step: int, n: int, batches: Batches | None, draws: Draws | None) -> _StepBatch:
+        x, y = (None, None) if batches is None else batches(step)
+        key, numbers = (None, None) if draws is None else draws(step)
+        if numbers is not None and len(numbers) != n:
+            raise UsageError(f"train: step {step}: draws: expected the numbers of {n} samples, got {len(numbers)}")
         taken = self._taken(f"train: step {step}", n, x, y, None)
-        return _StepBatch(n, taken.size, x, y, step * self._each)
+        return _StepBatch(n, taken.size, x, y, key, numbers, first=step * self._each)
 
     def _step(self, each: Instruction, optimizer: Optimizer, stash: Stash, grads: Array) -> None:
         start = time.perf_counter()
@@ -168,7 +191,9 @@ class PipeDream(Pipeline):
         self._executor.done(each, start, time.perf_counter())
 
 
-def _complaint(ranks: int, cuts: Sequence[int], batch: int, microbatches: int, two_versions: bool) -> str | None:
+def _complaint(
+    ranks: int, model: Model, cuts: Sequence[int], batch: int, microbatches: int, two_versions: bool
+) -> str | None:
     """What is wrong with the arguments of this rank, if anything that `Pipeline` does not see."""
     if not 1 <= microbatches <= batch:
         return f"microbatches: expected 1 to {batch} (the samples of a batch), got {microbatches}"
@@ -177,4 +202,11 @@ def _complaint(ranks: int, cuts: Sequence[int], batch: int, microbatches: int, t
     each = -(-batch // -(-batch // microbatches))
     if two_versions and each < ranks:
         return f"microbatches: expected {ranks} or more, as many as ranks, for two versions of the weights, got {each}"
+    ends = (0, *cuts, len(model.layers))
+    if all(start < stop for start, stop in itertools.pairwise(ends)):
+        stages = [model.cut(start, stop) for start, stop in itertools.pairwise(ends)]
+        ties = tied.find([{s.names_in_whole[p.name]: p.size for p in s.layout.parameters} for s in stages])
+        if ties:
+            held = f"{ties[0].name}, which stages {' and '.join(map(str, ties[0].stages))} hold"
+            return f"model: expected parameters of one stage each, got {held}: stages take their steps apart"
     return None

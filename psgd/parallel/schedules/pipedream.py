@@ -30,7 +30,7 @@ def build(ranks: int, microbatches: int, every: int = 1) -> Schedule:
         ranks=ranks,
         microbatches=microbatches,
         chunks=1,
-        programs=tuple(_with_steps(in_turn(each, microbatches), microbatches, every) for each in warmup),
+        programs=tuple(program(rank, ranks, microbatches, every) for rank in range(ranks)),
         gradient_order="ascending",
         in_flight_limit=warmup,
         flushes=False,
@@ -92,10 +92,17 @@ def kept(program: Program, used: list[int]) -> int:
     return most
 
 
-def _with_steps(program: Program, microbatches: int, every: int) -> Program:
-    """Puts U after each gradient that completes a step."""
+def program(rank: int, ranks: int, microbatches: int, every: int) -> Program:
+    """Returns one rank's program of `build` and of `build_two_versions`: in a long run, all would be much.
+
+    Args:
+        rank: whose.
+        ranks: as `build`.
+        microbatches: as `build`.
+        every: as `build`.
+    """
     whole: list[Instruction] = []
-    for each in program:
+    for each in in_turn(min(microbatches, ranks - rank), microbatches):
         whole.append(each)
         if each.kind == "B" and ((each.microbatch + 1) % every == 0 or each.microbatch == microbatches - 1):
             whole.append(Instruction("U", each.microbatch))

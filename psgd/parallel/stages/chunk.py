@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from psgd.kernels.array import Array
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import ContractError, UsageError
 from psgd.nn.model import Model
 from psgd.nn.stage import Context, OnReady, Stage
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules.instruction import Instruction
-from psgd.parallel.stages.links import Links, Outlet
+from psgd.parallel.stages.links import Inlet, Links, Outlet
 
-Send = Callable[[Outlet, Array], None]
-"""Sends a message; returns once the array may be used again."""
+Send = Callable[[Outlet, Array, int], None]
+"""Sends a message of a batch of so many samples; returns once the array may be used again."""
 
 
 @dataclass
@@ -78,18 +78,19 @@ class Chunk:
         else:
             self._backward(k, batch, send, half=instruction.kind == "X")
 
-    def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[int, float]:
+    def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[float, float]:
         """A forward pass that no backward pass follows; returns right answers and summed loss of the last stage."""
         context = self._free.pop() if self._free else self._context()
         context.draws.on = False
         slot, x = self._input(microbatch, batch)
-        right, loss = 0, 0.0
+        right: float = 0
+        loss = 0.0
         if isinstance(self.stage, Model) and self._last:
-            right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)])
+            right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)], batch.tally)
         else:
             y = self.stage.forward(context, x)
             if self._links.y is not None:
-                send(self._links.y, y)
+                send(self._links.y, y, batch.samples)
         if self._links.x is not None:
             self._links.x.release(slot)
         self._free.append(context)
@@ -105,7 +106,17 @@ class Chunk:
     def _input(self, microbatch: int, batch: Batch) -> tuple[int, Array]:
         if self._links.x is None:
             return -1, batch.x[batch.part(microbatch)]
-        return self._links.x.take(batch.count(microbatch))
+        return self._taken(self._links.x, microbatch, batch)
+
+    def _taken(self, link: Inlet, microbatch: int, batch: Batch) -> tuple[int, Array]:
+        """The next message, if it is one of such a batch."""
+        slot, message, total = link.take(batch.count(microbatch))
+        if total != batch.samples:
+            raise ContractError(
+                f"pipeline: all ranks must pass the same number of samples, got {total} and {batch.samples} on "
+                "neighbouring stages"
+            )
+        return slot, message
 
     def _forward(self, microbatch: int, batch: Batch, send: Send) -> None:
         context = self._free.pop() if self._free else self._context()
@@ -117,13 +128,13 @@ class Chunk:
         self._alive[microbatch] = _Alive(context, x_slot=slot)
         y = self.stage.forward(context, x)
         if self._links.y is not None:
-            send(self._links.y, y)
+            send(self._links.y, y, batch.samples)
 
     def _gradient_of_output(self, microbatch: int, batch: Batch) -> Any:
         """What backward begins with: from the loss, or from the stage behind."""
         one = self._alive[microbatch]
         if self._links.dy is not None:
-            one.dy_slot, dy = self._links.dy.take(batch.count(microbatch))
+            one.dy_slot, dy = self._taken(self._links.dy, microbatch, batch)
             return dy
         if not isinstance(self.stage, Model):
             raise TypeError("the last stage has no loss")
@@ -144,7 +155,7 @@ class Chunk:
             if self._links.x is not None:
                 self._links.x.release(one.x_slot)
         if self._links.dx is not None:
-            send(self._links.dx, dx)
+            send(self._links.dx, dx, batch.samples)
         if not half:
             self._end(microbatch)
 

@@ -72,9 +72,10 @@ class Executor:
         if self.observer is not None:
             self.observer(each, start, stop)
 
-    def evaluate(self, program: Sequence[Instruction], batch: Batch) -> tuple[int, float]:
+    def evaluate(self, program: Sequence[Instruction], batch: Batch) -> tuple[float, float]:
         """Forward passes alone. Blocks. Returns right answers and summed loss, where the last stage is; else zeros."""
-        right, loss = 0, 0.0
+        right: float = 0
+        loss = 0.0
         for each in program:
             chunk = self._chunks[each.chunk]
             self._waiter.until(lambda chunk=chunk, each=each: chunk.ready(each))  # type: ignore[misc]
@@ -94,6 +95,6 @@ class Executor:
         self.counters.bubble_s += stop - start
         return stop
 
-    def _send(self, outlet: Outlet, message: Array) -> None:
-        if not outlet.send(message):
-            self._waiter.until(lambda: outlet.send(message))
+    def _send(self, outlet: Outlet, message: Array, total: int) -> None:
+        if not outlet.send(message, total):
+            self._waiter.until(lambda: outlet.send(message, total))

@@ -27,8 +27,13 @@ from psgd.runtime.agreement import gather
 class Outlet(Protocol):
     """Where a stage's messages leave it, in order."""
 
-    def send(self, message: NDArray[Any]) -> bool:
-        """Takes a copy of a message, (samples, ...), or returns False where there is no room now. Does not block."""
+    def send(self, message: NDArray[Any], total: int) -> bool:
+        """Takes a copy of a message, or returns False where there is no room now. Does not block.
+
+        Args:
+            message: (samples, ...).
+            total: samples of the whole batch, for the receiver to compare with its own.
+        """
 
     def close(self) -> None:
         """Frees what it has."""
@@ -40,8 +45,8 @@ class Inlet(Protocol):
     def arrived(self) -> bool:
         """Whether the next message is here. Does not block."""
 
-    def take(self, samples: int) -> tuple[int, NDArray[Any]]:
-        """Returns the next message of so many samples, and the slot it lies in until `release`."""
+    def take(self, samples: int) -> tuple[int, NDArray[Any], int]:
+        """Returns the slot that the next message lies in until `release`, the message, and its total."""
 
     def release(self, slot: int) -> None:
         """Frees a slot."""

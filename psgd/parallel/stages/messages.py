@@ -15,6 +15,23 @@ from numpy.typing import NDArray
 
 from psgd.collectives.mpi.request_cleanup import close
 
+_HEAD_BYTES = 64  # so that the elements begin a cache line, as the buffer does
+
+
+class _Buffer:
+    """Memory of one message: its batch's samples in front of it.
+
+    Attributes:
+        raw: all bytes.
+        total: (1,), samples of the batch.
+        array: (batch, *shape).
+    """
+
+    def __init__(self, batch: int, shape: Sequence[int], dtype: Any) -> None:
+        self.raw = np.empty(_HEAD_BYTES + batch * math.prod(shape) * np.dtype(dtype).itemsize, np.uint8)
+        self.total = self.raw[:8].view(np.int64)
+        self.array = self.raw[_HEAD_BYTES:].view(dtype).reshape(batch, *shape)
+
 
 class MessageOutlet:
     """The sender's end. Implements `psgd.parallel.stages.links.Outlet`.
@@ -33,15 +50,17 @@ class MessageOutlet:
         self, comm: MPI.Intracomm, rank: int, tag: int, depth: int, batch: int, shape: Sequence[int], dtype: Any
     ) -> None:
         self._comm, self._rank, self._tag = comm, rank, tag
-        self._staged = np.empty((depth, batch * math.prod(shape)), dtype)
+        self._staged = [_Buffer(batch, shape, dtype) for _ in range(depth)]
         self._requests: list[MPI.Request] = [MPI.REQUEST_NULL] * depth
 
-    def send(self, message: NDArray[Any]) -> bool:
+    def send(self, message: NDArray[Any], total: int) -> bool:
         """Copies it and starts to send; False where all copies are still on their way."""
         for index, request in enumerate(self._requests):
             if request.Test():
-                part = self._staged[index, : message.size]
-                part.reshape(message.shape)[...] = message
+                staged = self._staged[index]
+                staged.array[: len(message)] = message
+                staged.total[0] = total
+                part = staged.raw[: _HEAD_BYTES + message.nbytes]
                 self._requests[index] = self._comm.Isend([part, MPI.BYTE], self._rank, self._tag)
                 return True
         return False
@@ -62,7 +81,7 @@ class MessageInlet:
         self, comm: MPI.Intracomm, rank: int, tag: int, depth: int, batch: int, shape: Sequence[int], dtype: Any
     ) -> None:
         self._comm, self._rank, self._tag = comm, rank, tag
-        self._arrays = [np.empty((batch, *shape), dtype) for _ in range(depth)]
+        self._buffers = [_Buffer(batch, shape, dtype) for _ in range(depth)]
         self._posted: deque[tuple[int, MPI.Request]] = deque()
         for slot in range(depth):
             self.release(slot)
@@ -71,14 +90,14 @@ class MessageInlet:
         """Whether the next message is here. Messages of one tag come in the order in which they were sent."""
         return bool(self._posted) and self._posted[0][1].Test()
 
-    def take(self, samples: int) -> tuple[int, NDArray[Any]]:
-        """Returns the slot and the message, after `arrived`."""
+    def take(self, samples: int) -> tuple[int, NDArray[Any], int]:
+        """Returns the slot, the message and its total, after `arrived`."""
         slot, _ = self._posted.popleft()
-        return slot, self._arrays[slot][:samples]
+        return slot, self._buffers[slot].array[:samples], int(self._buffers[slot].total[0])
 
     def release(self, slot: int) -> None:
         """The message is not needed any more: its slot receives another one."""
-        request = self._comm.Irecv([self._arrays[slot], MPI.BYTE], self._rank, self._tag)
+        request = self._comm.Irecv([self._buffers[slot].raw, MPI.BYTE], self._rank, self._tag)
         self._posted.append((slot, request))
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ class Slots:
     Attributes:
         arrays: the slots, (batch, *shape) each.
         words: the address of each slot's word: 0 is free, else the number of the message in it, from 1.
+        totals: of each slot, the samples of the batch that its message is from, (1,).
     """
 
     def __init__(self, memory: NDArray[Any], depth: int, batch: int, shape: Sequence[int], dtype: Any) -> None:
@@ -38,6 +39,7 @@ class Slots:
         starts = [_LINE * depth + message * index for index in range(depth)]
         count = batch * math.prod(shape)
         self.arrays = [np.frombuffer(memory, dtype, count, start).reshape(batch, *shape) for start in starts]
+        self.totals = [np.frombuffer(memory, np.int64, 1, _LINE * index + 8) for index in range(depth)]
         self._memory = memory  # the words are addresses only
 
     @staticmethod
@@ -57,11 +59,12 @@ class SharedOutlet:
     def __init__(self, slots: Slots) -> None:
         self._slots, self._next = slots, 1
 
-    def send(self, message: NDArray[Any]) -> bool:
+    def send(self, message: NDArray[Any], total: int) -> bool:
         """Copies it to a free slot; False where there is none."""
-        for word, slot in zip(self._slots.words, self._slots.arrays, strict=True):
+        for index, word in enumerate(self._slots.words):
             if words.load(word) == 0:
-                slot[: len(message)] = message
+                self._slots.arrays[index][: len(message)] = message
+                self._slots.totals[index][0] = total
                 words.store(word, self._next)
                 self._next += 1
                 return True
@@ -85,10 +88,10 @@ class SharedInlet:
                 return True
         return False
 
-    def take(self, samples: int) -> tuple[int, NDArray[Any]]:
-        """Returns the slot and the message, after `arrived`."""
+    def take(self, samples: int) -> tuple[int, NDArray[Any], int]:
+        """Returns the slot, the message and its total, after `arrived`."""
         self._next += 1
-        return self._found, self._slots.arrays[self._found][:samples]
+        return self._found, self._slots.arrays[self._found][:samples], int(self._slots.totals[self._found][0])
 
     def release(self, slot: int) -> None:
         """The message is not needed any more."""

@@ -41,7 +41,12 @@ class Way:
 
 
 def plan(
-    layers: Sequence[Layer[Any]], shape: Sequence[int], comm: Communicator, cuts: Collection[int] = ()
+    layers: Sequence[Layer[Any]],
+    shape: Sequence[int],
+    comm: Communicator,
+    cuts: Collection[int] = (),
+    *,
+    loss: bool = False,
 ) -> list[Layer[Any]]:
     """Cuts layers over the ranks of `comm`, which see the same samples.
 
@@ -54,10 +59,13 @@ def plan(
         shape: of one sample.
         comm: the ranks.
         cuts: layers at which a stage of a pipeline begins.
+        loss: the layers are a `Model`'s: where they end in the scores of a vocabulary, the loss is cut too, and no rank
+            has all scores of a token.
 
     Returns:
         As many layers, for `Stage` or `Model`. Samples, outputs, what passes from stage to stage, and the gradients of
-        each are the same on all ranks. Parameters have the names of the given ones, and the same first values.
+        each are the same on all ranks, but for such scores. Parameters have the names of the given ones, and the same
+        first values.
 
     Raises:
         UsageError: shapes that do not fit, or a cut where there is no layer.
@@ -65,7 +73,12 @@ def plan(
     layers, shape = tuple(layers), tuple(shape)
     if wrong := [cut for cut in cuts if not 0 < cut < len(layers)]:
         raise UsageError(f"plan: cuts: expected layers from 1 to {len(layers) - 1}, got {wrong[0]}")
-    return list(layers) if comm.size == 1 else _cheapest(layers, shape, comm, cuts, False)
+    if comm.size == 1:
+        return list(layers)
+    cut = _cheapest(layers, shape, comm, cuts, False)
+    if loss and isinstance(cut[-1], CutUnembedding):
+        cut[-1] = replace(cut[-1], after=FEATURES)
+    return cut
 
 
 def _cheapest(

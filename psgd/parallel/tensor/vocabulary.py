@@ -1,6 +1,9 @@
 """Embedding, scores and loss cut by vocabulary: each rank has a range of the tokens."""
 
+import functools
 from dataclasses import KW_ONLY, dataclass, replace
+
+import numpy as np
 
 from psgd.collectives import Communicator
 from psgd.kernels.array import Array, array_module
@@ -17,7 +20,8 @@ from psgd.parallel.tensor.layouts import FEATURES, PARTIAL, REPLICATED, TensorLa
 
 def _tokens(vocabulary: int, comm: Communicator) -> range:
     """This rank's."""
-    return FEATURES.shares(vocabulary, comm.size)[comm.rank]
+    mine: range = FEATURES.shares(vocabulary, comm.size)[comm.rank]
+    return mine
 
 
 def _rows_of(spec: ParameterSpec, mine: range) -> ParameterSpec:
@@ -78,17 +82,20 @@ class CutEmbedding(Embedding):
 
 
 class VocabularyLoss:
-    """Softmax cross-entropy of logits of which each rank has some classes: a `psgd.nn.model.LossOf`.
+    """Softmax cross-entropy of logits of which each rank has some classes: a `psgd.nn.layer.CutLoss`.
 
     The ranks exchange four numbers for each row. All get the same loss, bit for bit. Collective; on a GPU it waits.
 
     Args:
         comm: the ranks.
         classes: number of all, at least one for each rank.
+
+    Attributes:
+        classes: as given.
     """
 
     def __init__(self, comm: Communicator, classes: int) -> None:
-        self._comm, self._classes, self._first = comm, classes, _tokens(classes, comm).start
+        self.classes, self._comm, self._first = classes, comm, _tokens(classes, comm).start
         self._mine: Array = None
         self._everyones: Array = None
 
@@ -102,11 +109,21 @@ class VocabularyLoss:
         if not isinstance(self._mine, xp.ndarray) or self._mine.size < FACTS * n:
             self._mine, self._everyones = xp.empty(FACTS * n), xp.empty(ranks * FACTS * n)
         mine, everyones = self._mine[: FACTS * n], self._everyones[: ranks * FACTS * n]
-        bad = part_facts(logits, labels, self._first, self._classes, mine.reshape(FACTS, n))
+        bad = part_facts(logits, labels, self._first, self.classes, mine.reshape(FACTS, n))
         if bad >= 0:
-            raise DataError(f"label {int(labels[bad])} in row {bad} of the batch is not in 0..{self._classes - 1}")
+            raise DataError(f"label {int(labels[bad])} in row {bad} of the batch is not in 0..{self.classes - 1}")
         self._comm.Allgather(mine, everyones)
         return part_gradient(logits, labels, self._first, scale, everyones.reshape(ranks, FACTS, n), self._comm.rank)
+
+    def predict(self, logits: Array) -> Array:
+        """Returns the class of each row's largest logit of all ranks, the first of equal ones. Allocates."""
+        xp, rows, ranks = array_module(logits), len(logits), self._comm.size
+        places = logits.argmax(axis=1)
+        mine = xp.stack([logits[xp.arange(rows), places].astype(np.float64), (places + self._first).astype(np.float64)])
+        everyones = xp.empty((ranks, 2, rows))
+        self._comm.Allgather(mine.reshape(-1), everyones.reshape(-1))
+        best = everyones[:, 0].argmax(axis=0)
+        return everyones[best, 1, xp.arange(rows)].astype(np.int64)
 
 
 @dataclass
@@ -136,12 +153,20 @@ class CutUnembedding(Unembedding):
 
     Attributes:
         comm: the ranks, no more than tokens.
-        after: how the scores lie: replicated, or split by tokens, for `loss`.
+        after: how the scores lie: replicated, or split by tokens, where the model's loss is cut.
     """
 
     _: KW_ONLY
     comm: Communicator
     after: TensorLayout = REPLICATED
+
+    @property
+    def loss(self) -> VocabularyLoss | None:
+        return None if self.after == REPLICATED else self._loss
+
+    @functools.cached_property
+    def _loss(self) -> VocabularyLoss:
+        return VocabularyLoss(self.comm, self.vocabulary)
 
     def output_shape(self, shape: Shape) -> Shape:
         return local_shape(self.after, super().output_shape(shape), self.comm.rank, self.comm.size)

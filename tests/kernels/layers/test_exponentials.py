@@ -37,13 +37,15 @@ def test_beyond_the_range_of_float32():
     assert np.isnan(exp([np.nan], np.float32)[0])
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 7, 33, 128])
-def test_shares_are_softmax_up_to_the_diagonal(tokens):
+@pytest.mark.parametrize(("tokens", "block"), [(1, 1), (2, 2), (7, 3), (33, 64), (128, 64)])
+def test_shares_are_softmax_up_to_the_diagonal(tokens, block):
     scores = np.random.default_rng(tokens).standard_normal((2, tokens, tokens)).astype(np.float32) * 30
     shares = scores.copy()
-    exponentials.causal_softmax(shares, 0.5)
+    exponentials.causal_softmax(shares, 0.5, block)
     for matrix, expected in zip(shares, scores.astype(np.float64), strict=True):
         for i in range(tokens):
             power = np.exp((expected[i, : i + 1] - expected[i, : i + 1].max()) * 0.5)
             np.testing.assert_allclose(matrix[i, : i + 1], power / power.sum(), rtol=1e-5, atol=1e-30)
-            assert (matrix[i, i + 1 :] == 0).all()
+            end = (i // block + 1) * block
+            assert (matrix[i, i + 1 : end] == 0).all()
+            np.testing.assert_array_equal(matrix[i, end:], expected[i, end:])

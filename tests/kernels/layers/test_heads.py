@@ -25,7 +25,8 @@ def formula(qkv, dy):
 
 @pytest.mark.parametrize(("forward", "backward"), [HOST, DEVICE], ids=["host", "gpu"])
 @pytest.mark.parametrize(
-    ("n", "tokens", "count", "features"), [(1, 1, 1, 1), (2, 5, 3, 1), (3, 40, 2, 7), (2, 128, 4, 32), (300, 33, 1, 4)]
+    ("n", "tokens", "count", "features"),
+    [(1, 1, 1, 1), (2, 5, 3, 1), (3, 40, 2, 7), (2, 128, 4, 32), (1, 150, 2, 3), (300, 33, 1, 4)],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_formula(forward, backward, n, tokens, count, features, dtype):

@@ -6,11 +6,12 @@ import os
 import numpy as np
 import pytest
 
-from psgd.kernels.errors import ContractError, DataError, UsageError
+from psgd.kernels.errors import ContractError, DataError, PeerLostError, UsageError
 from psgd.nn.layers.dropout import Dropout
 from psgd.nn.layers.embedding import Embedding, Unembedding
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
+from psgd.nn.models import gpt
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import Flatten
 from psgd.nn.residual import Residual
@@ -249,6 +250,63 @@ def test_wrong_samples_are_refused_on_all(comm):
     pipeline.close()
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("numbers", [(6, 4, 6), (5, 6, 6), (6, 6, 1)])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_other_numbers_of_samples_are_refused_on_all(comm, numbers, schedule):
+    pipeline = Pipeline(comm, make_model(), CUTS[3], schedule, batch=6, microbatches=3)
+    params = pipeline.init(0)
+    pipeline.bind(params, np.empty_like(params))
+    n = numbers[comm.Get_rank()]
+    with pytest.raises(ContractError, match="all ranks must pass the same number of samples, got"):
+        pipeline.gradient(n, *samples(n, 0))
+    comm.Barrier()
+    pipeline.close()
+
+
+def compute_or_fail(pipeline, fails):
+    with pipeline:
+        if fails:
+            raise ZeroDivisionError
+        pipeline.gradient(6, *samples(6, 0))
+
+
+@pytest.mark.ranks(3)
+def test_a_rank_that_leaves_ends_the_others_waits(comm):
+    own = ZeroDivisionError if comm.Get_rank() == 1 else PeerLostError
+    pipeline = Pipeline(comm, make_model(), CUTS[3], batch=6, microbatches=3)
+    params = pipeline.init(0)
+    pipeline.bind(params, np.empty_like(params))
+    with pytest.raises(own) as caught:
+        compute_or_fail(pipeline, comm.Get_rank() == 1)
+    if own is PeerLostError:
+        assert str(caught.value) == "pipeline: rank 1 failed; that rank's own output says why"
+    comm.Barrier()
+    pipeline.close()
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_a_transformer_with_one_table_at_both_ends(comm, schedule):
+    model = Model(gpt.layers((8,), 11, layers=2, width=8, heads=2), (8,))
+    cuts = {2: (3,), 3: (2, 4)}[comm.Get_size()]
+    with Pipeline(comm, model, cuts, schedule, batch=6, microbatches=3) as pipeline:
+        oracle = Sequential(cuts, 2, False, model=model)
+        grads = np.empty(pipeline.layout.size, np.float32)
+        pipeline.bind(pipeline.init(1), grads)
+        x, y = np.random.default_rng(5).integers(0, 11, (2, 6, 8))
+        assert pipeline.gradient(6, x.astype(np.float32), y) == oracle.gradient(x.astype(np.float32), y)
+        whole = oracle.views(oracle.grads)
+        table = [name for name in whole if "embedding" in name]
+        assert len(table) == 2
+        for name, view in pipeline.layout.views(grads).items():
+            expected = whole[table[0]] + whole[table[1]] if name in table else whole[name]
+            assert np.array_equal(view, expected), name
+        model.bind(model.init(1))
+        right, loss = model.evaluate(model.context(2), x.astype(np.float32), y)
+        assert pipeline.evaluate(6, x.astype(np.float32), y) == (pytest.approx(right), pytest.approx(loss))
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -297,6 +355,7 @@ from mpi4py import MPI
 from psgd.kernels.errors import PeerLostError
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
+from psgd.nn.models import gpt
 from psgd.parallel.pipeline import Pipeline
 comm = MPI.COMM_WORLD
 pipeline = Pipeline(comm, Model((Linear(4), Linear(4), Linear(4)), (4,)), (1, 2), batch=4, microbatches=2)

@@ -34,8 +34,13 @@ def test_gradients_and_evaluations_are_those_of_the_whole_model(comm):
         there = whole.layout.views(expected)
         for name, mine in pipeline.layout.views(grads).items():
             np.testing.assert_allclose(mine, there[name], rtol=1e-5, atol=1e-7)
+        seen, there = [], []
+        backend.tally = lambda labels, predicted: seen.append((labels.tolist(), predicted.tolist()))
+        alone.tally = lambda labels, predicted: there.append((labels.tolist(), predicted.tolist()))
         found = [backend.evaluate(part, 2) for part in (0, 1)]
         sums = [alone.evaluate(part, 2) for part in (0, 1)]
         assert sum(right for right, _ in found) == sum(right for right, _ in sums)
         assert sum(loss for _, loss in found) == pytest.approx(sum(loss for _, loss in sums), rel=1e-5)
+        one, other = ([sum((part[i] for part in told), []) for i in (0, 1)] for told in (seen, there))  # noqa: RUF017
+        assert one == (other if comm.rank == comm.size - 1 else [[], []])
         backend.wait()

@@ -32,5 +32,13 @@ def test_a_table(psgd_command):
     result = psgd_command("bench", "parallel", "--hidden", "7", "--width", "13", "--repeats", "1", timeout=240)
     assert result.returncode == 0, result.stderr
     head, row, last = result.stdout.splitlines()
-    assert head.split() == ["model", "one", "rank", "tensor", "ratio"] and row.split()[0] == "13-7-13"
+    assert (
+        head.split() == ["model", "one", "rank", "tensor", "ratio", "PyTorch", "ratio"] and row.split()[0] == "13-7-13"
+    )
     assert last == "median step of the slowest rank; results verified"
+
+
+def test_without_pytorch_it_says_so(psgd_command, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    result = psgd_command("bench", "parallel", "--torch", timeout=60, env={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 2 and "bench parallel: --torch: PyTorch is not installed" in result.stderr

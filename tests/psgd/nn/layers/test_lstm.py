@@ -135,3 +135,16 @@ def test_it_begins_with_an_open_forget_gate_and_pytorchs_forms():
 def test_shapes_that_do_not_fit_are_refused(layer, shape, message):
     with pytest.raises(UsageError, match=message):
         layer.output_shape(shape)
+
+
+@EACH
+def test_the_weights_gradients_can_wait(layer, shape):
+    run, halves = Run(layer, shape), Run(layer, shape)
+    _, dx, *expected = run.backward()
+    halves.forward()
+    grads = tuple(np.full_like(a, np.nan) for a in halves.params)
+    np.testing.assert_array_equal(layer.backward_input(halves.state, halves.dy.copy(), halves.params, grads), dx)
+    assert [i for i, each in enumerate(grads) if np.isnan(each).all()] == list(layer.late(shape))
+    layer.backward_weights(halves.state, grads)
+    for got, wanted in zip(grads, expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)

@@ -6,10 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import PeerLostError, UsageError
+from psgd.nn.layers.dropout import Dropout
+from psgd.nn.layers.embedding import Embedding, Unembedding
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
 from psgd.nn.relu import ReLU
+from psgd.nn.reshape import Flatten
 from psgd.optim.optimizer import Optimizer, OptimizerOptions
 from psgd.optim.rules import create
 from psgd.optim.schedules import Constant
@@ -22,8 +25,8 @@ SHAPE, CLASSES = (6,), 5
 CUTS = {1: (), 2: (3,), 3: (1, 4), 4: (1, 3, 4)}
 
 
-def make_model():
-    return Model(LAYERS, SHAPE)
+def make_model(dropout=False):
+    return Model((*LAYERS[:2], Dropout(0.3), *LAYERS[2:]) if dropout else LAYERS, SHAPE)
 
 
 def options(name="momentum", clip_norm=0.0):
@@ -35,7 +38,11 @@ def batch_of(step, n):
     return rng.standard_normal((n, *SHAPE)).astype(np.float32), rng.integers(0, CLASSES, n)
 
 
-def simulate(ranks, counts, size, delay, name):
+def draws_of(step, n):
+    return step, np.arange(n) + 1000 * step
+
+
+def simulate(ranks, counts, size, delay, name, dropout=False):
     """The delayed updates in one process, without pipeline or schedule.
 
     Args:
@@ -44,12 +51,14 @@ def simulate(ranks, counts, size, delay, name):
         size: of a microbatch.
         delay: `delay(stage, step, microbatch)` is after how many steps the weights are that its passes use.
         name: of the rule.
+        dropout: a layer drops.
 
     Returns:
         The parameters of each stage, and the mean loss.
     """
-    ends = (0, *CUTS[ranks], len(LAYERS))
-    stages = [make_model().cut(a, b) for a, b in itertools.pairwise(ends)]
+    whole = make_model(dropout)
+    ends = (0, *CUTS[ranks], len(whole.layers))
+    stages = [whole.cut(a, b) for a, b in itertools.pairwise(ends)]
     history = [[stage.init(1)] for stage in stages]
     newest = [versions[0].copy() for versions in history]
     optimizers = [Optimizer(params, options(name)) for params in newest]
@@ -63,6 +72,10 @@ def simulate(ranks, counts, size, delay, name):
             for index, stage in enumerate(stages):
                 stage.bind(history[index][delay(index, step, microbatch)], grads[index])
             z = x[start : start + size]
+            if dropout:
+                key, numbers = draws_of(step, n)
+                for context in contexts:
+                    context.draw(key, numbers[start : start + size])
             for stage, context in zip(stages, contexts, strict=True):
                 z = stage.forward(context, z)
             dy, loss = stages[-1].loss(contexts[-1], y[start : start + size], batch_size=n)
@@ -121,6 +134,65 @@ def test_two_versions_are_one_step_late_everywhere(comm):
     expected = simulate(ranks, counts, 2, lambda stage, step, _: max(0, step - 1), "momentum")
     assert np.array_equal(params, expected[0][rank]) and loss == expected[1]
     assert versions == 2
+
+
+@pytest.mark.ranks(2, 3)
+def test_dropout_draws_by_step_and_sample(comm):
+    ranks, counts = comm.Get_size(), [8] * 7
+    with PipeDream(comm, make_model(dropout=True), CUTS[ranks], batch=8) as pipeline:
+        optimizer = Optimizer(pipeline.init(1), options())
+        loss = pipeline.train(optimizer, 56, lambda step: batch_of(step, 8), lambda step: draws_of(step, 8))
+    delay = lambda stage, step, _: max(0, step - (ranks - stage) + 1)  # noqa: E731
+    expected = simulate(ranks, counts, 8, delay, "momentum", dropout=True)
+    assert np.array_equal(optimizer.params, expected[0][comm.Get_rank()]) and loss == expected[1]
+
+
+@pytest.mark.ranks(2)
+def test_a_parameter_of_two_stages_is_refused(comm):
+    tied = (Embedding(5, 4), Linear(4), Unembedding(5, tied="embedding1.weight"))
+    model = Model((*tied, Flatten(), Linear(3)), (3,))
+    with pytest.raises(UsageError, match=r"embedding1.weight, which stages 0 and 1 hold: stages take their steps"):
+        PipeDream(comm, model, (1,), batch=8)
+
+
+@pytest.mark.ranks(4)
+def test_copies_that_average_each_gradient_are_one_with_twice_the_batch(comm):
+    copy, stage = divmod(comm.Get_rank(), 2)
+    pipe, data = comm.Split(copy), comm.Split(stage)
+
+    def half(step):
+        x, y = batch_of(step, 16)
+        return x[8 * copy :][:8], y[8 * copy :][:8]
+
+    def average(gradient):
+        total = np.empty_like(gradient)
+        data.Allreduce(gradient, total)
+        np.divide(total, 2, out=gradient)
+
+    with PipeDream(pipe, make_model(), CUTS[2], batch=8) as pipeline:
+        optimizer = Optimizer(pipeline.init(1), options("sgd"))
+        pipeline.train(optimizer, 8 * 12, half, combine=average)
+    expected, _ = simulate(2, [16] * 12, 16, lambda stage, step, _: max(0, step - (2 - stage) + 1), "sgd")
+    np.testing.assert_allclose(optimizer.params, expected[stage], rtol=1e-4, atol=1e-6)
+    assert np.array_equal(*data.allgather(optimizer.params))
+    pipe.Free()
+    data.Free()
+
+
+@pytest.mark.ranks(3)
+def test_a_rank_that_fails_stops_the_others(comm):
+    pipeline = PipeDream(comm, make_model(), CUTS[3], batch=8)
+    optimizer = Optimizer(pipeline.init(1), options())
+
+    def broken(step):
+        if step == 5 and comm.Get_rank() == 0:
+            raise ZeroDivisionError
+        return batch_of(step, 8)
+
+    with pytest.raises(ZeroDivisionError if comm.Get_rank() == 0 else PeerLostError):
+        pipeline.train(optimizer, 800, broken)
+    comm.Barrier()
+    pipeline.close()
 
 
 @pytest.mark.ranks(2)

@@ -1,6 +1,9 @@
 """The lectures' grid cell by cell, bubbles, and grids of runs that are not in whole units."""
 
+import re
+
 import pytest
+from harness import ROOT
 
 from psgd.parallel.schedules import catalog, grid
 from psgd.parallel.schedules.instruction import Instruction
@@ -53,6 +56,13 @@ def test_others():
     assert drawn("zero-bubble", 3, 4) == ZERO_BUBBLE
     assert drawn("interleaved", 2, 2, 2) == INTERLEAVED
     assert drawn("pipedream", 2, 4) == PIPEDREAM
+
+
+def test_the_documentation_shows_what_is_drawn():
+    page = (ROOT / "docs/schedules.md").read_text()
+    (block,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    shown = {part.split()[0]: part[14:].replace("\n" + 14 * " ", "\n").strip() for part in block.split("\n\n")}
+    assert shown == {name: drawn(name, 3, 4) for name in ("gpipe", "1f1b", "zero-bubble")}
 
 
 def test_longer_instructions_fill_their_columns():

@@ -30,8 +30,8 @@ def pair():
     )
 
 
-def send(outlet, message):
-    assert outlet.send(message)
+def send(outlet, message, total):
+    assert outlet.send(message, total)
 
 
 def batch():

@@ -14,7 +14,8 @@ from psgd.parallel.schedules import catalog
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_bubbles_of_stages_that_sleep(comm, schedule):
-    ranks, microbatches = comm.Get_size(), 8
+    ranks = comm.Get_size()
+    microbatches = 8 if ranks > 2 else 2  # a share of a third: what waking up takes is little of it
     bubble, in_flight = sleeping(comm, schedule, microbatches)
     assert bubble == pytest.approx((ranks - 1) / (microbatches + ranks - 1), rel=0.1)
     limit = microbatches if schedule == "gpipe" else min(microbatches, ranks - comm.Get_rank())

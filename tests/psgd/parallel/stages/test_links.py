@@ -88,12 +88,12 @@ def test_links_of_neighbours_and_of_one_rank_with_itself(comm):
         name_in, name_out = ("dy", "dx") if edge.backward else ("x", "y")
         message = np.full((3, *edge.shape), edge.number + 0.5)
         if edge.sender[0] == comm.rank:
-            assert getattr(found[edge.sender[1]], name_out).send(message)
+            assert getattr(found[edge.sender[1]], name_out).send(message, 9)
         if edge.receiver[0] == comm.rank:
             inlet = getattr(found[edge.receiver[1]], name_in)
             waiter.until(inlet.arrived)
-            slot, array = inlet.take(3)
-            assert np.array_equal(array, message)
+            slot, array, total = inlet.take(3)
+            assert np.array_equal(array, message) and total == 9
             inlet.release(slot)
     private.Barrier()
     for each in found.values():

@@ -18,7 +18,7 @@ def test_messages_come_in_order(comm, batch):
         outlet = MessageOutlet(private, 1, Tag.EDGE, DEPTH, batch, SHAPE, np.float32)
         for k in range(20):
             message = np.full((1 + k % batch, *SHAPE), k, np.float32)
-            waiter.until(lambda message=message: outlet.send(message))
+            waiter.until(lambda message=message, k=k: outlet.send(message, 3 * k))
             message[:] = -1  # it has been copied
         private.Barrier()
         outlet.progress()
@@ -28,8 +28,8 @@ def test_messages_come_in_order(comm, batch):
         kept = []
         for k in range(20):
             waiter.until(inlet.arrived)
-            slot, array = inlet.take(1 + k % batch)
-            assert array.shape == (1 + k % batch, *SHAPE)
+            slot, array, total = inlet.take(1 + k % batch)
+            assert array.shape == (1 + k % batch, *SHAPE) and total == 3 * k
             assert (array == k).all()
             kept.append((slot, array, k))
             if len(kept) == DEPTH:

@@ -21,18 +21,18 @@ def message(number, samples=BATCH):
 def test_messages_come_in_order_and_slots_are_freed_in_any():
     outlet, inlet = ends()
     assert not inlet.arrived()
-    assert all(outlet.send(message(k)) for k in range(DEPTH))
-    assert not outlet.send(message(9))
+    assert all(outlet.send(message(k), 10 * k) for k in range(DEPTH))
+    assert not outlet.send(message(9), 1)
     taken = []
     for k in range(DEPTH):
         assert inlet.arrived()
         taken.append(inlet.take(BATCH))
-        assert np.array_equal(taken[-1][1], message(k))
+        assert np.array_equal(taken[-1][1], message(k)) and taken[-1][2] == 10 * k
     assert not inlet.arrived()
     for k, index in enumerate((1, 2, 0)):
         inlet.release(taken[index][0])
-        assert outlet.send(message(10 + k, samples=k + 1))
-        assert not outlet.send(message(99))
+        assert outlet.send(message(10 + k, samples=k + 1), 77)
+        assert not outlet.send(message(99), 1)
         assert inlet.arrived()
-        slot, array = inlet.take(k + 1)
-        assert slot == taken[index][0] and np.array_equal(array, message(10 + k, k + 1))
+        slot, array, total = inlet.take(k + 1)
+        assert (slot, total) == (taken[index][0], 77) and np.array_equal(array, message(10 + k, k + 1))

@@ -11,6 +11,7 @@ from psgd.nn.layers.embedding import Embedding, Positions, Unembedding
 from psgd.nn.layers.gelu import GELU
 from psgd.nn.layers.layernorm import LayerNorm
 from psgd.nn.linear import Linear
+from psgd.nn.model import Model
 from psgd.nn.residual import Residual
 from psgd.nn.stage import Stage
 from psgd.parallel.tensor.plan import plan
@@ -72,6 +73,40 @@ def test_it_is_the_uncut_one(comm):
 @pytest.mark.ranks(2, 3)
 def test_in_float32_to_a_hundred_thousandth(comm):
     check_against_whole(comm, np.float32, 1e-5)
+
+
+def trained_with_loss(layers, comm, dtype, steps=5):
+    """The mean losses of some steps, what `evaluate` says, and the last gradient with its layout."""
+    model, dtype = Model(layers, (TOKENS,), dtype), np.dtype(dtype)
+    assert model.classes == VOCABULARY and model.tokens == TOKENS
+    rng = np.random.default_rng(6)
+    params = model.init(2)
+    grads = np.zeros_like(params)
+    model.bind(params, grads)
+    ctx, losses = model.context(BATCH), []
+    for step in range(steps):
+        x = rng.integers(0, VOCABULARY, (1 + step % BATCH, TOKENS))
+        losses.append(model.gradient(ctx, x.astype(dtype), (x * 7 + 1) % VOCABULARY))
+        params -= params.dtype.type(0.5) * grads
+    x = rng.integers(0, VOCABULARY, (3, TOKENS))
+    return losses, model.evaluate(ctx, x.astype(dtype), (x * 7 + 1) % VOCABULARY), model.layout, grads
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-10), ("float32", 1e-5)])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_model_of_text_with_its_loss_whole_or_cut(comm, cut, dtype, rtol):
+    losses, (right, loss), layout, grads = trained_with_loss(LAYERS, None, dtype)
+    with Communicator(comm) as tensor:
+        layers = plan(LAYERS, (TOKENS,), tensor, loss=cut)
+        assert (layers[-1].loss is not None) == cut
+        ours, (our_right, our_loss), part, own = trained_with_loss(layers, tensor, dtype)
+    np.testing.assert_allclose(ours, losses, rtol=rtol)
+    assert our_right == right and our_loss == pytest.approx(loss, rel=rtol)
+    assert losses[-1] != losses[0] and len(set(comm.allgather(tuple(map(float, ours))))) == 1
+    theirs, mine = layout.views(grads), part.views(own)
+    for p in part.parameters:
+        np.testing.assert_allclose(mine[p.name], theirs[p.name][p.slices], rtol=10 * rtol, atol=rtol)
 
 
 @pytest.mark.gpu

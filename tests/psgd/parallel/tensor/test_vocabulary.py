@@ -70,6 +70,7 @@ def check_loss(comm, classes, xp):
         for n in (4, 9, 1):
             logits, labels = 3 * rng.standard_normal((n, classes)), rng.integers(0, classes, n)
             mine = xp.asarray(of_rank(comm, logits))
+            np.testing.assert_array_equal(loss_of.predict(mine).tolist(), logits.argmax(axis=1))
             loss, correct = loss_of(mine, xp.asarray(labels), 1 / n)
             expected = softmax_cross_entropy(logits, labels, 1 / n)
             assert loss == pytest.approx(expected[0], rel=1e-12) and correct == expected[1]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from psgd.backend.interface import Backend
 from psgd.checkpoint.pieces.model_part import ModelPart
@@ -18,7 +17,7 @@ from psgd.data.normalization import Statistics
 from psgd.estimate import activations
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
-from psgd.nn.layout import Layout
+from psgd.metrics.trace.span import Traceable
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.parallel.axes import AXES
@@ -31,6 +30,7 @@ from psgd.parallel.schedules import catalog, grid
 from psgd.parallel.schedules.checker import check
 from psgd.parallel.schedules.schedule import Schedule
 from psgd.parallel.tensor.plan import plan
+from psgd.parallel.traced import PassSpans
 from psgd.runtime.agreement import gather
 from psgd.runtime.launcher_env import node_name
 from psgd.training import preparation
@@ -68,7 +68,7 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
 
     pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches, recompute=recompute)
     plan_of = catalog.make(schedule, stages, microbatches, (len(cuts) + 1) // stages)
-    return replace(task, model=CutModel(pipeline, mesh, plan_of, model.layout))
+    return replace(task, model=CutModel(pipeline, mesh, plan_of, model.model))
 
 
 def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, schedule: str, batch: int, microbatches: int) -> Cuts:
@@ -119,6 +119,11 @@ def more(model: Trainable) -> dict[str, Any]:
     return {"mesh": model.mesh.sizes, "bubble": model.bubble()} if isinstance(model, CutModel) else {}
 
 
+def passes(model: Trainable) -> list[Traceable]:
+    """What a trace times of a model in pieces: the passes of its pipeline."""
+    return [PassSpans(model.pipeline.executor)] if isinstance(model, CutModel) else []
+
+
 def part(model: Trainable) -> ModelPart | None:
     """What `psgd.connect` needs to know of a model in pieces; None of any other."""
     return model.part if isinstance(model, CutModel) else None
@@ -137,7 +142,7 @@ class CutModel:
         pipeline: of this rank.
         mesh: all ranks; freed by its owner.
         schedule: of a whole batch.
-        whole: the whole model's layout.
+        whole: the whole model, as a description.
 
     Attributes:
         layout: of this rank's part.
@@ -146,13 +151,12 @@ class CutModel:
         part: what `psgd.connect` needs to know of it.
     """
 
-    def __init__(self, pipeline: Pipeline, mesh: ProcessMesh, schedule: Schedule, whole: Layout) -> None:
+    def __init__(self, pipeline: Pipeline, mesh: ProcessMesh, schedule: Schedule, whole: Model) -> None:
         self.pipeline, self.layout, self.mesh = pipeline, pipeline.layout, mesh
-        self._schedule = schedule
+        self._schedule, self._tokens = schedule, whole.tokens
+        self._draws: PipelineBackend | None = None
         axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
-        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
-        self._together = Communicator(mesh.replica)
-        self._flag = np.zeros(1, np.int32)
+        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole.layout)
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         return np.empty(self.layout.size, np.float32) if serves else self.pipeline.init(config.seed)
@@ -161,20 +165,23 @@ class CutModel:
         return vector
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        return PipelineBackend(self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size)
+        self._draws = made = PipelineBackend(
+            self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size, self._tokens
+        )
+        return made
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
-        """Its layers draw nothing."""
+        """What its layers draw is by sample, so neither the worker nor the cut matter."""
+        if self._draws is not None:
+            self._draws.begin(seed, epoch, step)
 
     def agreed(self, stop: bool) -> bool:
         """Whether any rank of this copy says so. Collective over the copy, blocks."""
-        self._flag[0] = stop
-        self._together.Allreduce(MPI.IN_PLACE, self._flag, MPI.MAX)
-        return bool(self._flag[0])
+        return bool(self.part.largest(int(stop)))
 
     def save(self, path: Path, vector: Array) -> None:
         """Writes the whole model's final weights, one parameter at a time. Collective over the first copy."""
-        write(path, vector, self.layout, self.mesh.replica, "--save")
+        write(path, vector, self.layout, self.part.whole, self.mesh.replica, "--save")
 
     def bubble(self) -> dict[str, Any] | None:
         """How much of the ranks' time a pipeline has waited, and would if passes took equally long. Collective.
@@ -198,5 +205,4 @@ class CutModel:
 
     def close(self) -> None:
         """Frees what it communicates with. Collective."""
-        self._together.free()
         self.pipeline.close()

@@ -7,6 +7,7 @@ from mpi4py import MPI
 from psgd import training
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedUsageError
+from psgd.metrics.trace import chrome
 
 COMMON = {"model": "mlp", "hidden": 24, "epochs": 2, "batch_size": 30, "lr": 0.1, "eval_every": 0.5}
 
@@ -54,6 +55,21 @@ MESHES = ["pipe=2,data=2", "tensor=2,data=2", "pipe=2,tensor=2", "pipe=4", "tens
 
 
 @pytest.mark.ranks(4)
+@pytest.mark.parametrize(("schedule", "kinds"), [("1f1b", "FB"), ("zero-bubble", "FXW")])
+def test_a_trace_has_the_passes_of_all_ranks(comm, tmp_path, schedule, kinds):
+    data = made(comm, tmp_path)
+    options = {"strategy": "allreduce", "model": "mlp", "pipe_schedule": schedule, "trace": tmp_path / "t.json"}
+    run(comm, data, tmp_path, "cut", mesh="pipe=2,data=2", microbatches=4, **options)
+    if comm.rank == 0:
+        found = chrome.read_passes(tmp_path / "t.json")
+        named = [f"rank {rank}: pipe{rank % 2}tensor0 worker {rank // 2}" for rank in range(4)]
+        assert sorted(name.partition(" on ")[0] for name, _ in found) == named
+        for _, passes in found:
+            assert {each.kind for each in passes} == set(kinds)
+            assert {each.microbatch for each in passes} == {0, 1, 2, 3}
+
+
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_a_model_in_pieces_learns_what_a_whole_one_learns(comm, tmp_path, mesh, optimizer):
@@ -73,11 +89,29 @@ def test_a_model_in_pieces_learns_what_a_whole_one_learns(comm, tmp_path, mesh, 
         assert result["workers"] == copies and result["samples"] == expected["samples"]
         assert result["test_accuracy"] == expected["test_accuracy"]
         assert result["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-4)
+        assert result["test_f1"] == pytest.approx(expected["test_f1"])
         assert result["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-4)
         assert {axis: size for axis, size in result["mesh"].items() if size > 1} == {
             name: int(size) for name, size in (each.split("=") for each in mesh.split(","))
         }
         assert (result["bubble"] is None) == ("pipe" not in mesh)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mesh", ["pipe=2,data=2", "tensor=2,pipe=2"])
+def test_a_model_in_pieces_drops_what_a_whole_one_drops(comm, tmp_path, mesh):
+    options = {"model": "lecture-cnn", "dropout": 0.5, "epochs": 1, "batch_size": 200, "lr": 2e-3, "eval_every": 0}
+    options |= {"strategy": "allreduce"}
+    result, weights = run(comm, "digits", tmp_path, "cut", mesh=mesh, microbatches=3, **options)
+    few = part(comm, 2 if "data=2" in mesh else 1)
+    if few != MPI.COMM_NULL:
+        expected, whole = run(few, "digits", tmp_path, "whole", **options)
+        _, never = run(few, "digits", tmp_path, "never", **options | {"dropout": 0.0})
+        few.Free()
+    if comm.rank == 0:
+        same_weights(weights, whole)
+        assert result["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-4)
+        assert any(np.abs(never[name] - whole[name]).max() > 2e-4 for name in whole)
 
 
 @pytest.mark.ranks(6)
@@ -178,3 +212,28 @@ def test_a_run_is_resumed_in_another_factorisation(comm, tmp_path, before, after
     if comm.rank == 0:
         assert result["samples"] >= 2 * 203 - 80 and all(np.isfinite(each).all() for each in weights.values())
         assert result["test_accuracy"] > 0.5
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("mesh", ["pipe=2", "tensor=2"])
+def test_text_counts_by_token(comm, tmp_path, mesh):
+    options = {"dataset": "genesis", "model": "gpt", "layers": 1, "width": 8, "heads": 2, "context": 64, "epochs": 1}
+    options |= {"batch_size": 256, "optimizer": "momentum", "lr": 0.01, "eval_every": 0, "strategy": "allreduce"}
+    data = options.pop("dataset")
+    result, weights = run(comm, data, tmp_path, "cut", mesh=mesh, **options)
+    alone = part(comm, 1)
+    if comm.rank == 0:
+        expected, whole = run(alone, data, tmp_path, "whole", **options)
+        same_weights(weights, whole)
+        assert result["test_accuracy"] == pytest.approx(expected["test_accuracy"], abs=1e-4)
+        assert result["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-4)
+
+
+@pytest.mark.ranks(2)
+def test_what_is_dropped_does_not_depend_on_the_cut(comm, tmp_path):
+    options = {"model": "lecture-cnn", "hidden": 8, "dropout": 0.5, "batch_size": 100, "epochs": 1, "eval_every": 0}
+    options["strategy"] = "allreduce"
+    _, weights = run(comm, "digits", tmp_path, "cut", mesh="pipe=2", microbatches=3, **options)
+    alone = part(comm, 1)
+    if comm.rank == 0:
+        same_weights(weights, run(alone, "digits", tmp_path, "whole", **options)[1])
