@@ -28,7 +28,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         return 0
     available = None if memory is None else memory_of(memory)
     chosen = options.build(flags, config)
-    from psgd.backend.interface import evaluated_at_once
+    from psgd.backend.host import evaluated_at_once
     from psgd.data import load
     from psgd.estimate import activations
     from psgd.estimate.rank_memory import BASE_BYTES, of_run

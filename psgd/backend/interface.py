@@ -14,11 +14,6 @@ EVALUATION_BATCH = 500
 """Samples that are evaluated at once on a CPU; of text so many tokens, in whole samples."""
 
 
-def evaluated_at_once(tokens: int) -> int:
-    """How many samples are evaluated at once on a CPU, where so many things are classified of each."""
-    return max(1, EVALUATION_BATCH // tokens)
-
-
 class DrawsByStep(Protocol):
     """A backend of psgd's own layers, some of which may draw random numbers."""
 

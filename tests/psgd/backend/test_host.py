@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psgd.backend.host import HostBackend
+from psgd.backend.host import HostBackend, evaluated_at_once
 from psgd.backend.interface import EVALUATION_BATCH
 from psgd.data import load
 from psgd.data.dataset import Dataset, split
@@ -113,5 +113,5 @@ def test_text_is_evaluated_in_parts_that_are_the_whole():
     tokens = dataset.test.samples
     assert loss / tokens == pytest.approx(np.log(256), abs=0.2)
     assert 0 <= right / tokens < 0.2
-    context = backend._test_context
-    assert context.batch * 64 <= EVALUATION_BATCH
+    assert backend._test_context.batch == evaluated_at_once(64) == EVALUATION_BATCH // 64
+    assert (evaluated_at_once(1), evaluated_at_once(10**6)) == (EVALUATION_BATCH, 1)
