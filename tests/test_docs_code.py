@@ -105,6 +105,12 @@ import numpy as np
 n = 1000
 update, out = np.linspace(-1, 1, n, dtype=np.float32), np.zeros(n, np.float32)
 """
+PIECES = """
+import numpy as np
+def my_batches(worker, workers):
+    rng = np.random.default_rng(worker)
+    return [(rng.random((n, 64), dtype=np.float32), rng.integers(10, size=n)) for n in (64, 64, 13)]
+"""
 BEFORE = {
     "import numpy as np, psgd\nfrom mpi4py": LOOP,
     "from psgd import collectives\n\ncomm": COLLECTIVES,
@@ -124,6 +130,7 @@ BEFORE = {
     "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
     "sampler = psgd.torch.Sampler(": DDP,
     "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.optim.optimizer": PIPELINE,
+    "from mpi4py import MPI\n\nimport psgd\nfrom psgd import collectives\nfrom psgd.checkpoint": PIECES,
     "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.parallel.pipeline": PIPELINE,
     "import psgd\nfrom mpi4py import MPI\n\n\ndef loss_fn(params, x, y)": PYTREE,
 }
