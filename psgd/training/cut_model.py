@@ -59,7 +59,7 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     microbatches = min(batch, config.microbatches or (MICROBATCHES_A_STAGE * stages if stages > 1 else 1))
     cuts = _cuts(whole, config, mesh, schedule, batch, microbatches)
     if mesh.sizes["tensor"] > 1:
-        parts = plan(whole.layers, whole.input_shape, Communicator(mesh.tensor), cuts)
+        parts = plan(whole.layers, whole.input_shape, Communicator(mesh.tensor), cuts, loss=True)
         whole = Model(parts, whole.input_shape, whole.dtype)
     size = -(-batch // microbatches)
 
