@@ -11,6 +11,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.output import picture
 from psgd.launch.output.summary import counted
 from psgd.launch.plot.log import Run, read
+from psgd.launch.whole_numbers import Whole
 
 TALLEST_INCHES = 200.0  # matplotlib draws no more than 65,536 pixels
 Window = tuple[float, float]
@@ -28,7 +29,9 @@ Window = tuple[float, float]
 )
 @click.option("--window", metavar="FROM:TO", help="Which seconds the timeline shows.  [default: all]")
 @click.option(
-    "--batch", type=int, help="Which batch of a traced pipeline to show as a time grid.  [default: one in the middle]"
+    "--batch",
+    type=Whole(0),
+    help="Which batch of a traced pipeline to show as a time grid.  [default: one in the middle]",
 )
 def plot(logs: tuple[str, ...], output: str, timeline: bool | None, window: str | None, batch: int | None) -> None:
     """Plot loss, accuracy, staleness and waiting from the logs of psgd train, or what ranks did from its traces."""

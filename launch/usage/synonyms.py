@@ -16,7 +16,7 @@ _OTHERS = {
     "optimizer": "optim opt rule",
     "weight-decay": "wd l2 decay",
     "model": "arch architecture net network a",
-    "hidden": "hidden-size hidden-units hidden-dim width units",
+    "hidden": "hidden-size hidden-units hidden-dim units",
     "dataset": "data data-dir data-path dataset-path dataset-name input",
     "seed": "random-seed manual-seed rng-seed",
     "device": "gpu gpus cuda use-cuda use-gpu accelerator",

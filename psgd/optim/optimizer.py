@@ -6,7 +6,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.kernels import accumulate
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Constant, Schedule
-from psgd.optim.squares import Squares
+
+if TYPE_CHECKING:
+    from psgd.optim.squares import Squares
 
 Vector = NDArray[np.floating]
 
@@ -36,7 +38,7 @@ class OptimizerOptions:
     schedule: Schedule
     clip_norm: float = 0.0
     reduction_factor: float = 1.0
-    squares: Squares | None = None
+    squares: "Squares | None" = None
 
     def create(self, params: Vector) -> "Optimizer":
         """An optimizer of a vector that lies on this rank as a whole."""

@@ -196,7 +196,7 @@ def test_final_weights_are_in_the_file(comm, tmp_path, strategy, servers):
 def test_weights_that_cannot_be_written_cost_the_file_not_the_run(tmp_path, capsys):
     path = tmp_path / "none" / "w.npz"
     model = OwnModel(build("softmax", (4,), 3))
-    training._save(path, model, np.zeros(model.layout.size, np.float32))
+    training._save(path, model, np.zeros(model.layout.size, np.float32), leads=True)
     assert capsys.readouterr().err == f"psgd: warning: --save {path}: cannot be written: No such file or directory\n"
     assert new_files.lost()[-1:] == [f"--save {path}"]
 

@@ -313,7 +313,7 @@ def test_without_shared_memory_two_orders_work(comm):
 
 @pytest.mark.ranks(3)
 def test_on_several_nodes_the_orders_in_memory_say_which_work(comm):
-    from psgd.worker.serverless import liveness
+    from psgd.collectives.mpi import liveness
 
     real = liveness.ranks_of_node
     liveness.ranks_of_node = lambda c: [rank for rank in range(c.size) if rank % 2 == c.rank % 2]
