@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from psgd.torch.codec_hooks import onebit_hook, threshold_hook, topk_hook
     from psgd.torch.hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
     from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
+    from psgd.torch.pieces.module_pipeline import pipeline
     from psgd.torch.worker_sampler import WorkerSampler as Sampler
     from psgd.torch.wrapped import Wrapped
 
@@ -22,6 +23,7 @@ _PLACES = {
     **{name: ("hooks", name) for name in ("allreduce_hook", "bf16_compress_hook", "fp16_compress_hook")},
     **{name: ("codec_hooks", name) for name in ("onebit_hook", "threshold_hook", "topk_hook")},
     "Sampler": ("worker_sampler", "WorkerSampler"),
+    "pipeline": ("pieces.module_pipeline", "pipeline"),
 }
 """Where names are that need PyTorch as soon as they are defined."""
 
@@ -126,6 +128,7 @@ __all__ = [
     "bf16_compress_hook",
     "fp16_compress_hook",
     "onebit_hook",
+    "pipeline",
     "threshold_hook",
     "topk_hook",
     "wrap",
