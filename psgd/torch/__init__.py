@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from psgd.torch.codec_hooks import onebit_hook, threshold_hook, topk_hook
     from psgd.torch.hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
     from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
+    from psgd.torch.pieces.by_tensor import cut_by_tensor
+    from psgd.torch.pieces.cut_linears import column_linear, row_linear
     from psgd.torch.pieces.module_pipeline import pipeline
     from psgd.torch.worker_sampler import WorkerSampler as Sampler
     from psgd.torch.wrapped import Wrapped
@@ -24,6 +26,8 @@ _PLACES = {
     **{name: ("codec_hooks", name) for name in ("onebit_hook", "threshold_hook", "topk_hook")},
     "Sampler": ("worker_sampler", "WorkerSampler"),
     "pipeline": ("pieces.module_pipeline", "pipeline"),
+    "cut_by_tensor": ("pieces.by_tensor", "cut_by_tensor"),
+    **{name: ("pieces.cut_linears", name) for name in ("column_linear", "row_linear")},
 }
 """Where names are that need PyTorch as soon as they are defined."""
 
@@ -126,9 +130,12 @@ __all__ = [
     "Sampler",
     "allreduce_hook",
     "bf16_compress_hook",
+    "column_linear",
+    "cut_by_tensor",
     "fp16_compress_hook",
     "onebit_hook",
     "pipeline",
+    "row_linear",
     "threshold_hook",
     "topk_hook",
     "wrap",
