@@ -3,11 +3,12 @@
     mpirun -n 3 python examples/two_lstm.py    # the two branches and the classifier: a rank each
     mpirun -n 2 python examples/two_lstm.py    # the classifier beside the first branch
     python examples/two_lstm.py                # all on one rank
+    OPENBLAS_NUM_THREADS=1 mpirun -n 3 python examples/two_lstm.py --compare 50    # its speed beside one rank's
 
 Each text has 140 characters out of 256; one of a pair is by the first author, and the classifier says which. The LSTM's
 weights lie on both branches' ranks, with the same bits: their gradient is the sum of the branches' gradients, which
-`reduction="sum"` makes of what each of the two workers has computed. All three commands print the same losses, bit for
-bit, and how many pairs a second they train on.
+`reduction="sum"` makes of what each of the two workers has computed. The first three commands print the same losses,
+bit for bit.
 """
 
 import argparse
@@ -90,11 +91,45 @@ class Program:
         return loss
 
 
-def connect(comm, has, stage, lr):
-    """The vectors of a part on all ranks that have it, with one gradient: the sum of theirs."""
-    part = comm.Split(0 if has else MPI.UNDEFINED)
-    options = {"strategy": "allreduce", "reduction": "sum", "rule": psgd.rules.adam(), "lr": lr}
-    return psgd.connect(part, stage.init(0), **options) if has else None
+class Training:
+    """A program whose parts are trained, each by all ranks that have it: their gradients are added."""
+
+    def __init__(self, comm, batch, lr, stack):
+        self.program, self.batch = Program(comm, batch), batch
+        self.connections = []
+        encodes, classifies = bool(self.program.branches), self.program.classifies
+        for has, stage in ((encodes, self.program.encoder), (classifies, self.program.classifier)):
+            part = comm.Split(0 if has else MPI.UNDEFINED)
+            if has:
+                options = {"strategy": "allreduce", "reduction": "sum", "rule": psgd.rules.adam(), "lr": lr}
+                ps = stack.enter_context(psgd.connect(part, stage.init(0), **options))
+                stage.bind(ps.params, ps.grads)
+                self.connections.append(ps)
+
+    def step(self, texts, labels):
+        """One step of all parts; returns the mean loss on the classifier's rank, 0 elsewhere."""
+        loss = self.program.gradient(texts, labels)
+        for ps in self.connections:
+            ps.step(samples=self.batch, loss=loss)
+        return loss
+
+
+def compare(world, training, options, texts, labels):
+    """Seconds of a step of rank 0 alone, while the others sleep, and of all ranks: the medians, taken in turns."""
+    waiter, seconds = training.program.waiter, {"alone": [], "together": []}
+    with contextlib.ExitStack() as stack:
+        alone = Training(MPI.COMM_SELF, options.batch, options.lr, stack) if world.rank == 0 else None
+        for turn in range(2 * options.compare + 2):
+            name, mine = ("together", training) if turn % 2 else ("alone", alone)
+            waiter.until(world.Ibarrier().Test)
+            start = time.perf_counter()
+            if mine is not None:
+                mine.step(texts, labels)
+            if mine is not alone:  # until the last one is done
+                waiter.until(world.Ibarrier().Test)
+            if turn > 1:  # the first ones compile
+                seconds[name].append(time.perf_counter() - start)
+    return [float(np.median(values)) for values in seconds.values()]
 
 
 def main() -> None:
@@ -103,6 +138,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="pairs of a step (%(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument(
+        "--compare", type=int, default=0, metavar="STEPS", help="times so many steps against one rank's"
+    )
     options = parser.parse_args()
     world = MPI.COMM_WORLD
     psgd.abort_on_exception()
@@ -111,33 +149,25 @@ def main() -> None:
     steps = options.pairs // options.batch
     texts, labels = make_pairs((steps + 8) * options.batch)  # the last 8 batches are held out
     rows = [slice(i * options.batch, (i + 1) * options.batch) for i in range(steps + 8)]
-    program = Program(world, options.batch)
     with contextlib.ExitStack() as stack:
-        parts = [
-            (program.encoder, connect(world, bool(program.branches), program.encoder, options.lr)),
-            (program.classifier, connect(world, program.classifies, program.classifier, options.lr)),
-        ]
-        mine = [stack.enter_context(part) for _, part in parts if part is not None]
-        for stage, ps in parts:
-            if ps is not None:
-                stage.bind(ps.params, ps.grads)
-        losses, start = [], 0.0
-        for batch in rows[:steps] * options.epochs:
-            losses.append(program.gradient(texts[:, batch], labels[batch]))
-            for ps in mine:
-                ps.step(samples=options.batch, loss=losses[-1])
-            start = start or time.perf_counter()  # after the first step, which has compiled what it needs
-        seconds = time.perf_counter() - start
+        training = Training(world, options.batch, options.lr, stack)
+        program = training.program
+        losses = [training.step(texts[:, batch], labels[batch]) for batch in rows[:steps] * options.epochs]
         correct = 0
         for batch in rows[steps:]:
             states = program.forward(texts[:, batch])
             if program.classifies:
                 correct += program.classifier.evaluate(program.judged, states, labels[batch])[0]
-    if program.classifies:
         ranks = f"{world.size} rank{'s' if world.size > 1 else ''}"
-        print(f"losses {losses[0].hex()} {losses[steps // 2].hex()} {losses[-1].hex()}")
-        print(f"{ranks}: {correct / (8 * options.batch):.3f} of the pairs are told apart")
-        print(f"{(len(losses) - 1) * options.batch / seconds:.0f} pairs/s")
+        if program.classifies:
+            print(f"losses {losses[0].hex()} {losses[steps // 2].hex()} {losses[-1].hex()}")
+            print(f"{ranks}: {correct / (8 * options.batch):.3f} of the pairs are told apart", flush=True)
+        if options.compare:
+            one, all_ = compare(world, training, options, texts[:, rows[0]], labels[rows[0]])
+            if world.rank == 0:
+                print(
+                    f"a step: one rank {1e3 * one:.1f} ms, {ranks} {1e3 * all_:.1f} ms, {one / all_:.2f} times as fast"
+                )
 
 
 if __name__ == "__main__":

@@ -274,7 +274,9 @@ def check_here(config: TrainConfig) -> None:
         from psgd.nn.models import build as build_model
 
         own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
-        build_model(config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
+        build_model(
+            config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, ranks=config.parts, **own
+        )
 
 
 def _check_directory(config: TrainConfig, directory: Path) -> None:

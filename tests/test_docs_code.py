@@ -14,6 +14,7 @@ NOT_RUN = {
     "def allreduce(channel, send, recv, op):": "part of a file: tests/collectives/algorithms/test_catalog.py",
     "def test_across_hosts(hosts):": "a test: tests/support/test_hosts.py",
     "comm.Allreduce(MPI.IN_PLACE, grads)  # once": "needs GPUs: tests/collectives/peers",
+    "from psgd.collectives.device.pick_gpu import": "needs GPUs: tests/psgd/torch/test_wrapped_on_gpu.py",
     "import torch\nfrom torch import nn\n\n\ndef make(data):": "a file: tests/launch/test_user_files.py",
     "from psgd.nn.linear import Linear\nfrom psgd.nn.model": "a file: tests/launch/test_user_files.py",
     "class Mlp(torch.nn.Module):": "needs exported weights: tests/psgd/nn/test_pytorch.py",
@@ -104,11 +105,18 @@ import numpy as np
 n = 1000
 update, out = np.linspace(-1, 1, n, dtype=np.float32), np.zeros(n, np.float32)
 """
+PIECES = """
+import numpy as np
+def my_batches(worker, workers):
+    rng = np.random.default_rng(worker)
+    return [(rng.random((n, 64), dtype=np.float32), rng.integers(10, size=n)) for n in (64, 64, 13)]
+"""
 BEFORE = {
     "import numpy as np, psgd\nfrom mpi4py": LOOP,
     "from psgd import collectives\n\ncomm": COLLECTIVES,
     "def init(params)": LOOP,
     "stage = Stage(": STAGE,
+    "from mpi4py import MPI\nfrom psgd.collectives import Communicator": "",
     "for part in parts": MODEL,
     "with psgd.connect(comm, params, checkpoint_dir": STEPS,
     "from mpi4py import MPI\nfrom psgd import collectives": COLLECTIVES,
@@ -122,6 +130,8 @@ BEFORE = {
     "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
     "sampler = psgd.torch.Sampler(": DDP,
     "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.optim.optimizer": PIPELINE,
+    "from mpi4py import MPI\n\nimport psgd\nfrom psgd import collectives\nfrom psgd.checkpoint": PIECES,
+    "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.parallel.pipeline": PIPELINE,
     "import psgd\nfrom mpi4py import MPI\n\n\ndef loss_fn(params, x, y)": PYTREE,
 }
 """How a block begins, and what it takes for granted."""

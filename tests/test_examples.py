@@ -185,7 +185,7 @@ def test_two_lstm_has_the_same_bits_wherever_its_branches_are(job):
     outputs = {}
     for n in (None, 2, 3):
         result = job(n, [sys.executable, str(EXAMPLES / "two_lstm.py")], check=True, timeout=240)
-        losses, told, _ = result.stdout.splitlines()
+        losses, told = result.stdout.splitlines()
         outputs[n or 1] = losses, told
     assert len({losses for losses, _ in outputs.values()}) == 1, outputs
     for n, (_, told) in outputs.items():
@@ -227,6 +227,16 @@ for parameter, values in zip(theirs, found, strict=True):
 print("the same")
 """
     assert job(None, code, check=True, timeout=120).stdout == "the same\n"
+
+
+@pytest.mark.one_mpi
+@pytest.mark.job
+def test_two_lstm_is_timed_beside_one_rank(job):
+    flags = ["--pairs", "32", "--epochs", "1", "--compare", "3"]
+    result = job(3, [sys.executable, str(EXAMPLES / "two_lstm.py"), *flags], check=True, timeout=120)
+    form = r"a step: one rank ([\d.]+) ms, 3 ranks ([\d.]+) ms, ([\d.]+) times as fast"
+    one, three, ratio = map(float, re.search(form, result.stdout).groups())
+    assert one > 5 and three > 5 and ratio == pytest.approx(one / three, abs=0.01)
 
 
 @pytest.mark.job

@@ -135,7 +135,7 @@ def causal_softmax(scores: Array, scale: float, block: int) -> None:
 
 @kernel
 def causal_softmax_backward(shares: Array, slopes: Array, scale: float, block: int) -> None:
-    """Turns the gradient for shares, (m, tokens, tokens), into that for scores, in place, where `causal_softmax` does."""
+    """Turns the gradient for shares, (m, tokens, tokens), into that for scores in place; elsewhere as above."""
     kind = shares.dtype.type
     by = kind(scale)
     for matrix in range(shares.shape[0]):

@@ -28,6 +28,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         return 0
     available = None if memory is None else memory_of(memory)
     chosen = options.build(flags, config)
+    from psgd.backend.host import evaluated_at_once
     from psgd.data import load
     from psgd.estimate import activations
     from psgd.estimate.rank_memory import BASE_BYTES, of_run
@@ -40,12 +41,12 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         raise UsageError("psgd estimate: expected a model and a dataset by name, or a path to data; it runs no files")
     if chosen.parts > 1:
         raise UsageError(f"psgd estimate: expected whole models, got --mesh {chosen.mesh}")
-    dataset = load(chosen.dataset)
+    dataset = load(chosen.dataset, chosen.context)
     own: dict[str, Any] = {"hidden": chosen.hidden, **chosen.of_the_model()}
     model = build(chosen.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
     model = activations.recomputed(model, chosen.recompute, chosen.batch_size)
     servers, workers = sizes(chosen)
-    found = of_run(chosen, model, servers, workers)
+    found = of_run(chosen, model, servers, workers, evaluated_at_once(model.tokens))
     said: list[str] = []
     for each in found:
         said += [] if available is None else verdict(each, available, model, chosen.batch_size)

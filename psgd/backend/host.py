@@ -15,6 +15,11 @@ from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
 
 
+def evaluated_at_once(tokens: int) -> int:
+    """How many samples are evaluated at once on a CPU, where so many things are classified of each."""
+    return max(1, EVALUATION_BATCH // tokens)
+
+
 class HostBackend:
     """On this process's cores. Implements `Backend`.
 
@@ -28,7 +33,7 @@ class HostBackend:
     def __init__(self, model: Model, dataset: Dataset, statistics: Statistics, batch_size: int) -> None:
         self._model, self._batch_size = model, batch_size
         self._batches = Batches(dataset.train, statistics, batch_size)
-        self._at_once = max(1, EVALUATION_BATCH // model.tokens)
+        self._at_once = evaluated_at_once(model.tokens)
         self._test = Batches(dataset.test, statistics, self._at_once)
         self._context = model.context(batch_size)
         self._test_context = model.context(self._at_once)

@@ -11,7 +11,7 @@ from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 
 EVALUATION_BATCH = 500
-"""Samples that are evaluated at once; of text so many tokens, in whole samples."""
+"""Samples that are evaluated at once on a CPU; of text so many tokens, in whole samples."""
 
 
 class DrawsByStep(Protocol):

@@ -19,6 +19,8 @@ To resume, rank 0 takes the first of `folder.complete(directory, warn)` and broa
 `folder.open_checkpoint(path)` gives the manifest, `Checkpoint.state(name)` one State. `vectors.assemble` joins the
 servers' parts of vectors.
 
-Nothing here imports MPI; nothing is unpickled; sizes and names from files are checked before they are used.
+A model that several ranks hold together is saved in pieces (`pieces/`): `pipe1tensor0worker-0.safetensors` and so on.
+
+Nothing of the format imports MPI; nothing is unpickled; sizes and names from files are checked before they are used.
 Begin with `state.py`, then `folder.py`.
 """

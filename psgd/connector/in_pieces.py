@@ -66,7 +66,7 @@ def optimizer(options: OptimizerOptions, part: ModelPart) -> OptimizerOptions:
     """Options that clip by the norm of the whole model. Collective over the replica where they clip, blocks."""
     if not options.clip_norm:
         return options
-    return replace(options, squares=WholeNorm(part.replica, part.layout, part.whole))
+    return replace(options, squares=WholeNorm(part.replica, part.layout, part.whole, part.wait))
 
 
 def agree_on_servers(part: ModelPart, serving: Sequence[int]) -> None:

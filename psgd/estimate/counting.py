@@ -15,6 +15,7 @@ class CountingArrays:
     """
 
     ndarray = np.ndarray
+    counts = True  # so that nobody makes memory elsewhere
 
     def __init__(self) -> None:
         self.nbytes = 0

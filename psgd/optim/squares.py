@@ -1,23 +1,24 @@
 """How the squares of a gradient are summed where the vector is one part of a model that several ranks have."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.collectives.mpi.wait import Waiter
-
 Sums = NDArray[np.float64]
+Wait = Callable[[MPI.Request], None]
 
 
 class Squares(Protocol):
     """Sums in an order that does not depend on how the model is cut, for the norm of the whole model's gradient.
 
     Attributes:
-        waiter: how `total` waits; set by who knows of an alarm to look for.
+        wait: how `total` waits for a request; set by who knows of an alarm to look for.
     """
 
-    waiter: Waiter
+    wait: Wait
 
     def local(self, grad: NDArray[np.floating], start: int) -> Sums:
         """Sums of squares by parameter: those that this rank sums for all, in its own order.

@@ -16,7 +16,7 @@ from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.kernels import accumulate
 from psgd.nn.layout import Layout
-from psgd.optim.squares import Sums
+from psgd.optim.squares import Sums, Wait
 from psgd.runtime.agreement import gather
 
 
@@ -28,15 +28,16 @@ class WholeNorm:
             collectives of psgd alone, in the same order on all of them.
         layout: of this rank's vector.
         whole: the whole model's, with its ties; no rank needs such a vector.
+        wait: how to wait for the others; None looks for all alarms of this process.
 
     Attributes:
-        waiter: how to wait for the others; looks for all alarms of this process at first.
+        wait: as given.
 
     Raises:
         AgreedUsageError: on all ranks: the parts are not those of the whole model.
     """
 
-    def __init__(self, comm: MPI.Intracomm, layout: Layout, whole: Layout) -> None:
+    def __init__(self, comm: MPI.Intracomm, layout: Layout, whole: Layout, wait: Wait | None = None) -> None:
         parts = placed(layout, whole)
         everyone = [
             [(which, tuple(start), tuple(shape)) for which, start, shape in answer["parts"]]
@@ -44,7 +45,7 @@ class WholeNorm:
         ]
         owned = first_owners(everyone, whole)
         self._comm = comm
-        self.waiter = Waiter.for_node(comm, BACKGROUND.advance)
+        self.wait: Wait = wait or _wait
         places = {part: range(p.offset, p.stop) for p, part in zip(layout.parameters[::-1], parts[::-1], strict=True)}
         self._ranges = [places[part] for part in owned[comm.Get_rank()]]
         self._counts = [len(mine) for mine in owned]
@@ -66,8 +67,12 @@ class WholeNorm:
         everyone = sums
         if self._comm.Get_size() > 1:
             everyone = np.empty(sum(self._counts), np.float64)
-            self.waiter.soon(self._comm.Iallgatherv(sums, [everyone, self._counts]).Test)
+            self.wait(self._comm.Iallgatherv(sums, [everyone, self._counts]))
         return _nested(everyone.tolist(), self._order)
+
+
+def _wait(request: MPI.Request) -> None:
+    Waiter(False, BACKGROUND.advance, far=True).soon(request.Test)
 
 
 def _nested(sums: list[float], order: Iterable[tuple[int, int]]) -> float:

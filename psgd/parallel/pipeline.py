@@ -1,6 +1,7 @@
 """A model in stages on several ranks, trained and evaluated in microbatches as a schedule says."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -11,7 +12,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.collectives.mpi.liveness import Liveness
-from psgd.collectives.mpi.wait import Waiter, ranks_outnumber_cores
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
+from psgd.collectives.mpi.wait import Waiter, cores_per_rank
 from psgd.kernels.array import Array
 from psgd.kernels.errors import ContractError, DataError, DivergedError, PeerLostError, UsageError
 from psgd.nn.layout import Layout
@@ -27,6 +29,7 @@ from psgd.parallel.stages.executor import Executor
 from psgd.parallel.stages.joined import InOrder, join
 from psgd.parallel.stages.tied import TiedGradients
 from psgd.parallel.stages.time_spent import Counters
+from psgd.runtime import launcher_env
 from psgd.runtime.agreement import agree
 from psgd.runtime.alarm import Alarm
 
@@ -47,7 +50,7 @@ class Pipeline:
         batch: most samples of a step.
         microbatches: into how many a batch is cut: all have ceil(batch / microbatches) samples but the last one, and
             a smaller batch has fewer of them.
-        crowded: ranks outnumber cores on this node; None counts those of `comm`.
+        crowded: ranks outnumber cores on this node; None counts those of `comm`, and all if the launcher tells.
         recompute: makes of a stage one that recomputes activations, as `Stage.recomputed`; None keeps all.
 
     Attributes:
@@ -85,7 +88,7 @@ class Pipeline:
         alike = (DataError, ContractError, DivergedError, UsageError, PeerLostError)
         self._alarm = Alarm(self._comm, others, self._rank, alike, _cause)
         self._liveness = Liveness(self._comm, self._alarm, "pipeline", "rank")
-        crowded = ranks_outnumber_cores(self._comm) if crowded is None else crowded
+        crowded = _crowded(self._comm, len(self._liveness.node)) if crowded is None else crowded
         waiter = Waiter(crowded, self._liveness.check)
         ends = (0, *cuts, len(model.layers))
         mine = range(self._rank, len(ends) - 1, ranks)
@@ -105,6 +108,7 @@ class Pipeline:
         self._told = Announcement(self._comm, place(last, ranks)[0])
         self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])
         self._grads: Array = None
+        self._failed = False
         self._draws: dict[str, Any] = {}
         self.tally: Tally | None = None
 
@@ -182,7 +186,7 @@ class Pipeline:
                 order.release()
             losses = self._chunks[-1].losses
             if losses:
-                self._told.tell(sum(losses[k] for k in range(batch.microbatches)), 0.0)
+                self._told.tell(sum(float(losses[k]) for k in range(batch.microbatches)), 0.0)
             self._executor.wait(self._told.known)
             return self._told.values[0]
 
@@ -221,7 +225,12 @@ class Pipeline:
         self._tied.close()
         self._alarm.close()
         self._liveness.close()
-        self._comm.Free()
+        # After a failure messages are left that nobody takes: whoever got this communicator's number would find them.
+        if self._failed:
+            keep_for_ever(self._comm)
+            self._comm = MPI.Intracomm()
+        else:
+            self._comm.Free()
 
     def __enter__(self) -> "Pipeline":
         return self
@@ -232,7 +241,11 @@ class Pipeline:
         if kind is None:
             self.close()
         else:
-            self._alarm.ring(error)
+            self._fail(error)
+
+    def _fail(self, error: BaseException | None) -> None:
+        self._failed = True
+        self._alarm.ring(error)
 
     def _program(self, microbatches: int) -> Sequence[Instruction]:
         schedule = catalog.make(self._schedule, self._ranks, microbatches, self._chunks_each)
@@ -278,7 +291,7 @@ class Pipeline:
             with self._liveness.guard():
                 yield
         except BaseException as error:
-            self._alarm.ring(error)
+            self._fail(error)
             raise
 
 
@@ -288,6 +301,16 @@ def _length(array: Array) -> str:
 
 def _cause(rank: int) -> str:
     return f"pipeline: rank {rank} failed; that rank's own output says why"
+
+
+def _crowded(comm: MPI.Intracomm, here: int) -> bool:
+    """Whether ranks outnumber cores. Collective, blocks.
+
+    The job may have other ranks on this node: where all of these may use the same cores, so may the others.
+    """
+    each = cores_per_rank(comm)
+    cores = round(each * here)
+    return each < 1 or (cores == len(os.sched_getaffinity(0)) and launcher_env.started_here() > cores)
 
 
 def _complaint(

@@ -35,6 +35,12 @@ def apart(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(FROM_A_LAUNCHER)}
 
 
+def started_here() -> int:
+    """How many ranks of this job the launcher has started on this node, as far as it tells them; else 0."""
+    told = (os.environ.get(name, "") for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"))
+    return next((int(text) for text in told if text.isdecimal()), 0)
+
+
 def parent(pid: int) -> tuple[str, int]:
     """The name of a process, and which one started it. Raises OSError where it is gone, or there is no /proc."""
     name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")

@@ -52,7 +52,7 @@ class Serving:
             start=part.start,
         )
         if (squares := context.optimizer.squares) is not None:
-            squares.waiter = context.waiter
+            squares.wait = lambda request: context.waiter.soon(request.Test)
         params, ranges = self._shard.params, self._shard.ranges
         follows = mesh.index > 0 and not policy.fixed_order
         self.transport: MpiServerTransport

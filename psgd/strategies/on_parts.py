@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psgd.kernels.errors import UsageError
+from psgd.strategies import catalog
 from psgd.strategies.requirements import LIBRARY, Spelling
 
 _NEVER = {
@@ -64,6 +65,11 @@ def check(
                 f"{spell.given(option, values[option])}: with strategy {name} the parts of {text} are at different "
                 f"steps, so the model has no {common}; omit it"
             )
+    if values.get("keep_best") and catalog.find(name).servers:
+        raise UsageError(
+            f"{spell.name('keep_best')}: not with {spell.given('mesh', text)} and servers: the parts' servers could "
+            f"not save at one step; omit it, or use {spell.assigned('strategy', 'allreduce')}"
+        )
     for option, (alone, reason) in _PARTIAL.items():
         if (value := values.get(option)) not in (None, alone):
             raise UsageError(f"{spell.given(option, value)}: not with {spell.given('mesh', text)}: {reason}; omit it")

@@ -58,8 +58,9 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     schedule = config.pipe_schedule or "1f1b"
     microbatches = min(batch, config.microbatches or (MICROBATCHES_A_STAGE * stages if stages > 1 else 1))
     cuts = _cuts(whole, config, mesh, schedule, batch, microbatches)
-    if mesh.sizes["tensor"] > 1:
-        parts = plan(whole.layers, whole.input_shape, Communicator(mesh.tensor), cuts)
+    tensor = Communicator(mesh.tensor)
+    if tensor.size > 1:
+        parts = plan(whole.layers, whole.input_shape, tensor, cuts, loss=True)
         whole = Model(parts, whole.input_shape, whole.dtype)
     size = -(-batch // microbatches)
 
@@ -68,7 +69,7 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
 
     pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches, recompute=recompute)
     plan_of = catalog.make(schedule, stages, microbatches, (len(cuts) + 1) // stages)
-    return replace(task, model=CutModel(pipeline, mesh, plan_of, model.model))
+    return replace(task, model=CutModel(pipeline, tensor, mesh, plan_of, model.model))
 
 
 def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, schedule: str, batch: int, microbatches: int) -> Cuts:
@@ -140,6 +141,7 @@ class CutModel:
 
     Args:
         pipeline: of this rank.
+        tensor: what its layers exchange partial results by; freed with it.
         mesh: all ranks; freed by its owner.
         schedule: of a whole batch.
         whole: the whole model, as a description.
@@ -151,8 +153,11 @@ class CutModel:
         part: what `psgd.connect` needs to know of it.
     """
 
-    def __init__(self, pipeline: Pipeline, mesh: ProcessMesh, schedule: Schedule, whole: Model) -> None:
+    def __init__(
+        self, pipeline: Pipeline, tensor: Communicator, mesh: ProcessMesh, schedule: Schedule, whole: Model
+    ) -> None:
         self.pipeline, self.layout, self.mesh = pipeline, pipeline.layout, mesh
+        self._tensor = tensor
         self._schedule, self._tokens = schedule, whole.tokens
         self._draws: PipelineBackend | None = None
         axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
@@ -206,3 +211,4 @@ class CutModel:
     def close(self) -> None:
         """Frees what it communicates with. Collective."""
         self.pipeline.close()
+        self._tensor.free()

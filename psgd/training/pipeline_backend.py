@@ -57,7 +57,6 @@ class PipelineBackend:
         self.bind(params, np.zeros_like(params))
         rows = np.zeros(1, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
-        self._pipeline.draw(0, rows)
         self.gradient(rows)
         self._pipeline.counters.clear()
         if self._test is not None:

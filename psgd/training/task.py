@@ -90,7 +90,7 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
 
 def _build(config: TrainConfig, shape: tuple[int, ...], classes: int, tokens: bool, own: dict[str, Any]) -> Model:
     """A model of the catalog. Raises UsageError where it does not fit the data, or `--recompute` does not suffice."""
-    model = models.build(config.model, shape, classes, tokens=tokens, **own)
+    model = models.build(config.model, shape, classes, tokens=tokens, ranks=config.parts, **own)
     return model if config.parts > 1 else activations.recomputed(model, config.recompute, config.batch_size)
 
 

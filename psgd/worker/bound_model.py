@@ -39,7 +39,7 @@ class BoundModel(Protocol):
 
     def serve(self) -> Vector:
         """On a server, instead of a vector on a GPU: one on the host, with the same values, until `unbind`."""
-        raise NotImplementedError
+        return self.prepare()
 
     def bind(self, params: Vector, grads: Vector) -> None:
         """From now on, the model computes with these vectors."""

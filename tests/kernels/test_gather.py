@@ -52,3 +52,7 @@ def test_gpu_has_the_hosts_bits(source, out):
     on_device(xp.asarray(x), xp.asarray(y), xp.asarray(ROWS), statistics, x_out, y_out)
     np.testing.assert_array_equal(x_out.get(), expected(x, statistics, out))
     assert y_out.tolist() == [14, 10, 14, 12]
+    labels = np.arange(3 * len(x)).reshape(-1, 3)
+    tokens = xp.full((4, 3), -1, np.int64)
+    on_device(xp.asarray(x), xp.asarray(labels), xp.asarray(ROWS), statistics, x_out, tokens)
+    np.testing.assert_array_equal(tokens.get(), labels[ROWS])

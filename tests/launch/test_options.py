@@ -102,6 +102,7 @@ WRONG_VALUES = {
     "checkpoint_minutes": ["-1", "nan"],
     "checkpoint_keep": ["0"],
     "save_signal": ["", "USR1", "KILL", "12"],
+    "recompute": ["", "some", "-1"],
     "mesh": ["", "pipe", "rows=2", "pipe=0", "pipe=2,pipe=2"],
     "cut": ["", "a", "3,", "3.5"],
     "pipe_schedule": ["pipedream", "inference", "gpip"],

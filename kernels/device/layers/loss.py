@@ -10,17 +10,28 @@ from psgd.kernels.array import Array
 from psgd.kernels.device.elementwise import TYPES
 
 LOSS, CORRECT, BAD, FIGURES = range(4)
+_LARGE, _WARPS, _BLOCKS = 1 << 16, 8, 1024
+"""From so many logits on blocks of so many warps share the rows, so many blocks at most."""
 _SOURCE = r"""
-// One block: the sums are made in a fixed order. A warp takes every 32nd row.
-extern "C" __global__ void softmax_cross_entropy(T* logits, const long long* labels, const T scale,
-                                                 const double samples, const int rows, const int classes,
-                                                 double* figures, double* losses, long long* steps, const int kept) {
+__device__ void together(double& loss, int& correct, int& bad) {
+    for (int away = 16; away; away /= 2) {
+        loss += __shfl_xor_sync(~0u, loss, away);
+        correct += __shfl_xor_sync(~0u, correct, away);
+        bad = min(bad, __shfl_xor_sync(~0u, bad, away));
+    }
+}
+
+// A warp for a row at a time. The sums are made in a fixed order; that of the blocks by the block that ends last.
+extern "C" __global__ void __launch_bounds__(1024)
+softmax_cross_entropy(T* logits, const long long* labels, const T scale, const double samples, const int rows,
+                      const int classes, double* figures, double* losses, long long* steps, const int kept,
+                      double* parts, unsigned* ended) {
     __shared__ double loss_of[32];
     __shared__ int correct_of[32], bad_of[32];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     double loss = 0;
     int correct = 0, bad = rows;
-    for (int row = warp; row < rows; row += 32) {
+    for (int row = blockIdx.x * warps + warp; row < rows; row += gridDim.x * warps) {
         T* z = logits + (long long)row * classes;
         const long long label = labels[row];
         if (label < 0 || label >= classes) {
@@ -58,11 +69,25 @@ extern "C" __global__ void softmax_cross_entropy(T* logits, const long long* lab
     if (lane == 0) loss_of[warp] = loss, correct_of[warp] = correct, bad_of[warp] = bad;
     __syncthreads();
     if (warp) return;
-    loss = loss_of[lane], correct = correct_of[lane], bad = bad_of[lane];
-    for (int away = 16; away; away /= 2) {
-        loss += __shfl_xor_sync(~0u, loss, away);
-        correct += __shfl_xor_sync(~0u, correct, away);
-        bad = min(bad, __shfl_xor_sync(~0u, bad, away));
+    const bool one = lane < warps;
+    loss = one ? loss_of[lane] : 0, correct = one ? correct_of[lane] : 0, bad = one ? bad_of[lane] : rows;
+    together(loss, correct, bad);
+    if (gridDim.x > 1) {
+        bool last = false;
+        if (lane == 0) {
+            parts[3 * blockIdx.x] = loss, parts[3 * blockIdx.x + 1] = correct, parts[3 * blockIdx.x + 2] = bad;
+            __threadfence();
+            last = atomicAdd(ended, 1) == gridDim.x - 1;
+        }
+        if (!__shfl_sync(~0u, last, 0)) return;
+        __threadfence();
+        loss = 0, correct = 0, bad = rows;
+        for (int block = lane; block < gridDim.x; block += 32) {
+            const volatile double* theirs = parts + 3 * block;
+            loss += theirs[0], correct += (int)theirs[1], bad = min(bad, (int)theirs[2]);
+        }
+        together(loss, correct, bad);
+        if (lane == 0) *ended = 0;
     }
     if (lane == 0) {
         figures[0] = loss;
@@ -89,6 +114,11 @@ def _figures(device: int) -> Array:
     return cupy.zeros(FIGURES, np.float64)
 
 
+@functools.cache
+def _of_blocks(device: int) -> tuple[Array, Array]:
+    return cupy.empty(3 * _BLOCKS, np.float64), cupy.zeros(1, np.uint32)
+
+
 def start(logits: Array, labels: Array, scale: float, losses: Array = None, steps: Array = None) -> Array:
     """Starts what `psgd.kernels.layers.loss.softmax_cross_entropy` does.
 
@@ -108,7 +138,9 @@ def start(logits: Array, labels: Array, scale: float, losses: Array = None, step
     kept = (none, none, np.int32(1)) if losses is None else (losses, steps, np.int32(losses.size))
     samples = np.float64(round(1 / scale) if scale else rows)  # divided by, as on the host
     arguments = logits, labels, logits.dtype.type(scale), samples, np.int32(rows), np.int32(classes), figures, *kept
-    _kernel(logits.dtype.name)((1,), (1024,), arguments)
+    blocks, threads = (min(-(-rows // _WARPS), _BLOCKS), 32 * _WARPS) if logits.size >= _LARGE else (1, 1024)
+    shared = _of_blocks(cupy.cuda.runtime.getDevice())
+    _kernel(logits.dtype.name)((blocks,), (threads,), (*arguments, *shared))
     return figures
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from psgd.collectives.device.pick_gpu import choose_device
 from psgd.launch.bench.peers.gloo_process import store
 
 
@@ -26,6 +27,8 @@ class TorchGroup:
 
     def __init__(self, comm: MPI.Intracomm, device: str) -> None:
         torch.set_num_threads(1)
+        if device == "cuda":
+            torch.cuda.set_device(choose_device(comm))
         if len(set(comm.allgather(socket.gethostname()))) == 1:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         host = comm.bcast("127.0.0.1" if "GLOO_SOCKET_IFNAME" in os.environ else socket.gethostname(), 0)

@@ -181,6 +181,10 @@ def _check(dataset: str, model: str, plot: Path | None) -> None:
     from psgd.nn import models
 
     data = load(dataset)
+    if data.tokens:
+        raise UsageError(
+            f"bench train: --dataset {dataset}: expected samples with one class each; for text: psgd bench gpt"
+        )
     models.build(model, data.sample_shape, data.classes)
     if plot is not None:
         from psgd.launch.output import picture

@@ -7,6 +7,8 @@ from mpi4py import MPI
 
 from psgd.checkpoint.manifest import PIECE
 from psgd.checkpoint.pieces.parts import first_owners, placed
+from psgd.collectives.mpi.liveness import Liveness
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.kernels.errors import AgreedUsageError, UsageError
@@ -26,6 +28,12 @@ def name_of(coordinates: Mapping[str, int]) -> str:
     return name
 
 
+class _Alarms:
+    """All alarms of this process: those of its pipeline and of the ranks with the same part."""
+
+    check = staticmethod(BACKGROUND.advance)
+
+
 class ModelPart:
     """A rank's part of a model. Creating is collective over `world`, blocks.
 
@@ -41,7 +49,6 @@ class ModelPart:
         world, replica, layout, whole: as given.
         name: of the piece.
         pieces: by name the layouts of all, in the order of their places.
-        waiter: how to wait for the others; looks for all alarms of this process at first.
 
     Raises:
         AgreedUsageError: on all ranks: the parts are not those of the whole model.
@@ -57,7 +64,8 @@ class ModelPart:
         whole: Layout,
     ) -> None:
         self.world, self.replica, self.layout, self.whole = world, replica, layout, whole
-        self.waiter = Waiter.for_node(world, BACKGROUND.advance)
+        self._liveness = Liveness(world, _Alarms(), "model in pieces", "rank")
+        self._waiter = Waiter.for_node(world, self._liveness.check)
         mine: dict[str, object] = {"complaint": None}
         try:
             self.name = name_of(coordinates)
@@ -79,8 +87,21 @@ class ModelPart:
         if self.replica.Get_size() == 1:
             return value
         mine, found = np.array([value], np.int64), np.empty(1, np.int64)
-        self.waiter.soon(self.replica.Iallreduce(mine, found, MPI.MAX).Test)
+        self.wait(self.replica.Iallreduce(mine, found, MPI.MAX))
         return int(found[0])
+
+    def wait(self, request: MPI.Request) -> None:
+        """Waits for a collective's request, and looks for all alarms of this process and for ranks that ended.
+
+        Raises:
+            PeerLostError: one will never come.
+        """
+        try:
+            with self._liveness.guard():
+                self._waiter.soon(request.Test)
+        except BaseException:
+            keep_for_ever(request)
+            raise
 
 
 def _pieces(everyone: list[dict[str, object]]) -> dict[str, Layout]:

@@ -6,7 +6,7 @@ are taken.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +86,11 @@ class Rearranged(Checkpoint):
                         f"{self.path}: {fact} is {first.facts.get(fact)} in {first.name} and "
                         f"{source.facts.get(fact)} in {source.name}"
                     )
-        tensors = {vector: np.zeros(self.target.size, dtype) for vector, dtype in first.vectors.items()}
+        # Small arrays may have a piece's size by chance; not that of every piece.
+        kinds = {n: kind for n, kind in first.vectors.items() if all(n in each.vectors for each in sources.values())}
+        if odd := [n for n in kinds if any(each.vectors[n] != kinds[n] for each in sources.values())]:
+            raise CheckpointError(f"{self.path}: {odd[0]} has another dtype in each piece")
+        tensors = {vector: np.zeros(self.target.size, kind) for vector, kind in kinds.items()}
         views = {vector: self.target.views(array) for vector, array in tensors.items()}
         for part in self.parts:
             for vector in tensors:
@@ -97,7 +101,7 @@ class Rearranged(Checkpoint):
             facts |= {"range": [0, self.target.size, self.target.size], "cut": sorted(tensors)}
         if "loop" in facts:
             facts["loop"] = section(facts, "loop") | {"extra": {}, "scalars": []}
-        return _finite(self, State(tensors | first.others(), facts), name)
+        return _finite(self, State(tensors | first.others(tensors), facts), name)
 
     def tell(self, part: ModelPart | None) -> None:
         """Says that the model was cut otherwise, and what is lost by that. For rank 0."""
@@ -118,7 +122,7 @@ class _Source:
         self.name = names[0]
         self._ranges: list[tuple[ShardFile, range]] = []
         self.vectors: dict[str, Any] = {}
-        self._rest: list[str] = []
+        self._names: list[str] = []
         for name in names:
             shard = found.source.shard(name)
             header = shards.outline(found.path, shard)
@@ -130,11 +134,12 @@ class _Source:
             self._ranges.append((shard, range(start, stop)))
             if name == names[0]:
                 self.facts: dict[str, JSON] = header.facts
-                fits = {
-                    n for n, t in header.tensors.items() if t.shape == (stop - start,) and not n.startswith("extra.")
+                self._names = list(header.tensors)
+                self.vectors = {
+                    name: tensor.dtype
+                    for name, tensor in header.tensors.items()
+                    if tensor.shape == (stop - start,) and not name.startswith("extra.")
                 }
-                self.vectors = {n: header.tensors[n].dtype for n in sorted(fits)}
-                self._rest = [n for n in header.tensors if n not in fits and not n.startswith("extra.")]
 
     def parameter(self, vector: str, start: int, stop: int) -> NDArray[Any]:
         """Elements of a vector, from whichever shards have them."""
@@ -149,12 +154,13 @@ class _Source:
             raise CheckpointError(f"{self._found.path}: {self.name}: {vector} ends at element {at} of {self._size}")
         return np.concatenate(pieces)
 
-    def others(self) -> dict[str, NDArray[Any]]:
-        """Tensors that are no vectors of the layout."""
-        if not self._rest:
+    def others(self, vectors: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Tensors that are no vectors of the layout, nor the program's own."""
+        names = [name for name in self._names if name not in vectors and not name.startswith("extra.")]
+        if not names:
             return {}
         state = shards.read(self._found.path, self._ranges[0][0])
-        return {name: state.tensors[name] for name in self._rest}
+        return {name: state.tensors[name] for name in names}
 
 
 def for_run(found: Checkpoint, part: ModelPart | None, layout: Layout | None) -> Checkpoint:

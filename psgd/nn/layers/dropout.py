@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.kernels.layers.draws import Draws, drop, threshold
 from psgd.nn.layer import Arrays, Layer, Room, Shape
@@ -48,8 +48,9 @@ class Dropout(Layer[DropoutState]):
         return y
 
     def backward(self, state: DropoutState, dy: Array, params: Arrays, grads: Arrays) -> Array:
-        """Drops the same elements of dy, in place."""
+        """Drops the same elements of dy, in place unless it is a part of something larger."""
         if state.draws.on:
+            dy = array_module(dy).ascontiguousarray(dy)
             self._drop(state, dy, dy)
         return dy
 

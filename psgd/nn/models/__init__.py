@@ -25,6 +25,7 @@ def build(
     dtype: Any = np.float32,
     hidden: int = 256,
     tokens: bool = False,
+    ranks: int = 1,
     **options: int | float,
 ) -> Model:
     """Returns a model for samples of `input_shape` and `classes` classes.
@@ -36,6 +37,7 @@ def build(
         dtype: float32 or float64.
         hidden: units of each hidden linear layer, where the model has one.
         tokens: samples are tokens, each with a class of its own.
+        ranks: how many hold the parameters together.
         options: `layers`, `width`, `heads`, `dropout`, where the model has them; others have no use for them.
 
     Raises:
@@ -61,13 +63,14 @@ def build(
         raise UsageError(f"model {name}: expected options of at least 1, got {chosen}")
     model = Model(importlib.import_module(entry.module).layers(shape, classes, **chosen), shape, dtype)
     needed, memory = (
-        model.layout.size * np.dtype(dtype).itemsize,
+        model.layout.size * np.dtype(dtype).itemsize // ranks,
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     )
     if needed > memory:
         wide = "hidden" if entry.hidden else "width" if "width" in entry.options else ""
         raise UsageError(
-            f"model {name}: its {model.layout.size:,} parameters take {needed / 1e9:,.0f} GB, this machine has "
+            f"model {name}: its {model.layout.size:,} parameters take {needed / 1e9:,.0f} GB"
+            f"{f' on each of {ranks} ranks' if ranks > 1 else ''}, this machine has "
             f"{memory / 1e9:,.0f} GB" + (f"; expected a smaller --{wide}" if wide else "")
         )
     return model

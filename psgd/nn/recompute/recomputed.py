@@ -10,7 +10,7 @@ from typing import Any
 
 from psgd.kernels.array import Array
 from psgd.nn import sequential
-from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
+from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
 from psgd.nn.recompute.pooled import PooledArrays
 
 _NEWEST = "newest"
@@ -51,6 +51,10 @@ class Recomputed(Layer[RecomputedState]):
     steps: tuple[sequential.Step, ...]
     name = "recomputed"
     reads_output = False  # the output has a buffer of its own
+
+    @property
+    def loss(self) -> CutLoss | None:
+        return self.steps[-1].layer.loss
 
     def output_shape(self, shape: Shape) -> Shape:
         for step in self.steps:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from psgd.kernels.array import Array
 from psgd.kernels.errors import ContractError, UsageError
 from psgd.nn.stage import Context, OnReady, Stage
@@ -46,6 +48,7 @@ class Chunk:
         self._links, self._size, self._first, self._last = links, size, first, last
         self._alive: dict[int, _Alive] = {}
         self._free: list[Context] = []
+        self._xp: Any = np  # where it computes, `numpy` or `cupy`
         self._begun = self._added = self._expected = 0  # microbatches: X done, gradient complete, all
         self._on_ready: OnReady | None = None
 
@@ -80,7 +83,7 @@ class Chunk:
 
     def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[float, float]:
         """A forward pass that no backward pass follows; returns right answers and summed loss of the last stage."""
-        context = self._free.pop() if self._free else self._context()
+        context = self._context()
         context.draws.on = False
         slot, x = self._input(microbatch, batch)
         right: float = 0
@@ -90,7 +93,7 @@ class Chunk:
         else:
             y = self.stage.forward(context, x)
             if self._links.y is not None:
-                send(self._links.y, y, batch.samples)
+                self._send_on(self._links.y, y, batch, send)
         if self._links.x is not None:
             self._links.x.release(slot)
         self._free.append(context)
@@ -101,7 +104,10 @@ class Chunk:
         self._links.close()
 
     def _context(self) -> Context:
-        return self.stage.context(self._size, wants_dx=not self._first)
+        """One that no microbatch has, on the device of the bound vectors."""
+        found = self._free.pop() if self._free else self.stage.context(self._size, wants_dx=not self._first)
+        self._xp = found.xp
+        return found
 
     def _input(self, microbatch: int, batch: Batch) -> tuple[int, Array]:
         if self._links.x is None:
@@ -110,16 +116,20 @@ class Chunk:
 
     def _taken(self, link: Inlet, microbatch: int, batch: Batch) -> tuple[int, Array]:
         """The next message, if it is one of such a batch."""
-        slot, message, total = link.take(batch.count(microbatch))
+        slot, message, total = link.take(batch.count(microbatch))  # on the host
         if total != batch.samples:
             raise ContractError(
                 f"pipeline: all ranks must pass the same number of samples, got {total} and {batch.samples} on "
                 "neighbouring stages"
             )
-        return slot, message
+        return slot, message if self._xp is np else self._xp.asarray(message)
+
+    def _send_on(self, link: Outlet, message: Array, batch: Batch, send: Send) -> None:
+        """Sends a message, from a GPU by way of the host."""
+        send(link, message if self._xp is np else message.get(), batch.samples)
 
     def _forward(self, microbatch: int, batch: Batch, send: Send) -> None:
-        context = self._free.pop() if self._free else self._context()
+        context = self._context()
         if batch.key is not None:
             context.draw(batch.key, batch.numbers[batch.part(microbatch)])
         elif context.draws.wanted:
@@ -128,7 +138,7 @@ class Chunk:
         self._alive[microbatch] = _Alive(context, x_slot=slot)
         y = self.stage.forward(context, x)
         if self._links.y is not None:
-            send(self._links.y, y, batch.samples)
+            self._send_on(self._links.y, y, batch, send)
 
     def _gradient_of_output(self, microbatch: int, batch: Batch) -> Any:
         """What backward begins with: from the loss, or from the stage behind."""
@@ -155,7 +165,7 @@ class Chunk:
             if self._links.x is not None:
                 self._links.x.release(one.x_slot)
         if self._links.dx is not None:
-            send(self._links.dx, dx, batch.samples)
+            self._send_on(self._links.dx, dx, batch, send)
         if not half:
             self._end(microbatch)
 

@@ -79,7 +79,9 @@ class Executor:
         for each in program:
             chunk = self._chunks[each.chunk]
             self._waiter.until(lambda chunk=chunk, each=each: chunk.ready(each))  # type: ignore[misc]
+            start = time.perf_counter()
             more, added = chunk.evaluate(each.microbatch, batch, self._send)
+            self.counters.evaluation_s += time.perf_counter() - start
             right, loss = right + more, loss + added
         return right, loss
 

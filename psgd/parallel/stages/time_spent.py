@@ -10,12 +10,14 @@ class Counters:
     Attributes:
         gradients: computed so far.
         compute_s: seconds in forward and backward passes.
+        evaluation_s: seconds in passes of evaluations, which the others do not count.
         bubble_s: seconds in which the rank waited for other stages.
         in_flight_max: most microbatches whose activations were alive at once, over all its chunks.
     """
 
     gradients: int = 0
     compute_s: float = 0.0
+    evaluation_s: float = 0.0
     bubble_s: float = 0.0
     in_flight_max: int = 0
 
@@ -27,4 +29,5 @@ class Counters:
 
     def clear(self) -> None:
         """Sets all to zero."""
-        self.gradients, self.compute_s, self.bubble_s, self.in_flight_max = 0, 0.0, 0.0, 0
+        self.gradients = self.in_flight_max = 0
+        self.compute_s = self.evaluation_s = self.bubble_s = 0.0

@@ -65,10 +65,10 @@ def conversion(comm: Communicator, source: TensorLayout, target: TensorLayout, s
 
 
 def _shared(comm: Communicator, room: Room, *shape: int) -> Array:
-    """Memory for `room.batch` samples in which the ranks of a node reduce without copies; on a GPU, plain memory."""
-    if room.xp.__name__ == "numpy":
-        return comm.empty((room.batch, *shape), room.dtype)
-    return room.empty(*shape)
+    """Memory in which the ranks of a node reduce without copies; on a GPU, or where it is only counted, plain."""
+    if room.on_host and not getattr(room.xp, "counts", False):
+        return comm.empty(shape, room.dtype)
+    return room.xp.empty(shape, room.dtype)
 
 
 class _Same(Conversion):
@@ -78,8 +78,8 @@ class _Same(Conversion):
 
 class _AllReduce(Conversion):
     def __init__(self, comm: Communicator, shape: Shape, room: Room) -> None:
-        self.source, self._comm = _shared(comm, room, *shape), comm
-        self._run = comm.Allreduce if room.xp.__name__ == "numpy" else comm.Allreduce_enqueue
+        self.source, self._comm = _shared(comm, room, room.batch, *shape), comm
+        self._run = comm.Allreduce if room.on_host else comm.Allreduce_enqueue
 
     def __call__(self, x: Array) -> Array:
         self._run(MPI.IN_PLACE, x)
@@ -119,7 +119,7 @@ class _Slice(Conversion):
 class _AllGather(Conversion):
     def __init__(self, comm: Communicator, cut: SplitAlong, shape: Shape, room: Room) -> None:
         self._comm, self._blocks = comm, _Blocks(comm, cut, shape)
-        self._vector, self._whole = _shared(comm, room, math.prod(shape)).reshape(-1), room.empty(*shape)
+        self._vector, self._whole = _shared(comm, room, room.batch * math.prod(shape)), room.empty(*shape)
 
     def __call__(self, x: Array) -> Array:
         n = len(x)
@@ -136,7 +136,7 @@ class _ReduceScatter(Conversion):
     def __init__(self, comm: Communicator, cut: SplitAlong, shape: Shape, room: Room) -> None:
         self._comm, self._blocks = comm, _Blocks(comm, cut, shape)
         self.source = room.empty(*shape)
-        self._vector = _shared(comm, room, math.prod(shape)).reshape(-1)
+        self._vector = _shared(comm, room, room.batch * math.prod(shape))
         self._mine = room.empty(*self._blocks.shapes[comm.rank])
 
     def __call__(self, x: Array) -> Array:

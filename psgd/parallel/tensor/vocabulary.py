@@ -1,6 +1,7 @@
 """Embedding, scores and loss cut by vocabulary: each rank has a range of the tokens."""
 
 import functools
+import math
 from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
@@ -64,7 +65,7 @@ class CutEmbedding(Embedding):
         """Makes the buffers. Collective, as the ranks share those that they sum in."""
         summed = conversion(self.comm, PARTIAL, REPLICATED, (*room.shape, self.width), room)
         dx = room.zeros(*room.shape) if room.wants_dx else None
-        return CutEmbeddingState(summed, room.empty(*room.shape).reshape(-1), dx)
+        return CutEmbeddingState(summed, room.xp.empty(room.batch * math.prod(room.shape), room.dtype), dx)
 
     def forward(self, state: CutEmbeddingState, x: Array, params: Arrays) -> Array:  # type: ignore[override]
         first = _tokens(self.vocabulary, self.comm).start

@@ -42,6 +42,26 @@ def test_many_small_products_of_transposes(dtype):
     np.testing.assert_allclose(out.get(), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_of_parts_of_larger_arrays(dtype):
+    xp = cupy()
+    from psgd.kernels.device import blas
+
+    rng = np.random.default_rng(5)
+    a, b = (rng.normal(size=(3, 7, 2, 4)).astype(dtype) for _ in range(2))
+    out = xp.full((3, 2, 7, 7), np.nan, dtype)
+    one, other = (xp.asarray(each)[:, :, 1] for each in (a, b))
+    blas.matmul_strided(one, other.transpose(0, 2, 1), out[:, 1])
+    wanted = a[:, :, 1].astype(np.float64) @ b[:, :, 1].astype(np.float64).transpose(0, 2, 1)
+    np.testing.assert_allclose(out[:, 1].get(), wanted, rtol=1e-4, atol=1e-5)
+    assert xp.isnan(out[:, 0]).all()
+    back = xp.full((3, 7, 2, 4), np.nan, dtype)
+    blas.matmul_strided(out[:, 1].transpose(0, 2, 1), other, back[:, :, 1])
+    wanted = wanted.transpose(0, 2, 1) @ b[:, :, 1].astype(np.float64)
+    np.testing.assert_allclose(back[:, :, 1].get(), wanted, rtol=1e-3, atol=1e-4)
+    assert xp.isnan(back[:, :, 0]).all()
+
+
 def test_a_matrix_with_gaps_is_refused():
     xp = cupy()
     from psgd.kernels.device import blas

@@ -21,7 +21,7 @@ def oracle(logits, labels):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("n", "classes"), [(1, 2), (7, 10), (64, 10), (500, 10), (5, 1001)])
+@pytest.mark.parametrize(("n", "classes"), [(1, 2), (7, 10), (64, 10), (500, 10), (5, 1001), (301, 1001)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-6), (np.float64, 1e-14)])
 def test_closed_form(form, n, classes, dtype, tolerance):
     rng = np.random.default_rng(n)
@@ -33,6 +33,23 @@ def test_closed_form(form, n, classes, dtype, tolerance):
     assert got_correct == correct
     assert logits.dtype == dtype
     np.testing.assert_allclose(logits, gradient / n, rtol=10 * tolerance, atol=tolerance / n)
+
+
+@pytest.mark.parametrize("form", [on_gpu(softmax_cross_entropy)])
+def test_many_blocks_sum_in_a_fixed_order(form):
+    rng = np.random.default_rng(3)
+    logits, labels = rng.standard_normal((9000, 33)).astype(np.float32), rng.integers(0, 33, 9000)
+    results = [form(logits.copy(), labels, 1.0) for _ in range(5)]
+    loss, correct, _ = oracle(logits, labels)
+    assert len(set(results)) == 1 and results[0][0] == pytest.approx(loss, rel=1e-5) and results[0][1] == correct
+
+
+@pytest.mark.parametrize("form", [on_gpu(softmax_cross_entropy)])
+def test_a_wrong_label_among_many_rows(form):
+    labels = np.zeros(9000, np.int64)
+    labels[[7777, 8000]] = 33
+    with pytest.raises(DataError, match="label 33 in row 7777"):
+        form(np.zeros((9000, 33), np.float32), labels, 1.0)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -30,6 +30,12 @@ def test_json_and_the_exit_code():
     assert code == 1 and "the batch does not fit" in said
 
 
+def test_text_is_evaluated_in_few_samples():
+    text = ("--dataset", "genesis", "--model", "gpt", "--batch-size", "8", "--strategy", "allreduce", "--json")
+    rows = json.loads(run(*text, "--context", "62")[1])["ranks"][0]["bytes"]
+    assert rows["evaluation"] == pytest.approx(rows["activations"], rel=0.01)  # 500 // 62 samples are the batch's 8
+
+
 def test_the_lecture():
     code, said = run("--as-in-the-lecture")
     assert code == 0 and "87 GB" in said and "2800 GB" in said

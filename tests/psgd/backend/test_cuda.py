@@ -6,7 +6,7 @@ from harness.device import cupy
 
 from psgd.backend.host import HostBackend
 from psgd.data import load
-from psgd.data.normalization import measure
+from psgd.data.normalization import AS_THEY_ARE, measure
 from psgd.nn.layers.dropout import Dropout
 from psgd.nn.layers.lstm import LSTM
 from psgd.nn.linear import Linear
@@ -95,3 +95,31 @@ def test_a_graph_drops_what_the_host_drops_at_each_step(keep):
         np.testing.assert_allclose(device_grads.get(), grads, rtol=1e-3, atol=1e-5)
     assert len(set(losses[1::2])) == 20  # the same samples, another draw each time
     assert device.evaluate(0, 1)[0] == host.evaluate(0, 1)[0]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_text_is_the_hosts(keep):
+    xp = cupy()
+    from psgd.backend.cuda import CudaBackend
+
+    dataset = load("genesis", context=16)
+    model, twin = (build("gpt", (16,), 256, tokens=True, layers=2, width=24, heads=3) for _ in range(2))
+    params = model.init(3)
+    host = HostBackend(model, dataset, AS_THEY_ARE, BATCH)
+    device = CudaBackend(twin, dataset, AS_THEY_ARE, BATCH, keep)
+    theirs = xp.asarray(params)
+    host.prepare(params)
+    device.prepare(theirs)
+    grads, device_grads = np.zeros_like(params), xp.full_like(theirs, np.nan)
+    host.bind(params, grads)
+    device.bind(theirs, device_grads)
+    rng = np.random.default_rng(0)
+    for step in range(20):
+        indices = rng.integers(0, dataset.train.samples, BATCH if step % 3 else 5)
+        loss = host.gradient(indices)
+        assert float(device.gradient(indices)) == pytest.approx(loss, rel=1e-4)
+        np.testing.assert_allclose(device_grads.get(), grads, rtol=1e-3, atol=1e-5)
+    (right, loss_sum), (expected, expected_sum) = device.evaluate(0, 7), host.evaluate(0, 1)
+    assert 0 < right < expected < dataset.test.samples
+    assert loss_sum < expected_sum
+    assert device.evaluate(0, 1)[1] == pytest.approx(expected_sum, rel=1e-4)

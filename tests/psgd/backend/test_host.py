@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from psgd.backend.host import HostBackend
+from psgd.backend.host import HostBackend, evaluated_at_once
 from psgd.backend.interface import EVALUATION_BATCH
+from psgd.data import load
 from psgd.data.dataset import Dataset, split
-from psgd.data.normalization import measure
+from psgd.data.normalization import AS_THEY_ARE, measure
 from psgd.nn.models import build
 
 FEATURES, CLASSES, BATCH = 6, 3, 8
@@ -96,3 +97,21 @@ def test_ranges_are_told_from_the_end_to_the_start(made):
     assert told[0].stop == grads.size and told[-1].start == 0
     assert stops[1:] == [part.start for part in told[:-1]]
     backend.wait()
+
+
+def test_text_is_evaluated_in_parts_that_are_the_whole():
+    dataset = load("genesis", context=64)
+    model = build("gpt", (64,), 256, tokens=True, layers=1, width=8, heads=1)
+    params = model.init(0)
+    backend = HostBackend(model, dataset, AS_THEY_ARE, 4)
+    backend.prepare(params)
+    backend.bind(params, np.zeros_like(params))
+    right, loss = backend.evaluate(0, 1)
+    parts = [backend.evaluate(part, 3) for part in range(3)]
+    assert sum(part[0] for part in parts) == pytest.approx(right)
+    assert sum(part[1] for part in parts) == pytest.approx(loss)
+    tokens = dataset.test.samples
+    assert loss / tokens == pytest.approx(np.log(256), abs=0.2)
+    assert 0 <= right / tokens < 0.2
+    assert backend._test_context.batch == evaluated_at_once(64) == EVALUATION_BATCH // 64
+    assert (evaluated_at_once(1), evaluated_at_once(10**6)) == (EVALUATION_BATCH, 1)

@@ -38,8 +38,10 @@ def test_these_are_all_products():
 @pytest.mark.ranks(8, timeout=200)
 @pytest.mark.parametrize("sizes", FACTORISATIONS, ids=named)
 def test_every_product_of_8_ranks_with_every_rule(comm, sizes):
-    for rule in RULES:
-        compare(comm, sizes, 100, rule, strategy="allreduce")
+    """A hundred steps with one rule, another one in the next product, and some with the others."""
+    for number, rule in enumerate(RULES):
+        long = number == FACTORISATIONS.index(tuple(sizes)) % len(RULES)
+        compare(comm, tuple(sizes), 100 if long else 15, rule, strategy="allreduce")
 
 
 def test_the_norm_is_above_the_largest():
@@ -69,8 +71,7 @@ def test_other_schedules_one_microbatch_and_fewer_than_stages(comm, sizes, sched
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_smaller_worlds(comm):
     for sizes in {(comm.size, 1, 1), (1, comm.size, 1), (1, 1, comm.size)}:
-        if sizes[0] != 3:
-            compare(comm, sizes, 30, "momentum", strategy="allreduce")
+        compare(comm, sizes, 30, "momentum", strategy="allreduce")
 
 
 @pytest.mark.ranks(8, timeout=100)
@@ -84,7 +85,7 @@ def test_each_piece_has_its_own_server(comm, sizes):
 
 
 @pytest.mark.ranks(8, timeout=200)
-@pytest.mark.parametrize("before", [(2, 2, 2), (8, 1, 1), (1, 8, 1)], ids=named)
+@pytest.mark.parametrize("before", [(2, 2, 2), (1, 8, 1)], ids=named)
 def test_every_product_resumes_what_one_has_saved(comm, before, tmp_path):
     options = {"strategy": "allreduce", "rule": "adam", "clip_norm": CLIP, "checkpoint_dir": tmp_path}
     Hybrid(comm, before, 10, checkpoint_every=10, **options)

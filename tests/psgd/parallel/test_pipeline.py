@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from harness import HARNESS
 
 from psgd.kernels.errors import ContractError, DataError, PeerLostError, UsageError
 from psgd.nn.layers.dropout import Dropout
@@ -89,6 +90,30 @@ def chunked(ranks, schedule):
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 5])
 @pytest.mark.parametrize("schedule", WHOLE_BATCH)
 def test_steps_have_the_bits_of_the_sequential_program(comm, schedule, microbatches):
+    take_steps(comm, schedule, microbatches)
+
+
+EIGHT = f"""
+import importlib.util, sys
+sys.path.insert(0, {str(HARNESS.parent)!r})
+spec = importlib.util.spec_from_file_location("pipelines", {__file__!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from mpi4py import MPI
+for schedule in ("gpipe", "1f1b", "zero-bubble"):
+    for microbatches in (4, 10):
+        module.take_steps(MPI.COMM_WORLD, schedule, microbatches)
+print("same bits")
+"""
+
+
+def test_eight_stages_have_the_bits_of_the_sequential_program(job):
+    result = job(8, EIGHT, timeout=100)
+    assert result.returncode == 0 and result.stdout.count("same bits") == 8, result.stderr
+
+
+def take_steps(comm, schedule, microbatches):
+    """Trains for some steps, with ragged last microbatches and fewer than ranks, beside the sequential program."""
     ranks, batch = comm.Get_size(), 10
     chunks = chunked(ranks, schedule)
     cuts = CUTS[ranks * chunks]
@@ -205,24 +230,29 @@ def test_evaluation_is_the_models(comm, n, schedule):
         assert right == expected[0] and loss == pytest.approx(expected[1], rel=1e-6)
 
 
-@pytest.mark.ranks(2)
-def test_messages_where_memory_is_not_shared(comm):
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("schedule", WHOLE_BATCH)
+def test_messages_where_memory_is_not_shared(comm, schedule):
+    ranks = comm.Get_size()
+    chunks = chunked(ranks, schedule)
+    cuts, order = CUTS[ranks * chunks], catalog.make(schedule, ranks, 4, chunks).gradient_order
     os.environ["PSGD_SHARED"] = "0"
     try:
-        pipeline = Pipeline(comm, make_model(), (4,), batch=8, microbatches=4)
+        pipeline = Pipeline(comm, make_model(), cuts, schedule, batch=8, microbatches=4)
     finally:
         del os.environ["PSGD_SHARED"]
     with pipeline:
-        oracle = Sequential((4,), 2, False)
+        oracle = Sequential(cuts, 2, order == "descending")
         params = pipeline.init(1)
         grads = np.empty_like(params)
         pipeline.bind(params, grads)
-        for step in range(5):
-            x, y = samples(8, step)
-            assert pipeline.gradient(8, x, y) == oracle.gradient(x, y)
+        for step, n in enumerate((8, 8, 5, 8)):
+            x, y = samples(n, step)
+            assert pipeline.gradient(n, x, y) == oracle.gradient(x, y)
             whole = oracle.views(oracle.grads)
             assert all(np.array_equal(v, whole[name]) for name, v in pipeline.layout.views(grads).items())
-        pipeline.evaluate(100, *samples(100, 0))
+        right, loss = pipeline.evaluate(100, *samples(100, 0))
+        assert 0 <= right <= 100 and loss > 0
 
 
 @pytest.mark.ranks(3)
@@ -264,6 +294,24 @@ def test_other_numbers_of_samples_are_refused_on_all(comm, numbers, schedule):
     pipeline.close()
 
 
+@pytest.mark.ranks(3)
+def test_a_failed_pipeline_leaves_nothing_to_the_next_one(comm):
+    """All fail at once, so nobody hears of the others: what they have told must not reach another communicator."""
+    x, y = samples(6, 0)
+    for _ in range(8):
+        pipeline = Pipeline(comm, make_model(), CUTS[3], batch=6, microbatches=3)
+        params = pipeline.init(0)
+        pipeline.bind(params, np.empty_like(params))
+        with pytest.raises(UsageError, match="gradient: expected 1 to 6 samples"):
+            pipeline.gradient(7, x, y)
+        comm.Barrier()
+        pipeline.close()
+        with Pipeline(comm, make_model(), CUTS[3], batch=6, microbatches=3) as pipeline:
+            pipeline.bind(params, np.empty_like(params))
+            pipeline.gradient(6, x, y)
+            comm.Barrier()
+
+
 def compute_or_fail(pipeline, fails):
     with pipeline:
         if fails:
@@ -283,6 +331,23 @@ def test_a_rank_that_leaves_ends_the_others_waits(comm):
         assert str(caught.value) == "pipeline: rank 1 failed; that rank's own output says why"
     comm.Barrier()
     pipeline.close()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
+def test_activations_that_are_computed_again(comm, schedule):
+    order = catalog.make(schedule, 2, 3).gradient_order
+    model = make_model()
+    with Pipeline(
+        comm, model, (4,), schedule, batch=6, microbatches=3, recompute=lambda stage: stage.recomputed([range(1, 3)])
+    ) as pipeline:
+        oracle = Sequential((4,), 2, order == "descending", model=model)
+        grads = np.empty(pipeline.layout.size, np.float32)
+        pipeline.bind(pipeline.init(1), grads)
+        x, y = samples(6, 0)
+        assert pipeline.gradient(6, x, y) == oracle.gradient(x, y)
+        whole = oracle.views(oracle.grads)
+        assert all(np.array_equal(v, whole[name]) for name, v in pipeline.layout.views(grads).items())
 
 
 @pytest.mark.ranks(2, 3)

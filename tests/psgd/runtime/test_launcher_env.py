@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place
+from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place, started_here
 
 TASK = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 
@@ -84,3 +84,15 @@ def test_a_program_of_singletons_is_refused(job):
     assert "the environment says 4 ranks, but each would train alone" in result.stderr
     meant = job(None, SINGLETON, env={**task, "PSGD_ALONE": "1"})
     assert (meant.returncode, meant.stdout) == (0, "trained alone\n"), meant.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks"),
+    [({}, 0), ({"OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, 8), ({"MPI_LOCALNRANKS": "3"}, 3), ({"MPI_LOCALNRANKS": "x"}, 0)],
+)
+def test_ranks_started_here(monkeypatch, environment, ranks):
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert started_here() == ranks

@@ -31,6 +31,12 @@ def test_strategies():
         ("softsync", {}, {}, "mesh: expected another strategy than softsync: parts would group different pushes"),
         ("easgd", {}, {"easgd_order": "async"}, "mesh: expected easgd_order=sync: other orders differ by part"),
         ("allreduce", {"compress": "topk"}, {}, "compress: not with mesh: what is sent is chosen in each part"),
+        (
+            "sync",
+            {"keep_best": True},
+            {},
+            "keep_best: not with mesh and servers: .*; omit it, or use strategy=allreduce",
+        ),
         ("sync", {"record": "f"}, {}, "record: not with mesh: each part has an order of its own; omit it"),
         ("sync", {"placement": "spread"}, {}, "placement: not with mesh: its servers are the first ranks along data"),
         ("sync", {"placement": [1, 0]}, {}, "placement: not with mesh"),

@@ -33,7 +33,7 @@ LAYERS = (
 )
 """Not divisible; some stages of eight have no parameters."""
 SHAPE, CLASSES, SEED = (3, 5), 9, 5
-CUTS = {1: (), 2: (4,), 4: (2, 4, 6), 8: (1, 2, 3, 4, 5, 6, 7)}
+CUTS = {1: (), 2: (4,), 3: (1, 5), 4: (2, 4, 6), 8: (1, 2, 3, 4, 5, 6, 7)}
 BATCH = 10
 Ended = tuple[dict[str, NDArray[Any]], dict[tuple[int, int], float]]
 FACTORISATIONS = [(p, t, 8 // (p * t)) for p in (1, 2, 4, 8) for t in (1, 2, 4, 8) if p * t <= 8]

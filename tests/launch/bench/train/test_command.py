@@ -24,6 +24,8 @@ KEYS = {
     [
         ("--dataset", "nothing"),
         ("--model", "transformer"),
+        ("--model", "gpt"),
+        ("--dataset", "genesis"),
         ("--strategies", "single,magic"),
         ("--strategies", ""),
         ("--peers", "torch,hogwild"),

@@ -39,3 +39,34 @@ def test_parts_that_do_not_make_a_model_are_refused_on_all_ranks(comm):
 def test_names_that_no_shard_can_have_are_refused(coordinates):
     with pytest.raises(UsageError, match="expected axes"):
         name_of(coordinates)
+
+
+DYING = """
+import os, sys
+import numpy as np
+from mpi4py import MPI
+from psgd.checkpoint.pieces.model_part import ModelPart
+from psgd.kernels.errors import PeerLostError
+from psgd.nn.layout import Layout
+from psgd.optim.whole_norm import WholeNorm
+
+comm = MPI.COMM_WORLD
+whole, layout = Layout([("a", (3,)), ("b", (4,))]), Layout([[("a", (3,))], [("b", (4,))]][comm.rank])
+part = ModelPart(comm, comm, coordinates={"pipe": comm.rank}, layout=layout, whole=whole)
+norm = WholeNorm(comm, layout, whole, part.wait)
+assert part.largest(comm.rank) == 1
+comm.Barrier()
+if comm.rank == 1:
+    os.kill(os.getpid(), 9)
+for wait in (lambda: part.largest(0), lambda: norm.total(norm.local(np.zeros(layout.size, np.float32), 0))):
+    try:
+        wait()
+    except PeerLostError as error:
+        print("lost:", error, file=sys.stderr, flush=True)
+os._exit(1)
+"""
+
+
+def test_a_killed_rank_is_an_error_where_others_wait_for_it(job):
+    result = job(2, DYING, timeout=40, ulfm=True)
+    assert result.stderr.count("lost: model in pieces: the process of rank 1 ended") == 2

@@ -147,3 +147,33 @@ def test_a_request_of_one_rank_is_one_of_all_pieces_at_the_same_step(comm, asked
     assert run.connection.leaving
     assert [path.name for path in folder.folders(tmp_path)] == ["step-000000008"]
     saved(comm, (4, 1), tmp_path, 20, resume=True).check(expected("adam", 1, 20, 0.0, 1))
+
+
+@pytest.mark.ranks(6)
+@pytest.mark.parametrize("asked_by", [2, 5])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "sync", "servers": 1, "rule": "adam"},
+        {"strategy": "averaging", "period": 4, "rule": "momentum"},
+        {"strategy": "easgd", "period": 4, "rho": 1.0},
+        {"strategy": "allreduce", "accumulate": 3, "rule": "nesterov"},
+    ],
+    ids=lambda options: options["strategy"],
+)
+def test_a_request_cuts_every_strategy_at_one_step_of_all_pieces(comm, asked_by, options, tmp_path):
+    class Asking(Run):
+        def before_step(self, ps, clock):
+            if clock == 6 and comm.rank == asked_by and not ps.resumed_from:
+                ps.save(stop=True)
+
+    first = Asking(comm, 2, 1, 20, checkpoint_dir=tmp_path, **options)
+    assert first.connection.leaving
+    assert len(folder.folders(tmp_path)) == 1
+    resumed = Asking(comm, 1, 2, 20, checkpoint_dir=tmp_path, resume=True, **options)
+    assert resumed.connection.is_server or resumed.began >= 6
+    half = comm.Split(comm.rank // 3)
+    if comm.rank < 3:
+        whole = Run(half, 1, 1, 20, **options).params
+    half.Free()
+    resumed.check(comm.bcast(whole if comm.rank == 0 else None))

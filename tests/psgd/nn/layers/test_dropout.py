@@ -43,6 +43,15 @@ def test_each_element_is_dropped_or_scaled_and_so_is_its_gradient(on_gpu):
     np.testing.assert_allclose(dx, np.where(kept, dy / 0.75, 0), rtol=1e-15)
 
 
+def test_a_gradient_that_is_a_part_of_a_larger_array_is_dropped_too():
+    run = Run(Dropout(0.25), SHAPE)
+    run.state.draws.begin(3, np.array([4, 0, 9]))
+    _, dx = run.backward()
+    wide = np.zeros((*run.dy.shape[:2], 2 * SHAPE[1]))
+    wide[..., : SHAPE[1]] = run.dy
+    np.testing.assert_array_equal(run.layer.backward(run.state, wide[..., : SHAPE[1]], (), ()), dx)
+
+
 def test_finite_differences():
     run = Run(Dropout(0.4), SHAPE)
     run.state.draws.begin(3, np.array([4, 0, 9]))

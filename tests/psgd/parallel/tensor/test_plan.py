@@ -10,8 +10,8 @@ from harness.device import cupy
 from psgd.collectives import Communicator
 from psgd.kernels.errors import UsageError
 from psgd.nn.conv2d import Conv2D
+from psgd.nn.layers.meanpool import MeanPool
 from psgd.nn.linear import Linear
-from psgd.nn.meanpool import MeanPool
 from psgd.nn.model import Model
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten, Transpose

@@ -6,6 +6,7 @@ from harness.device import cupy
 from harness.played_ranks import play
 
 from psgd.collectives import Communicator
+from psgd.estimate.activations import count
 from psgd.nn.layers.attention import Attention
 from psgd.nn.layers.embedding import Embedding, Positions, Unembedding
 from psgd.nn.layers.gelu import GELU
@@ -75,9 +76,9 @@ def test_in_float32_to_a_hundred_thousandth(comm):
     check_against_whole(comm, np.float32, 1e-5)
 
 
-def trained_with_loss(layers, comm, dtype, steps=5):
+def trained_with_loss(layers, dtype, segments=(), steps=5):
     """The mean losses of some steps, what `evaluate` says, and the last gradient with its layout."""
-    model, dtype = Model(layers, (TOKENS,), dtype), np.dtype(dtype)
+    model, dtype = Model(layers, (TOKENS,), dtype).recomputed(segments), np.dtype(dtype)
     assert model.classes == VOCABULARY and model.tokens == TOKENS
     rng = np.random.default_rng(6)
     params = model.init(2)
@@ -96,17 +97,35 @@ def trained_with_loss(layers, comm, dtype, steps=5):
 @pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-10), ("float32", 1e-5)])
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_model_of_text_with_its_loss_whole_or_cut(comm, cut, dtype, rtol):
-    losses, (right, loss), layout, grads = trained_with_loss(LAYERS, None, dtype)
+    losses, (right, loss), layout, grads = trained_with_loss(LAYERS, dtype)
     with Communicator(comm) as tensor:
         layers = plan(LAYERS, (TOKENS,), tensor, loss=cut)
         assert (layers[-1].loss is not None) == cut
-        ours, (our_right, our_loss), part, own = trained_with_loss(layers, tensor, dtype)
+        ours, (our_right, our_loss), part, own = trained_with_loss(layers, dtype)
     np.testing.assert_allclose(ours, losses, rtol=rtol)
     assert our_right == right and our_loss == pytest.approx(loss, rel=rtol)
     assert losses[-1] != losses[0] and len(set(comm.allgather(tuple(map(float, ours))))) == 1
     theirs, mine = layout.views(grads), part.views(own)
     for p in part.parameters:
         np.testing.assert_allclose(mine[p.name], theirs[p.name][p.slices], rtol=10 * rtol, atol=rtol)
+
+
+@pytest.mark.ranks(2)
+def test_bits_of_activations_that_are_computed_twice(comm):
+    with Communicator(comm) as tensor:
+        layers = plan(LAYERS, (TOKENS,), tensor, loss=True)
+        kept, again = (trained_with_loss(layers, "float32", each) for each in ((), (range(0, 3), range(3, 8))))
+    assert kept[:2] == again[:2]
+    np.testing.assert_array_equal(kept[3], again[3])
+
+
+@pytest.mark.ranks(2)
+def test_one_rank_alone_counts_the_bytes_of_activations(comm):
+    with Communicator(comm) as tensor:
+        model = Model(plan(LAYERS, (TOKENS,), tensor, loss=True), (TOKENS,))
+        if comm.rank == 0:
+            assert count(model, 64) > 50 * count(model, 1) > 50 * BATCH * TOKENS * WIDTH
+        comm.Barrier()
 
 
 @pytest.mark.gpu

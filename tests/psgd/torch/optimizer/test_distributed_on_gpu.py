@@ -116,7 +116,7 @@ def test_forms_of_an_optimizer(comm, options):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("strategy", ["sync", "hogwild"])
 def test_a_form_for_gpus_alone_is_refused_where_the_rule_runs_on_the_host(comm, strategy):
-    with pytest.raises(UsageError, match="AdamW cannot take a step here: .*capturable"):
+    with pytest.raises(UsageError, match=r"AdamW cannot take a step here: .*capturable"):
         train(comm, strategy, gpu(), lambda module: adamw(module, capturable=True))
 
 

@@ -1,0 +1,100 @@
+"""`psgd bench pipeline`: a step of a model in stages on several ranks, beside the same step on one rank."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from psgd.kernels.errors import UsageError
+from psgd.launch.bench import markdown
+from psgd.launch.bench.sizes import format_seconds
+from psgd.launch.whole_numbers import Whole
+from psgd.parallel.schedules.catalog import SCHEDULES
+
+COLUMNS = ("schedule", "one rank", "pipeline", "ratio", "bubble", "expected")
+KNOWN = tuple(name for name, entry in SCHEDULES.items() if entry.flushes)
+
+
+@click.command()
+@click.option("--schedules", default=",".join(KNOWN), show_default=True, help="Comma-separated: a row each.")
+@click.option(
+    "--layers", type=Whole(2), default=8, show_default=True, help="Equal layers, in equal stages; a small one follows."
+)
+@click.option("--width", type=Whole(1), default=1024, show_default=True, help="Inputs and outputs of each.")
+@click.option("--batch", type=Whole(1), default=2048, show_default=True, help="Samples of a step.")
+@click.option("--microbatches", type=Whole(1), default=8, show_default=True, help="Parts of a batch.")
+@click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Number of ranks.")
+@click.option("--repeats", type=Whole(1), default=10, show_default=True, help="Timed steps of each contender.")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object per line.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
+def pipeline(
+    *,
+    schedules: str,
+    layers: int,
+    width: int,
+    batch: int,
+    microbatches: int,
+    ranks: int,
+    repeats: int,
+    form: str | None,
+) -> int:
+    """Time the gradient of an MLP, and its outputs alone, on one rank and in equal stages on all.
+
+    Each rank has one core and one thread; one rank alone has the machine to itself, since the others sleep, and takes
+    the batch whole. Outputs alone are those of four batches. Contenders take turns. Verified first: the pipeline's
+    loss is the whole model's, up to rounding. The ratio is one rank's time over that of all. The bubble is the share
+    of the ranks' time that is not compute; the expected one is that of a schedule whose backward passes take twice as
+    long as forward ones.
+    """
+    from psgd.launch.bench import job
+
+    names = schedules.split(",")
+    if unknown := [name for name in names if name not in KNOWN]:
+        raise UsageError(f"--schedules: expected some of {', '.join(KNOWN)}, comma-separated, got {unknown[0]!r}")
+    needed = ranks * max(2 if SCHEDULES[name].chunks else 1 for name in names)
+    if layers % needed:
+        raise UsageError(f"--layers: expected a multiple of {needed}, so that stages are equal, got {layers}")
+    if microbatches > batch:
+        raise UsageError(f"--microbatches: expected at most the {batch} samples of a batch, got {microbatches}")
+
+    def rank(first: bool) -> None:
+        from mpi4py import MPI
+
+        from psgd.launch.bench.pipeline.ranks import Sizes, measure
+        from psgd.runtime.fail_together import guard
+
+        comm = MPI.COMM_WORLD
+        job.check("pipeline", ranks, comm.size, "ranks")
+        with guard(comm):
+            rows = measure(comm, names, Sizes(layers, width, batch, microbatches), repeats)
+            if first:
+                _show(rows, form)
+            else:
+                for _ in rows:
+                    pass
+
+    return job.run("pipeline", ranks, rank, what="ranks")
+
+
+def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:
+    """Prints each row as it comes."""
+    if form != "json":
+        click.echo(markdown.head(COLUMNS) if form else _line(COLUMNS))
+    for row in rows:
+        one, all_of_them = row["one_seconds"], row["pipeline_seconds"]
+        shares = f"{100 * row['bubble']:.1f} %", f"{100 * row['expected_bubble']:.1f} %"
+        cells = (
+            row["schedule"],
+            format_seconds(one),
+            format_seconds(all_of_them),
+            f"{one / all_of_them:.2f}",
+            *shares,
+        )
+        click.echo(json.dumps(row) if form == "json" else markdown.line(cells) if form else _line(cells))
+    if not form:
+        click.echo("median step; results verified")
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, (12, 9, 9, 6, 8, 8), strict=True))
