@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from psgd.collectives import Communicator
 from psgd.collectives.mpi.split import split
+from psgd.nn.layer import Shape
 from psgd.runtime.agreement import agree
 from psgd.torch.pieces.crossings import enter, leave
 
@@ -38,7 +39,7 @@ class CutWeights(torch.nn.Module):  # type: ignore[misc]
         self.comm, self.axis = comm, axis
         self.in_features, self.out_features = whole.in_features, whole.out_features
         self.mine = split(whole.weight.shape[axis], comm.size, unit)[comm.rank]
-        self._trained = whole.weight.requires_grad
+        self._trained = {name: p.requires_grad for name, p in whole.named_parameters()}
         self.weight = self._part(whole.weight, axis)
         bias = whole.bias if axis == 1 or whole.bias is None else self._part(whole.bias, 0)
         self.register_parameter("bias", bias)
@@ -46,6 +47,18 @@ class CutWeights(torch.nn.Module):  # type: ignore[misc]
     def _part(self, whole: torch.nn.Parameter, axis: int) -> torch.nn.Parameter:
         part = whole.detach().narrow(axis, self.mine.start, len(self.mine)).clone()
         return torch.nn.Parameter(part, requires_grad=whole.requires_grad and part.numel() > 0)
+
+    def places(self) -> dict[str, tuple[Shape, Shape]]:
+        """For each trained parameter that is a part, also one without elements: the whole's shape, and where it begins.
+
+        Returns:
+            By the parameter's name here.
+        """
+        start = (self.mine.start, 0) if self.axis == 0 else (0, self.mine.start)
+        found: dict[str, tuple[Shape, Shape]] = {"weight": ((self.out_features, self.in_features), start)}
+        if self.bias is not None and self.axis == 0:
+            found["bias"] = ((self.out_features,), (self.mine.start,))
+        return {name: place for name, place in found.items() if self._trained[name]}
 
     def reset_parameters(self) -> None:
         """The values that a whole `nn.Linear` would have, by the same random numbers: the weight is drawn whole."""
@@ -72,7 +85,7 @@ class CutWeights(torch.nn.Module):  # type: ignore[misc]
         """The weight; without elements, one with a gradient where the others' have, so that all graphs are alike."""
         if self.weight.numel():
             return self.weight
-        return self.weight.detach().requires_grad_(self._trained)
+        return self.weight.detach().requires_grad_(self._trained["weight"])
 
     def extra_repr(self) -> str:
         """The whole's sizes, and what is here."""

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.nn.model import Model
+from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.pipeline import Pipeline
 from psgd.runtime.agreement import agree
 from psgd.runtime.rng import bits
@@ -93,8 +95,7 @@ class ModulePipeline(Wrapped):
         stages = [range(start, stop) for start, stop in itertools.pairwise(ends)][comm.Get_rank() :: comm.Get_size()]
         mine = [whole.layers[index] for stage in stages for index in stage]
         super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
-        if len(self.layout.parameters) != len(self.pipeline.layout.parameters):
-            raise UsageError("psgd.torch.pipeline: a parameter is in several stages of one rank")
+        self.layout, self._whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
         _share(comm, self.module, whole.first_names)
 
     def gradient(self, n: int, x: Any, y: Any, key: int | None = None) -> float:
@@ -133,6 +134,17 @@ class ModulePipeline(Wrapped):
         """
         self.pipeline.bind(self.params, self.grads)
         return self.pipeline.evaluate(n, x, y)
+
+    def part(self, mesh: ProcessMesh) -> ModelPart:
+        """What `psgd.connect(mesh.data, ..., part=...)` needs to clip and to write checkpoints of the whole model.
+
+        Collective over all ranks of the mesh, blocks.
+
+        Args:
+            mesh: of whose axes `pipe` this is made, and perhaps `tensor`.
+        """
+        places = {"pipe": mesh.pipe.Get_rank(), "tensor": mesh.tensor.Get_rank()}
+        return ModelPart(mesh.world, mesh.replica, coordinates=places, layout=self.layout, whole=self._whole)
 
     def announce(self, ready: Callable[[range], None]) -> None:
         """The next `gradient` calls `ready`, a stage at a time."""
@@ -173,7 +185,7 @@ def _agreed(
     try:
         whole = SequentialStages(module, sample, loss)
         own_layers.check(whole.layers, init)
-        complaint = _without_parameters(whole, cuts, comm.Get_size())
+        complaint = _misplaced(whole, cuts, comm.Get_size())
     except UsageError as error:
         complaint = str(error)
     agree(comm, "psgd.torch.pipeline", {"seed": seed, "cuts": list(cuts)}, complaint)
@@ -182,14 +194,18 @@ def _agreed(
     return whole
 
 
-def _without_parameters(whole: SequentialStages, cuts: Sequence[int], ranks: int) -> str | None:
-    """Which rank would have nothing to train; wrong cuts are the pipeline's to refuse."""
+def _misplaced(whole: SequentialStages, cuts: Sequence[int], ranks: int) -> str | None:
+    """Which rank would have nothing to train, or something twice; wrong cuts are the pipeline's to refuse."""
     ends = (0, *cuts, len(whole.layers))
     parts = list(itertools.pairwise(ends))
     if len(parts) % ranks or any(here >= there for here, there in parts):
         return None
     for rank in range(ranks):
-        if not any(whole.cut(*part).layout.size for part in parts[rank::ranks]):
+        stages = [whole.cut(*part) for part in parts[rank::ranks]]
+        names = [name for stage in stages for name in stage.names_in_whole.values()]
+        if twice := [name for name in names if names.count(name) > 1]:
+            return f"cuts: expected each parameter in one stage of a rank, got {twice[0]} in several of rank {rank}"
+        if not names:
             return f"cuts: expected trainable parameters on each rank, got none on rank {rank} by cuts {tuple(cuts)}"
     return None
 

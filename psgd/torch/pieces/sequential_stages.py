@@ -1,6 +1,6 @@
 """A `nn.Sequential` as a description that `psgd.parallel.pipeline.Pipeline` cuts: names, shapes and ties of layers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.func import functional_call
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Shape
 from psgd.nn.layout import Layout
+from psgd.torch.pieces.cut_linears import CutWeights
 from psgd.torch.pieces.torch_stage import LossOf, TorchStage, TorchTail
 
 _TRIAL = 2
@@ -62,33 +63,58 @@ class SequentialStages:
         firsts: dict[int, str] = {}
         named = list(module.named_parameters(remove_duplicate=False))
         self.first_names = {name: firsts.setdefault(id(p), name) for name, p in named}
+        self._places = {
+            f"{name}.{key}": place
+            for name, part in module.named_modules()
+            if isinstance(part, CutWeights)
+            for key, place in part.places().items()
+        }
         self.shapes, self.output_shape = self._tried(self._sample)
 
     def cut(self, start: int, stop: int) -> TorchStage:
         """Returns the layers from `start` up to `stop`, without touching them."""
         made = TorchTail if stop == len(self.layers) else TorchStage
         shape = self.output_shape if stop == len(self.layers) else self.shapes[stop]
-        names: dict[str, str] = {}
-        shapes: list[tuple[str, Shape]] = []
+        shapes, tied = self._named(start, stop, lambda name, p: tuple(p.shape) if p.requires_grad else None)
+        names = {name: self.first_names[name] for name in shapes}
+        parts = {name: place for name, place in self._places.items() if name in shapes}
+        modules = [layer.module for layer in self.layers[start:stop]]
+        wide = self._sample.dtype if start == 0 else None
+        stage = made(modules, start, Layout(shapes.items(), parts=parts, tied=tied), names, self.dtype, shape, wide)
+        if isinstance(stage, TorchTail):
+            stage.loss_of = self._loss
+        return stage
+
+    def layout(self) -> Layout:
+        """Where the whole's trained parameters would lie, of those cut by tensor too; no rank needs such a vector."""
+
+        def shape(name: str, p: torch.Tensor) -> Shape | None:
+            if name in self._places:
+                return self._places[name][0]
+            return tuple(p.shape) if p.requires_grad else None
+
+        shapes, tied = self._named(0, len(self.layers), shape)
+        return Layout(shapes.items(), tied=tied)
+
+    def _named(
+        self, start: int, stop: int, shape_of: Callable[[str, torch.Tensor], Shape | None]
+    ) -> tuple[dict[str, Shape], dict[str, str]]:
+        """Shapes of the parameters of some layers that have one, and other names of these."""
+        shapes: dict[str, Shape] = {}
         tied: dict[str, str] = {}
         seen: dict[str, str] = {}
         for layer in self.layers[start:stop]:
             for key, p in layer.module.named_parameters(remove_duplicate=False):
                 name = f"{layer.key}.{key}"
-                first = self.first_names[name]
-                if not p.requires_grad:
+                shape = shape_of(name, p)
+                if shape is None:
                     continue
-                if first in seen:
-                    tied[name] = seen[first]
+                first = seen.setdefault(self.first_names[name], name)
+                if first == name:
+                    shapes[name] = shape
                 else:
-                    seen[first], names[name] = name, first
-                    shapes.append((name, tuple(p.shape)))
-        modules = [layer.module for layer in self.layers[start:stop]]
-        wide = self._sample.dtype if start == 0 else None
-        stage = made(modules, start, Layout(shapes, tied=tied), names, self.dtype, shape, wide)
-        if isinstance(stage, TorchTail):
-            stage.loss_of = self._loss
-        return stage
+                    tied[name] = first
+        return shapes, tied
 
     def _tried(self, sample: torch.Tensor) -> tuple[tuple[Shape, ...], Shape]:
         """The shape of a sample in front of each layer, and behind the last one."""

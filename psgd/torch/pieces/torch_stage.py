@@ -42,6 +42,7 @@ class GraphContext:
         x: the input, a leaf of the graph.
         y: the output, or the loss.
         key: what random numbers depend on; None: on PyTorch's generator.
+        xp: `numpy`: what is passed on is on the host.
     """
 
     wants_dx: bool
@@ -49,6 +50,7 @@ class GraphContext:
     x: torch.Tensor | None = None
     y: torch.Tensor | None = None
     key: tuple[int, int] | None = None
+    xp: Any = np
 
     def draw(self, key: int, samples: NDArray[np.integer[Any]]) -> None:
         """The next pass is one of training, and draws by the key and the number of its first sample."""

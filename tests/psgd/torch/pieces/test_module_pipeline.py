@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import psgd
 from psgd.kernels.errors import PeerLostError, UsageError
+from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.schedules import catalog
 
 torch = pytest.importorskip("torch")
@@ -206,6 +208,55 @@ def test_copies_are_trained_along_the_data_axis(comm, overlap):
             assert close(view, wanted[name]), name
     pipe.Free()
     data.Free()
+
+
+def clipped(comm, sizes, cuts, folder, steps, resume, tensor=False):
+    """Trains some steps with clipping; returns the whole model's parameters, by name."""
+    with ProcessMesh(comm, **sizes) as mesh:
+        module = make(dtype=torch.float64)
+        if tensor:
+            psgd.torch.cut_by_tensor(module, mesh.tensor)
+        with psgd.torch.pipeline(module, mesh.pipe, cuts=cuts, sample=(2, 3), batch=4, microbatches=2) as stages:
+            options = {"lr": 0.1, "rule": "momentum", "momentum": 0.9, "clip_norm": 0.05, "part": stages.part(mesh)}
+            options |= {"strategy": "allreduce", "checkpoint_dir": folder, "checkpoint_every": 3, "resume": resume}
+            with psgd.connect(mesh.data, stages, **options) as ps:
+                while ps.clock < steps:
+                    ps.step(samples=4, loss=stages.gradient(4, *samples(4, ps.clock, np.float64)))
+            found = {}
+            for p, view in zip(stages.layout.parameters, stages.layout.views(stages.params).values(), strict=False):
+                found[p.name] = (p.slices, view.copy(), p.global_shape)
+            whole = {}
+            for each in mesh.world.allgather(found):
+                for name, (slices, values, shape) in each.items():
+                    whole.setdefault(name, np.full(shape, np.nan))[slices] = values
+            return whole
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("tensor", [False, True])
+def test_clipping_and_checkpoints_are_of_the_whole_model(comm, tmp_path, tensor):
+    module = make(dtype=torch.float64)
+    with psgd.connect(
+        MPI.COMM_SELF,
+        psgd.torch.wrap(module),
+        strategy="allreduce",
+        lr=0.1,
+        rule="momentum",
+        momentum=0.9,
+        clip_norm=0.05,
+    ) as ps:
+        for step in range(6):
+            x, y = map(torch.from_numpy, samples(4, step, np.float64))
+            module.zero_grad()
+            nn.functional.cross_entropy(module(x), y).backward()
+            ps.step(samples=4)
+    wanted = {name: p.detach().numpy() for name, p in module.named_parameters()}
+    sizes, cuts = ({"tensor": 2}, ()) if tensor else ({"pipe": 2}, (3,))
+    clipped(comm, sizes, cuts, tmp_path, 3, False, tensor)
+    found = clipped(comm, {"pipe": 2}, (5,), tmp_path, 6, True)  # cut otherwise
+    assert found.keys() == wanted.keys()
+    for name, values in found.items():
+        assert close(values, wanted[name]), name
 
 
 class Odd(nn.Module):

@@ -29,6 +29,7 @@ def test_ties_in_a_stage_and_between_stages():
     whole = SequentialStages(module, (3,), LOSS)
     assert whole.cut(0, 3).layout.tied == (("2.weight", "0.weight"),)
     assert whole.cut(1, 3).names_in_whole["2.weight"] == "0.weight"
+    assert whole.layout().tied == (("2.weight", "0.weight"),) and len(whole.layout().parameters) == 5
 
 
 @pytest.mark.parametrize(
