@@ -1,7 +1,8 @@
 """Training of PyTorch's modules: `psgd.torch.wrap` lays a module's parameters out in one vector for `psgd.connect`.
 
 Owns the slots of parameters and gradients in the vectors, what autograd's hooks announce, and the buffers (BatchNorm's
-statistics) of all ranks; communication hooks for PyTorch's DistributedDataParallel; a sampler for its DataLoader.
+statistics) of all ranks; communication hooks for PyTorch's DistributedDataParallel; a sampler for its DataLoader;
+modules in pieces, as stages of a pipeline and by tensor.
 PyTorch is imported on the first use. May import every room but `training`. Begin with `wrapped.py`, for hooks with
 `hooks.py`.
 """
