@@ -92,6 +92,13 @@ def test_outputs_and_gradients_are_the_uncut_modules(comm, kind):
     part.eval()
     with torch.no_grad():
         assert close(part(x), whole(x))
+    if kind == "encoder":
+        padding = torch.zeros(2, 5, dtype=torch.bool)
+        padding[1, 3:] = True
+        y = whole(x, src_key_padding_mask=padding)  # with a graph: else PyTorch would warn of nested tensors
+        with torch.no_grad():
+            found = part(x, src_key_padding_mask=padding)
+        assert close(found[0], y[0]) and close(found[1, :3], y[1, :3])
     shares = comm.allgather(sum(p.numel() for p in part.parameters()))
     assert comm.size == 1 or max(shares) < sum(p.numel() for p in whole.parameters())
 
@@ -145,3 +152,24 @@ def test_stages_of_modules_that_are_cut_by_tensor(comm, meta):
         assert shared and len({str(sorted(each.items())) for each in tensor.allgather(shared)}) == 1
     tensor.Free()
     pipe.Free()
+
+
+@pytest.mark.ranks(2)
+def test_dropout_of_what_all_ranks_have_is_the_same_and_between_the_halves_their_own(comm):
+    torch.manual_seed(6)
+    layers = nn.LayerNorm(8), nn.Dropout(0.5), nn.Linear(8, 13), nn.GELU(), nn.Dropout(0.5), nn.Linear(13, 8)
+    module = psgd.torch.cut_by_tensor(nn.Sequential(*layers, nn.Dropout(0.5), nn.LayerNorm(8), nn.Linear(8, 3)), comm)
+    kept = []
+    x, y = torch.randn(6, 8, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 3
+    with psgd.torch.pipeline(module, MPI.COMM_SELF, cuts=(), sample=(8,), batch=6, microbatches=2) as stages:
+        hook = stages.module.get_submodule("4").register_forward_hook
+        hook(lambda part, args, output: kept.append((output != 0)[:, :6].tolist()))
+        losses = []
+        for key in (1, 2, 1):
+            losses.append(stages.gradient(6, x, y, key=key))
+            views = stages.layout.views(stages.grads)
+            for name in ("0.weight", "5.bias", "8.weight"):
+                assert len(set(comm.allgather(views[name].tobytes()))) == 1, name
+        assert losses[0] == losses[2] != losses[1] and len(set(comm.allgather(losses[0]))) == 1
+    everyone = comm.allgather(kept[-1])
+    assert everyone[0] != everyone[1]

@@ -259,12 +259,39 @@ def test_clipping_and_checkpoints_are_of_the_whole_model(comm, tmp_path, tensor)
         assert close(values, wanted[name]), name
 
 
+@pytest.mark.ranks(4)
+def test_each_stage_has_a_server_of_its_own(comm):
+    whole = make(dtype=torch.float64)
+    with ProcessMesh(comm, pipe=2, data=2) as mesh:
+        module = make(dtype=torch.float64)
+        with psgd.torch.pipeline(module, mesh.pipe, cuts=(3,), sample=(2, 3), batch=4, microbatches=2) as stages:
+            with psgd.connect(mesh.data, stages, strategy="sync", lr=0.1, servers=1, part=stages.part(mesh)) as ps:
+                for step in range(3):
+                    ps.step(samples=4, loss=stages.gradient(4, *samples(4, step, np.float64)))
+            optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
+            for step in range(3):
+                x, y = map(torch.from_numpy, samples(4, step, np.float64))
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(whole(x), y).backward()
+                optimizer.step()
+            wanted = {name: p.detach().numpy() for name, p in whole.named_parameters()}
+            for name, view in stages.layout.views(stages.params).items():
+                assert close(view, wanted[name]), name
+
+
 class Odd(nn.Module):
     def forward(self, x):
         return x.sum()
 
 
+def tied_on_a_rank():
+    module = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
+    module[2].weight = module[0].weight
+    return module
+
+
 ODD = {
+    "tied on a rank": tied_on_a_rank,
     "no sequence": lambda: nn.Linear(2, 3),
     "one number": lambda: nn.Sequential(nn.Linear(6, 3), Odd()),
     "half": lambda: nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2).half()),
@@ -283,6 +310,7 @@ ODD = {
         ({"module": "no sequence"}, "expected a torch.nn.Sequential with layers, got Linear"),
         ({"module": "one number"}, "expected one tensor of 2 samples"),
         ({"module": "half"}, "all float32, or all float64, got"),
+        ({"module": "tied on a rank", "cuts": (1, 2, 3), "sample": (6,)}, "each parameter in one stage of a rank, got"),
         ({"loss": 3}, "expected a loss that can be called"),
         ({"schedule": "none"}, "none"),
     ],
@@ -290,7 +318,7 @@ ODD = {
 def test_what_cannot_be_is_refused_on_all_ranks(comm, change, text):
     given = {"module": make(), "cuts": (3,), "sample": (2, 3), "batch": 4} | change
     if "module" in change:
-        given |= {"module": ODD[change["module"]](), "sample": (6,), "cuts": (1,)}
+        given |= {"sample": (6,), "cuts": (1,)} | change | {"module": ODD[change["module"]]()}
     with pytest.raises(UsageError, match=text):
         psgd.torch.pipeline(given.pop("module"), comm, **given)
 
