@@ -1,6 +1,7 @@
 """A `nn.Sequential` in stages on several ranks, each of which has a wrapped module with its own layers only."""
 
 import itertools
+import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, cast
@@ -94,9 +95,19 @@ class ModulePipeline(Wrapped):
         ends = (0, *cuts, len(whole.layers))
         stages = [range(start, stop) for start, stop in itertools.pairwise(ends)][comm.Get_rank() :: comm.Get_size()]
         mine = [whole.layers[index] for stage in stages for index in stage]
-        super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
+        complaint, cause = None, None
+        try:
+            super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
+        except Exception as error:  # of this rank's layers, or of the user's init: the others must not wait for it
+            known, cause = isinstance(error, UsageError), error
+            complaint = str(error).removeprefix("psgd.torch.wrap: ") if known else f"{type(error).__name__}: {error}"
+        try:
+            agree(comm, "psgd.torch.pipeline", {}, complaint)
+        except UsageError as refusal:
+            self.pipeline.close()
+            raise refusal from cause
         self.layout, self._whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
-        _share(comm, self.module, whole.first_names)
+        own_layers.share(comm, self.module, whole.first_names)
 
     def gradient(self, n: int, x: Any, y: Any, key: int | None = None) -> float:
         """Sets the gradients to those of the mean loss over n samples, for `ps.step`. Collective, blocks.
@@ -188,7 +199,9 @@ def _agreed(
         complaint = _misplaced(whole, cuts, comm.Get_size())
     except UsageError as error:
         complaint = str(error)
-    agree(comm, "psgd.torch.pipeline", {"seed": seed, "cuts": list(cuts)}, complaint)
+    parameters = 0 if whole is None else zlib.crc32(whole.layout().to_json().encode())
+    signature = {"seed": seed, "cuts": list(cuts), "module (checksum of names and shapes)": parameters}
+    agree(comm, "psgd.torch.pipeline", signature, complaint)
     if whole is None:
         raise AgreedUsageError("psgd.torch.pipeline: no module")
     return whole
@@ -208,23 +221,3 @@ def _misplaced(whole: SequentialStages, cuts: Sequence[int], ranks: int) -> str 
         if not names:
             return f"cuts: expected trainable parameters on each rank, got none on rank {rank} by cuts {tuple(cuts)}"
     return None
-
-
-def _share(comm: MPI.Intracomm, module: torch.nn.Module, first_names: dict[str, str]) -> None:
-    """A parameter of several ranks gets the values of the rank that has its first name. Collective, blocks."""
-    names = sorted({first for name, first in first_names.items() if name != first})
-    if not names:
-        return
-    mine: dict[str, torch.Tensor] = {}
-    for name, parameter in module.named_parameters():
-        mine.setdefault(first_names[name], parameter)
-    own = set(dict(module.named_parameters()))
-    for name in names:
-        holders = comm.allgather((name in own, name in mine))
-        source = next(rank for rank, (first, _) in enumerate(holders) if first)
-        others = [rank for rank, (first, has) in enumerate(holders) if has and not first]
-        part = comm.Split(0 if comm.Get_rank() in (source, *others) else MPI.UNDEFINED, comm.Get_rank() != source)
-        if part != MPI.COMM_NULL:
-            values = mine[name].detach().numpy()
-            part.Bcast(values)
-            part.Free()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
 from psgd.runtime.rng import bits
@@ -70,6 +71,32 @@ def keep(
             layer.module.to("meta")
     _tie(container, first_names)
     return container
+
+
+def share(comm: MPI.Intracomm, module: torch.nn.Module, first_names: Mapping[str, str]) -> None:
+    """A parameter of several ranks gets the values of the rank that has its first name. Collective, blocks.
+
+    Args:
+        comm: the ranks.
+        module: this rank's layers.
+        first_names: as `keep`.
+    """
+    names = sorted({first for name, first in first_names.items() if name != first})
+    if not names:
+        return
+    mine: dict[str, torch.Tensor] = {}
+    for name, parameter in module.named_parameters():
+        mine.setdefault(first_names[name], parameter)
+    own = set(dict(module.named_parameters()))
+    for name in names:
+        holders = comm.allgather((name in own, name in mine))
+        source = next(rank for rank, (first, _) in enumerate(holders) if first)
+        others = [rank for rank, (first, has) in enumerate(holders) if has and not first]
+        part = comm.Split(0 if comm.Get_rank() in (source, *others) else MPI.UNDEFINED, comm.Get_rank() != source)
+        if part != MPI.COMM_NULL:
+            values = mine[name].detach().numpy()
+            part.Bcast(values)
+            part.Free()
 
 
 def _fill(module: torch.nn.Module, number: int, init: Init | None, seed: int) -> None:

@@ -162,6 +162,9 @@ def _on_meta(layer: torch.nn.Module, x: torch.Tensor) -> Any:
 
 def _dtype(module: torch.nn.Module) -> torch.dtype:
     """The one dtype of parameters and of what goes from stage to stage."""
+    for name, p in module.named_parameters():
+        if torch.nn.parameter.is_lazy(p):
+            raise UsageError(f"{name}: expected a shape, got a lazy parameter: call the module on one batch first")
     found = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if found not in ({torch.float32}, {torch.float64}):
         got = ", ".join(sorted(map(str, found))) or "no parameters"

@@ -5,7 +5,6 @@ import pytest
 from mpi4py import MPI
 
 import psgd
-from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.schedules import catalog
 
@@ -277,66 +276,3 @@ def test_each_stage_has_a_server_of_its_own(comm):
             wanted = {name: p.detach().numpy() for name, p in whole.named_parameters()}
             for name, view in stages.layout.views(stages.params).items():
                 assert close(view, wanted[name]), name
-
-
-class Odd(nn.Module):
-    def forward(self, x):
-        return x.sum()
-
-
-def tied_on_a_rank():
-    module = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
-    module[2].weight = module[0].weight
-    return module
-
-
-ODD = {
-    "tied on a rank": tied_on_a_rank,
-    "no sequence": lambda: nn.Linear(2, 3),
-    "one number": lambda: nn.Sequential(nn.Linear(6, 3), Odd()),
-    "half": lambda: nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2).half()),
-}
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"cuts": (8,)}, "so that no stage is empty"),
-        ({"cuts": (2, 3)}, "expected 2 stages, or a multiple"),
-        ({"cuts": (1,)}, "expected trainable parameters on each rank, got none on rank 0"),
-        ({"sample": (7,)}, r"layer 1 \(Linear\): the trial on the meta device"),
-        ({"sample": 6}, "sample: expected a tensor, or the shape"),
-        ({"module": "no sequence"}, "expected a torch.nn.Sequential with layers, got Linear"),
-        ({"module": "one number"}, "expected one tensor of 2 samples"),
-        ({"module": "half"}, "all float32, or all float64, got"),
-        ({"module": "tied on a rank", "cuts": (1, 2, 3), "sample": (6,)}, "each parameter in one stage of a rank, got"),
-        ({"loss": 3}, "expected a loss that can be called"),
-        ({"schedule": "none"}, "none"),
-    ],
-)
-def test_what_cannot_be_is_refused_on_all_ranks(comm, change, text):
-    given = {"module": make(), "cuts": (3,), "sample": (2, 3), "batch": 4} | change
-    if "module" in change:
-        given |= {"sample": (6,), "cuts": (1,)} | change | {"module": ODD[change["module"]]()}
-    with pytest.raises(UsageError, match=text):
-        psgd.torch.pipeline(given.pop("module"), comm, **given)
-
-
-@pytest.mark.ranks(2)
-def test_wrong_samples_and_moves_are_refused(comm):
-    with psgd.torch.pipeline(make(), comm, cuts=(3,), sample=(2, 3), batch=4) as stages:
-        with pytest.raises(UsageError, match="stay on the CPU"):
-            stages.to("cuda")
-        with pytest.raises(UsageError, match="expected 1 to 4 samples"):
-            stages.gradient(5, *samples(5, 0))
-
-
-@pytest.mark.ranks(2)
-def test_an_error_of_a_module_ends_the_other_rank_too(comm):
-    def failing(output, labels):
-        raise RuntimeError("no such loss")
-
-    stages = psgd.torch.pipeline(make(), comm, cuts=(3,), sample=(2, 3), batch=4, loss=failing)
-    with pytest.raises(RuntimeError if comm.rank else PeerLostError, match="no such loss" if comm.rank else "rank 1"):
-        stages.gradient(4, *samples(4, 0))
