@@ -31,6 +31,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
     from psgd.backend.host import evaluated_at_once
     from psgd.data import load
     from psgd.estimate import activations
+    from psgd.estimate.pieces import of_mesh
     from psgd.estimate.rank_memory import BASE_BYTES, of_run
     from psgd.estimate.verdict import text, verdict
     from psgd.launch.train import sizes
@@ -39,17 +40,21 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
 
     if reference.is_reference(chosen.model) or reference.is_reference(chosen.dataset):
         raise UsageError("psgd estimate: expected a model and a dataset by name, or a path to data; it runs no files")
-    if chosen.parts > 1:
-        raise UsageError(f"psgd estimate: expected whole models, got --mesh {chosen.mesh}")
     dataset = load(chosen.dataset, chosen.context)
     own: dict[str, Any] = {"hidden": chosen.hidden, **chosen.of_the_model()}
     model = build(chosen.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
-    model = activations.recomputed(model, chosen.recompute, chosen.batch_size)
     servers, workers = sizes(chosen)
-    found = of_run(chosen, model, servers, workers, evaluated_at_once(model.tokens))
     said: list[str] = []
-    for each in found:
-        said += [] if available is None else verdict(each, available, model, chosen.batch_size)
+    if chosen.parts > 1:
+        found = of_mesh(chosen, model, servers, workers)
+        most = max(each.total for each in found)
+        if available is not None and most > available:
+            said = [f"a rank needs {text(most)}, {text(available)} are there: more pieces or microbatches need less"]
+    else:
+        model = activations.recomputed(model, chosen.recompute, chosen.batch_size)
+        found = of_run(chosen, model, servers, workers, evaluated_at_once(model.tokens))
+        for each in found:
+            said += [] if available is None else verdict(each, available, model, chosen.batch_size)
     if as_json:
         ranks = [
             {"role": e.role, "ranks": e.ranks, "device": e.device, "bytes": dict(e.rows), "total": e.total}

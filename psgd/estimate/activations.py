@@ -10,15 +10,16 @@ from psgd.nn.stage import Stage
 S = TypeVar("S", bound=Stage)
 
 
-def count(model: Stage, batch: int) -> int:
+def count(model: Stage, batch: int, wants_dx: bool = False) -> int:
     """Returns the bytes of the buffers of one pass forward and backward, those of the loss included.
 
     Args:
         model: bound to nothing, or to vectors on the host.
         batch: samples of a pass.
+        wants_dx: the input's gradient is wanted too, as of a stage behind another.
     """
     counting = CountingArrays()
-    model.context(batch, xp=counting)
+    model.context(batch, wants_dx, counting)
     return counting.nbytes
 
 

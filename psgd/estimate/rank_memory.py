@@ -52,22 +52,33 @@ def of_run(
         workers: how many are workers.
         evaluation_batch: samples of one pass of an evaluation.
     """
-    size = model.layout.size * model.dtype.itemsize
-    state = state_vectors(config)
-    options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
-    collective = (
-        {SLOTS: SLOT_BYTES} if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options) else {}
-    )
     sample = int(np.prod(model.input_shape)) * model.dtype.itemsize + 8
     passes = {
         ACTIVATIONS: activations.count(model, config.batch_size),
         EVALUATION: activations.count(model, evaluation_batch) + evaluation_batch * sample,
         BATCH: config.batch_size * sample,
     }
-    found = []
+    return of_vectors(config, model.layout.size * model.dtype.itemsize, servers, workers, passes)
+
+
+def of_vectors(config: TrainConfig, size: int, servers: int, workers: int, passes: Mapping[str, int]) -> list[Estimate]:
+    """Returns what each kind of rank needs that trains a vector together, workers first.
+
+    Args:
+        config: the run's options.
+        size: bytes of the vector.
+        servers: how many of these ranks are servers.
+        workers: how many are workers.
+        passes: bytes that a worker needs beside.
+    """
+    state = state_vectors(config)
+    options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
+    shared = workers > 1 and strategy_vectors.uses_collectives(config.strategy, options)
+    collective = {SLOTS: SLOT_BYTES} if shared else {}
     firsts = strategy_vectors.of_worker(config.strategy, options, state, workers)
     others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
+    found = []
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}
         found.append(Estimate("worker", ranks, {**held, **passes, **collective}, config.device))
