@@ -65,6 +65,13 @@ import torch
 module, criterion = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss()
 my_shard = lambda worker, workers: [(torch.ones(2, 4), torch.tensor([0, 2]))] * 3
 """
+SEQUENTIAL = """
+import torch
+from torch import nn
+make = lambda: nn.Sequential(nn.Linear(784, 30), nn.ReLU(), nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 10))
+criterion = nn.CrossEntropyLoss()
+my_shard = lambda worker, workers: [(torch.ones(10, 784), torch.arange(10))] * 3
+"""
 DDP = """
 import tempfile, torch, psgd
 from mpi4py import MPI
@@ -127,6 +134,7 @@ BEFORE = {
     "class Watch(psgd.Callback)": CALLED,
     "import numpy as np\nfrom mpi4py import MPI\n\nimport psgd\n\npsgd.abort": "",
     "import psgd\nimport torch\nfrom mpi4py import MPI\n\nmodel = psgd.torch.wrap(module)": MODULE,
+    "import psgd\nimport torch\nfrom mpi4py import MPI\nfrom psgd.parallel.mesh import ProcessMesh\n": SEQUENTIAL,
     "import psgd\nfrom psgd import collectives\n\ncomm": DDP,
     "sampler = psgd.torch.Sampler(": DDP,
     "import numpy as np\nfrom mpi4py import MPI\nfrom psgd.optim.optimizer": PIPELINE,

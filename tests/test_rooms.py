@@ -56,7 +56,7 @@ ORDER = {
 }
 """Bottom to top. Names in a row do not import each other; `*` is every file of that folder that is not named."""
 MOST_MODULES, MOST_LINES, MOST_BOXES, MOST_ARROWS = 15, 400, 22, 100
-"""Boxes and arrows: the 20 and 85 that fit a page at ease, `parallel` with what it is built of, and `estimate`."""
+"""Boxes and arrows: the 20 and 85 that fit a page at ease, `parallel`, on which `torch` builds too, and `estimate`."""
 NAMES_TWICE = {
     "command.py": "each command of `psgd` that is a folder begins in the file of that name",
     "measure.py": "and so do the parts of a benchmark: what it measures,",

@@ -1,7 +1,8 @@
 """Training of PyTorch's modules: `psgd.torch.wrap` lays a module's parameters out in one vector for `psgd.connect`.
 
 Owns the slots of parameters and gradients in the vectors, what autograd's hooks announce, and the buffers (BatchNorm's
-statistics) of all ranks; communication hooks for PyTorch's DistributedDataParallel; a sampler for its DataLoader.
+statistics) of all ranks; communication hooks for PyTorch's DistributedDataParallel; a sampler for its DataLoader;
+modules in pieces, as stages of a pipeline and by tensor.
 PyTorch is imported on the first use. May import every room but `training`. Begin with `wrapped.py`, for hooks with
 `hooks.py`.
 """
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from psgd.torch.codec_hooks import onebit_hook, threshold_hook, topk_hook
     from psgd.torch.hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
     from psgd.torch.optimizer.distributed import DistributedOptimizer as Distributed
+    from psgd.torch.pieces.by_tensor import cut_by_tensor
+    from psgd.torch.pieces.cut_linears import column_linear, row_linear
+    from psgd.torch.pieces.module_pipeline import pipeline
     from psgd.torch.worker_sampler import WorkerSampler as Sampler
     from psgd.torch.wrapped import Wrapped
 
@@ -22,6 +26,9 @@ _PLACES = {
     **{name: ("hooks", name) for name in ("allreduce_hook", "bf16_compress_hook", "fp16_compress_hook")},
     **{name: ("codec_hooks", name) for name in ("onebit_hook", "threshold_hook", "topk_hook")},
     "Sampler": ("worker_sampler", "WorkerSampler"),
+    "pipeline": ("pieces.module_pipeline", "pipeline"),
+    "cut_by_tensor": ("pieces.by_tensor", "cut_by_tensor"),
+    **{name: ("pieces.cut_linears", name) for name in ("column_linear", "row_linear")},
 }
 """Where names are that need PyTorch as soon as they are defined."""
 
@@ -124,8 +131,12 @@ __all__ = [
     "Sampler",
     "allreduce_hook",
     "bf16_compress_hook",
+    "column_linear",
+    "cut_by_tensor",
     "fp16_compress_hook",
     "onebit_hook",
+    "pipeline",
+    "row_linear",
     "threshold_hook",
     "topk_hook",
     "wrap",

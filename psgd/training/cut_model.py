@@ -53,7 +53,10 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return task
     model, batch = task.model, min(config.batch_size, task.samples)
     if not isinstance(model, OwnModel):
-        raise AgreedUsageError(f"--mesh {config.mesh}: expected a model of psgd's own layers, got {config.model}")
+        raise AgreedUsageError(
+            f"--mesh {config.mesh}: expected a model of psgd's own layers, got {config.model}; PyTorch's are cut in a "
+            "loop of your own: see psgd.torch.pipeline"
+        )
     whole, stages = model.model, mesh.sizes["pipe"]
     schedule = config.pipe_schedule or "1f1b"
     microbatches = min(batch, config.microbatches or (MICROBATCHES_A_STAGE * stages if stages > 1 else 1))

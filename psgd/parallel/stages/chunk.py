@@ -8,10 +8,10 @@ import numpy as np
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import ContractError, UsageError
-from psgd.nn.model import Model
 from psgd.nn.stage import Context, OnReady, Stage
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules.instruction import Instruction
+from psgd.parallel.stages.interface import WithLoss
 from psgd.parallel.stages.links import Inlet, Links, Outlet
 
 Send = Callable[[Outlet, Array, int], None]
@@ -31,7 +31,7 @@ class Chunk:
     """A stage with its links.
 
     Args:
-        stage: bound by its owner; the last one is a model.
+        stage: bound by its owner; the last one is a model, or has a loss as one does.
         links: with its neighbours.
         size: most samples of a microbatch.
         first: it takes the samples.
@@ -88,7 +88,7 @@ class Chunk:
         slot, x = self._input(microbatch, batch)
         right: float = 0
         loss = 0.0
-        if isinstance(self.stage, Model) and self._last:
+        if self._last and isinstance(self.stage, WithLoss):
             right, loss = self.stage.evaluate(context, x, batch.y[batch.part(microbatch)], batch.tally)
         else:
             y = self.stage.forward(context, x)
@@ -146,7 +146,7 @@ class Chunk:
         if self._links.dy is not None:
             one.dy_slot, dy = self._taken(self._links.dy, microbatch, batch)
             return dy
-        if not isinstance(self.stage, Model):
+        if not isinstance(self.stage, WithLoss):
             raise TypeError("the last stage has no loss")
         labels = batch.y[batch.part(microbatch)]
         dy, self.losses[microbatch] = self.stage.loss(one.context, labels, batch_size=batch.samples)
