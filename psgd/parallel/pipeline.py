@@ -242,8 +242,11 @@ class Pipeline:
             self.close()
         else:
             self._fail(error)
+            self.close()
 
     def _fail(self, error: BaseException | None) -> None:
+        if not self._failed:
+            keep_for_ever(self)  # the others' last messages may still come, into memory that is this object's
         self._failed = True
         self._alarm.ring(error)
 
