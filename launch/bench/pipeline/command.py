@@ -19,7 +19,11 @@ KNOWN = tuple(name for name, entry in SCHEDULES.items() if entry.flushes)
 @click.command()
 @click.option("--schedules", default=",".join(KNOWN), show_default=True, help="Comma-separated: a row each.")
 @click.option(
-    "--layers", type=Whole(2), default=8, show_default=True, help="Equal layers, in equal stages; a small one follows."
+    "--layers",
+    type=Whole(2),
+    default=8,
+    show_default=True,
+    help="Equal layers, in equal stages; small ones around them.",
 )
 @click.option("--width", type=Whole(1), default=1024, show_default=True, help="Inputs and outputs of each.")
 @click.option("--batch", type=Whole(1), default=2048, show_default=True, help="Samples of a step.")

@@ -19,7 +19,8 @@ from psgd.parallel.schedules.rehearsal import DOUBLE, rehearse
 
 SEED, TOLERANCE = 1, 1e-5
 INFERENCE = "inference"
-_CLASSES = 10  # a last layer that is little beside the others
+_FEATURES = _CLASSES = 10
+"""A first and a last layer that are little beside the others, so that all stages have equal work."""
 _EVALUATED = 4  # batches of an evaluation: forward passes go on without a flush
 
 
@@ -50,9 +51,9 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
     cores.pin(comm)
     rng = np.random.default_rng(SEED)
     many = _EVALUATED * sizes.batch
-    all_x = rng.standard_normal((many, sizes.width)).astype(np.float32)
+    all_x = rng.standard_normal((many, _FEATURES)).astype(np.float32)
     all_y = rng.integers(0, _CLASSES, many)
-    model = Model([Linear(sizes.width, relu=True)] * sizes.layers + [Linear(_CLASSES)], (sizes.width,))
+    model = Model([Linear(sizes.width, relu=True)] * (1 + sizes.layers) + [Linear(_CLASSES)], (_FEATURES,))
     context = None
     if comm.rank == 0:
         params = model.init(SEED)
@@ -66,7 +67,7 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
         with Pipeline(
             comm,
             model,
-            tuple(range(each, sizes.layers, each)),
+            tuple(range(1 + each, 1 + sizes.layers, each)),
             name if trains else "1f1b",
             batch=sizes.batch,
             microbatches=sizes.microbatches,
