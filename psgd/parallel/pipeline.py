@@ -238,11 +238,9 @@ class Pipeline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
+        if kind is not None:
             self._fail(error)
-            self.close()
+        self.close()
 
     def _fail(self, error: BaseException | None) -> None:
         if not self._failed:
