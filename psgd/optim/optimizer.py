@@ -48,19 +48,20 @@ class OptimizerOptions:
 
     def sum_of_squares(self, grad: Vector) -> float:
         """Of a gradient that lies on this rank as a whole; of a model in parts over all of them. Then collective."""
-        return self.total_of_squares(grad, 0, lambda alone: alone)
+        return self.total(self.digits(grad, 0))
 
-    def total_of_squares(self, grad: Vector, start: int, sum_over_shards: Callable[[Limbs], Limbs]) -> float:
-        """As `sum_of_squares`, where other ranks have the rest of this rank's vector. Then collective.
+    def digits(self, grad: Vector, start: int) -> Limbs:
+        """The digits (`psgd.kernels.exact_squares`) of the sum of squares of a part of this rank's vector.
 
         Args:
             grad: of the vector's elements from `start` on.
             start: of the first one.
-            sum_over_shards: adds digits (`psgd.kernels.exact_squares`) of all ranks that have a part of the vector.
         """
-        if self.squares is None:
-            return exact_squares.rounded(sum_over_shards(exact_squares.squares(grad)))
-        return self.squares.total(sum_over_shards(self.squares.local(grad, start)))
+        return exact_squares.squares(grad) if self.squares is None else self.squares.local(grad, start)
+
+    def total(self, limbs: Limbs) -> float:
+        """The sum of squares of the whole gradient from the digits of this rank's vector; collective as above."""
+        return exact_squares.rounded(limbs) if self.squares is None else self.squares.total(limbs)
 
 
 class Optimizer:
@@ -118,7 +119,7 @@ class Optimizer:
 
     def clipped(self, grad: Vector, scale: float) -> float:
         """`scale`, or less where the gradient `scale * grad` over all shards is longer than the largest norm."""
-        total = self.options.total_of_squares(grad, self._start, self._sum_over_shards)
+        total = self.options.total(self._sum_over_shards(self.options.digits(grad, self._start)))
         return clipped(scale, total, self.options.clip_norm)
 
     def take(self, grad: Vector, scale: float, position: float) -> None:
