@@ -21,12 +21,12 @@ from psgd.launch.bench.stats import median
 
 SIDE, LR, MOMENTUM = 32, 0.05, 0.9
 STEPS = 10
-"""Between two looks at the clock, and before the losses are compared: the host may run ahead, as in training."""
+"""Between two looks at the clock: the host may run ahead, as in training. And whose losses are compared."""
 WARM_ROUNDS, TRIAL_ROUNDS = 3, 5
 BUCKETS_MB = (1, 5, 25, 100)
 """DDP's sizes that are tried."""
 APART = 1e-2
-"""Losses may be so far apart after `STEPS`: convolutions on GPUs add in any order, and training amplifies that."""
+"""Losses may be so far apart after `STEPS` by rounding, which training amplifies."""
 PEER, HOOK, OWN, ALONE = "peer", "hook", "psgd", "alone"
 Step = Callable[[], torch.Tensor]
 
@@ -41,7 +41,8 @@ def measure(comm: MPI.Intracomm, batches: Sequence[int], repeats: int) -> Iterat
 
     Yields:
         Rows with medians of the slowest rank in seconds for a step, the same on all ranks; `bucket_mb` is the size that
-        was best for DDP, `apart` the largest difference of a loss from DDP's.
+        was best for DDP, `apart` the largest difference of a loss from DDP's, without TensorFloat-32 and with
+        convolutions that add in one order; what is timed has PyTorch's defaults.
 
     Raises:
         Error: a contender's losses are not DDP's; on all ranks.
