@@ -28,7 +28,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         return 0
     available = None if memory is None else memory_of(memory)
     chosen = options.build(flags, config)
-    from psgd.backend.host import evaluated_at_once
+    from psgd.backend.interface import evaluated_at_once
     from psgd.data import load
     from psgd.estimate import activations
     from psgd.estimate.pieces import of_mesh
@@ -52,7 +52,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
             said = [f"a rank needs {text(most)}, {text(available)} are there: more pieces or microbatches need less"]
     else:
         model = activations.recomputed(model, chosen.recompute, chosen.batch_size)
-        found = of_run(chosen, model, servers, workers, evaluated_at_once(model.tokens))
+        found = of_run(chosen, model, servers, workers, evaluated_at_once(model.tokens, chosen.device))
         for each in found:
             said += [] if available is None else verdict(each, available, model, chosen.batch_size)
     if as_json:

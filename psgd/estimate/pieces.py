@@ -6,20 +6,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from psgd.backend.interface import evaluated_at_once
 from psgd.config import TrainConfig
 from psgd.estimate import activations
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, Estimate, of_vectors, state_vectors
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
-from psgd.parallel.cuts.measure import measure
-from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
-from psgd.parallel.options import AUTO, MICROBATCHES_A_STAGE, layers
-from psgd.parallel.schedules import catalog
+from psgd.parallel.cuts.decision import Decision
+from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.schedules.schedule import Schedule
-from psgd.parallel.tensor.plan import plan
-
-_EVALUATED = 2000
-"""Samples of the test set that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +45,9 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
     """
     axes = config.axes
     stages, ranks = axes.get("pipe", 1), axes.get("tensor", 1)
-    microbatches = min(config.batch_size, config.microbatches or (MICROBATCHES_A_STAGE * stages if stages > 1 else 1))
-    size = -(-config.batch_size // microbatches)
-    cuts, schedule = _cuts(config, model, stages, microbatches, size)
+    wish = Decision(stages, config.batch_size, config.microbatches, config.pipe_schedule, config.cut)
+    cuts, size = wish.cuts(model, state_vectors(config)), wish.size
+    schedule = wish.plan(cuts)
     ends = (0, *cuts, len(model.layers))
     sample = int(np.prod(model.input_shape)) * model.dtype.itemsize + 8
     found: list[Estimate] = []
@@ -63,7 +58,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
             mine = [activations.recomputed(part.cut(ends[k], ends[k + 1]), config.recompute, size) for k in places]
             passes = {
                 ACTIVATIONS: _alive(mine, schedule, pipe, size),
-                EVALUATION: _EVALUATED * sample,
+                EVALUATION: evaluated_at_once(model.tokens, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
             }
             vector = sum(stage.layout.size for stage in mine) * model.dtype.itemsize
@@ -77,6 +72,8 @@ def _part(model: Model, ranks: int, rank: int, cuts: Cuts) -> Model:
     """The model as one of the tensor ranks has it."""
     if ranks == 1:
         return model
+    from psgd.parallel.tensor.plan import plan  # loads MPI
+
     there = cast(Any, _Ranks(ranks, rank))
     return Model(plan(model.layers, model.input_shape, there, cuts), model.input_shape, model.dtype)
 
@@ -85,17 +82,3 @@ def _alive(stages: Sequence[Stage], schedule: Schedule, pipe: int, size: int) ->
     """Activations of all microbatches that are alive at once, the same number for each stage of a rank."""
     limit = -(-schedule.in_flight_limit[pipe] // len(stages))
     return limit * sum(activations.count(stage, size, pipe + k > 0) for k, stage in enumerate(stages))
-
-
-def _cuts(config: TrainConfig, model: Model, stages: int, microbatches: int, size: int) -> tuple[Cuts, Schedule]:
-    name = config.pipe_schedule or "1f1b"
-    given = layers(config.cut or AUTO)
-    several = catalog.SCHEDULES[name].chunks
-    chunks = 1 if not several else 2 if given is None else max(1, (len(given) + 1) // stages)
-    schedule = catalog.make(name, stages, microbatches, chunks)
-    if stages * chunks == 1:
-        return (), schedule
-    if given is not None:
-        return check_cuts(given, len(model.layers), stages * chunks), schedule
-    costs = measure(model, np.zeros((size, *model.input_shape), model.dtype), state_vectors(config))
-    return partition(costs, stages * chunks, None, schedule.in_flight_limit * chunks), schedule
