@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.backend import pinned, samples
-from psgd.backend.interface import evaluated_at_once
 from psgd.backend.losses import Loss, Losses
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.device import blas
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits

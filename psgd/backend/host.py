@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.backend.interface import evaluated_at_once
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from psgd.backend.interface import evaluated_at_once
 from psgd.config import TrainConfig
 from psgd.estimate import activations
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, Estimate, of_vectors, state_vectors
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.parallel.cuts.decision import Decision

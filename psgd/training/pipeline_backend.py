@@ -6,11 +6,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.backend.interface import evaluated_at_once
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline

@@ -6,7 +6,7 @@ import numpy as np
 
 from psgd.nn.stage import Stage
 from psgd.parallel.cuts.measure import measure
-from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
+from psgd.parallel.cuts.partition import Cuts, LayerCost, check_cuts, partition
 from psgd.parallel.options import AUTO, MICROBATCHES_A_STAGE, layers
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.schedule import Schedule
@@ -60,16 +60,26 @@ class Decision:
         Raises:
             UsageError: layers that cannot be those, or no cut fits into the memory.
         """
-        given, several = layers(self.cut or AUTO), catalog.SCHEDULES[self.schedule].chunks
+        given, each = layers(self.cut or AUTO), self._stages_each
         if given is not None:
-            each = max(1, (len(given) + 1) // self.ranks) if several else 1
             return check_cuts(given, len(model.layers), self.ranks * each)
-        each = INTERLEAVED if several else 1
         if self.ranks * each == 1:
             return ()
         costs = measure(model, np.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
         limits = catalog.make(self.schedule, self.ranks, self.microbatches, each).in_flight_limit
         return partition(costs, self.ranks * each, None if memory is None else memory // each, limits * each)
+
+    def even(self, count: int) -> Cuts:
+        """Where stages begin if so many layers take equally long; empty where the cuts are given, or there are none."""
+        stages = self.ranks * self._stages_each
+        return () if layers(self.cut or AUTO) is not None else partition([LayerCost(1.0)] * count, stages)
+
+    @property
+    def _stages_each(self) -> int:
+        given = layers(self.cut or AUTO)
+        if not catalog.SCHEDULES[self.schedule].chunks:
+            return 1
+        return INTERLEAVED if given is None else max(1, (len(given) + 1) // self.ranks)
 
     def plan(self, cuts: Cuts) -> Schedule:
         """The schedule of a whole batch over stages that are cut so."""

@@ -60,3 +60,10 @@ def test_memory_is_that_of_a_ranks_stages_together(measured):
         wish.cuts(MODEL, 2, memory=1000)
     with pytest.raises(UsageError, match="fits into 5,000 bytes"):
         several.cuts(MODEL, 2, memory=10_000)
+
+
+def test_even_cuts_are_for_those_that_would_be_measured(measured):
+    (cut,) = Decision(2, 32).even(LAYERS)
+    assert abs(2 * cut - LAYERS) <= 1 and measured == []
+    assert Decision(2, 32, cut="3").even(LAYERS) == Decision(1, 32).even(LAYERS) == ()
+    assert len(Decision(2, 32, name="interleaved").even(LAYERS)) == 3
