@@ -19,6 +19,8 @@ from psgd.nn.recompute.segments import read_bytes
 def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool, **flags: Any) -> int:
     """Estimate the memory of each rank of a run of psgd train with the same options. Starts nothing.
 
+    A model of your own file is made of tensors without memory; its file is run for that.
+
     The exit code is 1 where it does not fit into --memory.
     """
     from psgd.estimate import lecture
@@ -28,18 +30,15 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         return 0
     available = None if memory is None else memory_of(memory)
     chosen = options.build(flags, config)
-    from psgd.data import load
-    from psgd.estimate import table, whole_run
+    from psgd.estimate import table
     from psgd.estimate.rank_memory import BASE_BYTES
     from psgd.launch.memory.refusal import keep_mpi_asleep
     from psgd.launch.train import sizes
-    from psgd.user import reference
+    from psgd.launch.view import estimated
 
-    if reference.is_reference(chosen.model) or reference.is_reference(chosen.dataset):
-        raise UsageError("psgd estimate: expected a model and a dataset by name, or a path to data; it runs no files")
     keep_mpi_asleep()
-    run = whole_run.of_model(chosen, options.model_of(chosen, load(chosen.dataset, chosen.context)), *sizes(chosen))
-    found, size = run.ranks, run.whole.layout.size
+    run = estimated.of_config(chosen, *sizes(chosen))
+    found, size = run.ranks, run.parameters
     on = "cuda" if any(each.device == "cuda" for each in found) else "cpu"
     said = [] if available is None else run.verdict(available, on)
     if as_json:
@@ -49,7 +48,8 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         ]
         click.echo(json.dumps({"parameters": size, "ranks": ranks, "base": BASE_BYTES, "fits": not said}))
         return 1 if said else 0
-    click.echo(f"{size:,} parameters of {run.whole.dtype}, {table.text(size * run.whole.dtype.itemsize)}\n")
+    nbytes = table.text(size * int(run.dtype.removeprefix("float")) // 8)
+    click.echo(f"{size:,} parameters of {run.dtype}, {nbytes}\n")
     click.echo("\n".join(table.lines(found)))
     click.echo(f"\nbeside it, on the host: Python, MPI and compiled code, about {table.text(BASE_BYTES)} a rank")
     for line in said:

@@ -1,9 +1,9 @@
 """The bytes of a model's activations: its buffers for one batch, counted without being made."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from psgd.estimate.counting import CountingArrays
-from psgd.nn.model import Model
 from psgd.nn.recompute import segments
 from psgd.nn.stage import Stage
 
@@ -23,12 +23,18 @@ def count(model: Stage, batch: int, wants_dx: bool = False) -> int:
     return counting.nbytes
 
 
-def largest_batch(model: Model, available: int, most: int) -> int:
-    """Returns how many samples' activations are at most `available` bytes: 0 to `most`."""
+def largest_batch(bytes_of: Callable[[int], int], available: int, most: int) -> int:
+    """Returns how many samples take at most `available` bytes: 0 to `most`.
+
+    Args:
+        bytes_of: what so many samples take; rises with them.
+        available: bytes.
+        most: samples.
+    """
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if count(model, middle) <= available:
+        if bytes_of(middle) <= available:
             low = middle
         else:
             high = middle - 1

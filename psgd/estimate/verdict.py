@@ -1,19 +1,20 @@
 """Whether an estimate fits into the memory that there is, and if not, which batch would."""
 
+from collections.abc import Callable
+
 from psgd.estimate import activations
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, Estimate
 from psgd.estimate.strategy_vectors import ACCUMULATED, GRADIENTS
 from psgd.estimate.table import text
-from psgd.nn.model import Model
 
 
-def verdict(estimate: Estimate, available: int, model: Model, batch: int) -> list[str]:
+def verdict(estimate: Estimate, available: int, bytes_of: Callable[[int], int], batch: int) -> list[str]:
     """Returns lines for a reader: empty where it fits.
 
     Args:
         estimate: of the rank that needs the most.
         available: bytes for that rank.
-        model: what is trained, in that rank's form.
+        bytes_of: activations of so many samples.
         batch: samples of a rank and step.
     """
     if estimate.total <= available:
@@ -23,20 +24,16 @@ def verdict(estimate: Estimate, available: int, model: Model, batch: int) -> lis
         return [f"{short}: the parameters do not fit"]
     sample = estimate.rows[BATCH] // batch
     fixed = estimate.total - estimate.rows[ACTIVATIONS] - estimate.rows[BATCH]
-    most = _largest(model, available - fixed, batch - 1, sample)
+
+    def largest(room: int, most: int) -> int:
+        return activations.largest_batch(lambda n: bytes_of(n) + n * sample, room, most)
+
+    most = largest(available - fixed, batch - 1)
     if not most:
-        largest = max(estimate.rows, key=lambda name: estimate.rows[name])
-        return [f"{short}: one sample does not fit; most are {largest}, {text(estimate.rows[largest])}"]
+        name = max(estimate.rows, key=lambda name: estimate.rows[name])
+        return [f"{short}: one sample does not fit; most are {name}, {text(estimate.rows[name])}"]
     said = [f"{short}: the batch does not fit, one sample does", f"--batch-size {most} fits"]
     more = 0 if ACCUMULATED in estimate.rows else estimate.rows[GRADIENTS]
-    if parts := _largest(model, available - fixed - more, most, sample):
+    if parts := largest(available - fixed - more, most):
         said.append(f"--batch-size {parts} --accumulate {-(-batch // parts)} fits, and an update has as many samples")
     return said
-
-
-def _largest(model: Model, available: int, most: int, sample: int) -> int:
-    """How many samples fit, with their activations: 0 to `most`."""
-    found = activations.largest_batch(model, available, most)
-    while found and activations.count(model, found) + found * sample > available:
-        found -= 1
-    return found

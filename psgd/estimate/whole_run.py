@@ -1,6 +1,7 @@
 """A run's estimate from its options and its data, whatever it trains; and what would make it fit."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -32,19 +33,19 @@ class RunMemory:
 
     Attributes:
         config: the run.
-        whole: its model, on no vector.
-        model: the same as each worker computes it, where it is in one piece.
-        servers: how many there are.
-        workers: how many there are.
         ranks: what each kind of them needs, workers first.
+        parameters: of the whole model.
+        dtype: of them.
+        bytes_of: activations of so many samples, where the model is in one piece.
+        another: the same with other options; None where nothing is known of them.
     """
 
     config: TrainConfig
-    whole: Model
-    model: Model
-    servers: int
-    workers: int
     ranks: Sequence[Estimate]
+    parameters: int
+    dtype: str
+    bytes_of: Callable[[int], int]
+    another: "Callable[[TrainConfig], RunMemory] | None" = None
 
     def verdict(self, available: int, device: str) -> list[str]:
         """Says what does not fit and what would: empty where all does.
@@ -60,7 +61,7 @@ class RunMemory:
             said = [f"a {most.role} needs {text(most.total)}, {text(available)} are there"]
             said.append("more pieces or microbatches need less")
         else:
-            said = verdict(most, available, self.model, self.config.batch_size)
+            said = verdict(most, available, self.bytes_of, self.config.batch_size)
         if most.role == "server":
             return [*said, "more --servers hold a part of the parameters each"]
         fitting = [_spelled(wish) for wish in _WISHES if self._fits(wish, available, device)]
@@ -69,13 +70,13 @@ class RunMemory:
     def _fits(self, wish: dict[str, Any], available: int, device: str) -> bool:
         """Whether the run fits with other options: False where it has them, or cannot have them."""
         known = {each.name for each in fields(self.config)}
-        if any(name not in known or getattr(self.config, name) is not None for name in wish):
+        if self.another is None or any(name not in known or getattr(self.config, name) is not None for name in wish):
             return False
         needs = [pair for name in wish for pair in _NEEDS.get(name, {}).items()]
         if any(getattr(self.config, name) != value for name, value in needs):
             return False
         try:
-            found = of_model(replace(self.config, **wish), self.whole, self.servers, self.workers)
+            found = self.another(replace(self.config, **wish))
         except UsageError:
             return False
         return all(each.total <= available for each in found.ranks if each.device == device)
@@ -97,11 +98,20 @@ def of_model(config: TrainConfig, model: Model, servers: int, workers: int, time
     if not timed:
         wish = Decision(config.axes.get("pipe", 1), config.batch_size, name=config.pipe_schedule, cut=config.cut)
         config = replace(config, cut=",".join(map(str, wish.even(len(model.layers)))) or config.cut)
+    mine = model
     if config.parts > 1:
-        return RunMemory(config, model, model, servers, workers, of_mesh(config, model, servers, workers))
-    mine = activations.recomputed(model, config.recompute, config.batch_size)
-    found = of_run(config, mine, servers, workers, evaluated_at_once(model.tokens, config.device))
-    return RunMemory(config, model, mine, servers, workers, found)
+        found = of_mesh(config, model, servers, workers)
+    else:
+        mine = activations.recomputed(model, config.recompute, config.batch_size)
+        found = of_run(config, mine, servers, workers, evaluated_at_once(model.tokens, config.device))
+    return RunMemory(
+        config,
+        found,
+        model.layout.size,
+        str(model.dtype),
+        functools.partial(activations.count, mine),
+        lambda other: of_model(other, model, servers, workers, timed),
+    )
 
 
 def _spelled(wish: dict[str, Any]) -> str:
