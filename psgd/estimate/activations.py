@@ -10,15 +10,16 @@ from psgd.nn.stage import Stage
 S = TypeVar("S", bound=Stage)
 
 
-def count(model: Stage, batch: int, wants_dx: bool = False) -> int:
+def count(model: Stage, batch: int, wants_dx: bool = False, device: str = "cpu") -> int:
     """Returns the bytes of the buffers of one pass forward and backward, those of the loss included.
 
     Args:
         model: bound to nothing, or to vectors on the host.
         batch: samples of a pass.
         wants_dx: the input's gradient is wanted too, as of a stage behind another.
+        device: "cpu" or "cuda": on a GPU some buffers are for the whole batch.
     """
-    counting = CountingArrays()
+    counting = CountingArrays(device)
     model.context(batch, wants_dx, counting)
     return counting.nbytes
 
@@ -41,13 +42,14 @@ def largest_batch(bytes_of: Callable[[int], int], available: int, most: int) -> 
     return low
 
 
-def recomputed(model: S, wish: str | None, batch: int) -> S:
+def recomputed(model: S, wish: str | None, batch: int, device: str = "cpu") -> S:
     """Returns the model with activations recomputed as wished: `psgd.nn.recompute.segments.choose`.
 
     Args:
         model: bound to nothing.
         wish: all, a number of layers, bytes; None leaves it as it is.
         batch: samples of a pass.
+        device: as `count`.
 
     Raises:
         UsageError: bytes that are too few.
@@ -56,6 +58,6 @@ def recomputed(model: S, wish: str | None, batch: int) -> S:
         return model
 
     def count_with(chosen: segments.Segments) -> int:
-        return count(model.recomputed(chosen), batch)
+        return count(model.recomputed(chosen), batch, device=device)
 
     return model.recomputed(segments.choose(wish, len(model.layers), count_with))

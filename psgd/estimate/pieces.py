@@ -1,5 +1,6 @@
 """The memory of ranks that hold a model in pieces: a stage of a pipeline each, or parts of its layers."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -8,13 +9,24 @@ import numpy as np
 
 from psgd.config import TrainConfig
 from psgd.estimate import activations
-from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, Estimate, of_vectors, state_vectors
+from psgd.estimate.rank_memory import (
+    ACTIVATIONS,
+    BATCH,
+    EVALUATION,
+    SHARED_GRADIENTS,
+    Estimate,
+    of_vectors,
+    shared_gradients,
+    state_vectors,
+)
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.parallel.cuts.decision import Decision
 from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.schedules.schedule import Schedule
+
+LAYER = "a layer's gradient of a microbatch"
 
 
 @dataclass(frozen=True)
@@ -60,10 +72,12 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 ACTIVATIONS: _alive(mine, schedule, pipe, size),
                 EVALUATION: evaluated_at_once(model.tokens, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
+                SHARED_GRADIENTS: sum(map(shared_gradients, mine)),
+                LAYER: max(map(_largest_layer, mine)) if wish.microbatches > 1 else 0,
             }
             vector = sum(stage.layout.size for stage in mine) * model.dtype.itemsize
             place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
-            for each in of_vectors(config, vector, servers, workers, passes):
+            for each in of_vectors(config, vector, servers, workers, passes, *mine):
                 found.append(replace(each, role=f"{each.role} {place}"))
     return found
 
@@ -82,3 +96,9 @@ def _alive(stages: Sequence[Stage], schedule: Schedule, pipe: int, size: int) ->
     """Activations of all microbatches that are alive at once, the same number for each stage of a rank."""
     limit = -(-schedule.in_flight_limit[pipe] // len(stages))
     return limit * sum(activations.count(stage, size, pipe + k > 0) for k, stage in enumerate(stages))
+
+
+def _largest_layer(stage: Stage) -> int:
+    """Bytes of the largest layer's gradient, which is made apart where it is added to those of microbatches before."""
+    sizes = [sum(math.prod(spec.shape) for spec in step.specs) for step in stage.steps]
+    return max(sizes) * stage.dtype.itemsize

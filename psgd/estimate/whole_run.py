@@ -102,14 +102,14 @@ def of_model(config: TrainConfig, model: Model, servers: int, workers: int, time
     if config.parts > 1:
         found = of_mesh(config, model, servers, workers)
     else:
-        mine = activations.recomputed(model, config.recompute, config.batch_size)
+        mine = activations.recomputed(model, config.recompute, config.batch_size, config.device)
         found = of_run(config, mine, servers, workers, evaluated_at_once(model.tokens, config.device))
     return RunMemory(
         config,
         found,
         model.layout.size,
         str(model.dtype),
-        functools.partial(activations.count, mine),
+        functools.partial(activations.count, mine, device=config.device),
         lambda other: of_model(other, model, servers, workers, timed),
     )
 
