@@ -30,13 +30,13 @@ from psgd.metrics.trace.run_trace import Among, RunTrace
 from psgd.nn.layout import Layout
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
-from psgd.parallel.sharded.exchange import Exchange
 from psgd.runtime import placement as placements
 from psgd.runtime.agreement import agree
 from psgd.runtime.mesh import Mesh
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder, Replay, load
+from psgd.strategies.sharded import Shard
 from psgd.worker.bound_model import BoundModel
 
 
@@ -74,7 +74,7 @@ def connect(
     part: ModelPart | None = None,
     callbacks: Sequence[Callback] = (),
     trace: str | Path | None = None,
-    shard: "int | Exchange" = 0,
+    shard: Shard = 0,
     **options: Any,
 ) -> "Connection":
     """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.

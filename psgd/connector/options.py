@@ -30,13 +30,13 @@ from psgd.optim import rules, staleness
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule, constant
-from psgd.parallel.sharded.exchange import Exchange
 from psgd.runtime import mesh
 from psgd.runtime.device_vectors import on_device
 from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.strategies.sharded import Shard
 from psgd.worker.bound_model import BoundModel
 from psgd.worker.context import Alone
 
@@ -78,7 +78,7 @@ class ConnectOptions:
     part: ModelPart | None = None
     callbacks: Sequence[Callback] = ()
     trace: str | Path | None = None
-    shard: int | Exchange = 0
+    shard: Shard = 0
 
     @property
     def serverless(self) -> bool:

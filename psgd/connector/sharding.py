@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from psgd.kernels.errors import UsageError
-from psgd.parallel.sharded.exchange import Exchange
 from psgd.strategies import sharded
+from psgd.strategies.sharded import Exchange
 
 _ON_NAN = "a rank sees gradients that are reduced already"
 

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from psgd.metrics.trace.span import Traceable
 
 
-def create(shard: int | Exchange) -> Callable[[RunContext], Worker]:
+Shard = int | Exchange
+"""What `psgd.connect` takes: 0 is off, 1 that stage, an exchange its own."""
+
+
+def create(shard: Shard) -> Callable[[RunContext], Worker]:
     """Makes the workers: of stage 1 by that number, of stages 2 and 3 by the exchange that the model runs through."""
     return StateSharded if isinstance(shard, int) else lambda context: ModelSharded(context, shard)
 

@@ -17,7 +17,7 @@ from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
-from psgd.parallel.sharded.slots import Slots
+from psgd.parallel.sharded.unit_buffers import UnitBuffers
 from psgd.parallel.sharded.visits import plan
 from psgd.runtime.device_vectors import on_device
 
@@ -61,7 +61,7 @@ class Exchange:
         self._comm = comm
         units = range(len(slices.units))
         shared = shared or [()] * len(units)
-        order, turns = behind(params), Slots(comm, slices, params)
+        order, turns = behind(params), UnitBuffers(comm, slices, params)
         own = self._vector(slices.of(0).size)[: slices.size]  # the first rank has most, and memory is alike on all
         self.own, self.gradients = own, turns.units
         self.buffer_bytes = turns.nbytes
@@ -75,7 +75,7 @@ class Exchange:
         self._frees = [_next_in(turns.of, unit) for unit in units]
         alone = {unit for others in shared for unit in others}
         if stage == 3:
-            slots = Slots(comm, slices, params, alone)
+            slots = UnitBuffers(comm, slices, params, alone)
             self.buffer_bytes += slots.nbytes
             self.parameters = slots.units
             self.gathers = Gathers(comm, slices, [params[place] for place in places], slots.units, order)

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from harness.sharded_runs import mlp, run, tied
 
-import psgd
-from psgd.kernels.errors import UsageError
 from psgd.parallel.sharded import units
 
 STAGES = (1, 2, 3)
@@ -67,21 +65,3 @@ def test_memory_is_what_the_formulas_say(comm):
             assert exchange.params.size == (own if stage == 3 else found.params.size)
             vectors = 4 if stage == 3 else 2  # two units of gradients, and of parameters
             assert exchange.buffer_bytes <= 4 * vectors * (largest + 16)
-
-
-@pytest.mark.ranks(2)
-def test_what_does_not_go_with_it_is_refused(comm):
-    params = np.zeros(100, np.float32)
-    for options, text in [
-        ({"shard": 4}, "shard: expected 0 or 1"),
-        ({"strategy": "sync"}, "shard: expected strategy allreduce"),
-        ({"compress": "topk"}, "compress topk: not with shard"),
-    ]:
-        with pytest.raises(UsageError, match=text):
-            psgd.connect(comm, params, **{"strategy": "allreduce", "shard": 1} | options)
-
-
-@pytest.mark.ranks(1)
-def test_a_single_worker_is_refused(comm):
-    with pytest.raises(UsageError, match="a single worker has nobody to share with"):
-        psgd.connect(comm, np.zeros(100, np.float32), strategy="allreduce", shard=1)

@@ -14,8 +14,7 @@ from psgd.nn.layers.dropout import Dropout
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
 from psgd.nn.models import build
-from psgd.parallel.sharded import stage as by_units
-from psgd.parallel.sharded import units
+from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.slices import Slices
 
@@ -76,10 +75,10 @@ def run(
     ready = None
     if stage > 1:
         slices = Slices(units.of_stage(model), comm.size, comm.rank)
-        params = by_units.first_own(model, slices, 3) if stage == 3 else model.init(3)
-        shared = by_units.shared_units(model, slices.units)
+        params = by_unit.first_own(model, slices, 3) if stage == 3 else model.init(3)
+        shared = by_unit.shared_units(model, slices.units)
         exchange = Exchange(wrapped, slices, params, stage, several, shared)
-        made, ready = by_units.by_unit(model, exchange), by_units.on_ready(exchange)
+        made, ready = by_unit.by_unit(model, exchange), by_unit.on_ready(exchange)
     else:
         params, made = model.init(3), model
     context = made.context(BATCH)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from psgd.parallel.sharded.slots import assign
+from psgd.parallel.sharded.unit_buffers import assign
 from psgd.parallel.sharded.visits import plan
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from psgd.collectives import Communicator
 
 
-class Slots:
+class UnitBuffers:
     """Creating is collective, blocks.
 
     Args:

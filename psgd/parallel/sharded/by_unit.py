@@ -15,7 +15,7 @@ from psgd.nn.layout import Layout
 from psgd.nn.stage import OnReady, Stage
 from psgd.parallel.sharded import units
 from psgd.parallel.sharded.exchange import Exchange
-from psgd.parallel.sharded.gathered import Gathered
+from psgd.parallel.sharded.gathered_layers import Gathered
 from psgd.parallel.sharded.slices import Slices
 
 S = TypeVar("S", bound=Stage)

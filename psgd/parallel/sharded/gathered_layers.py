@@ -26,7 +26,7 @@ class GatheredState:
 class Gathered(Layer[GatheredState]):
     """Consecutive layers of a model, which keep their places in it: names, first values, random numbers.
 
-    Its gradients are final when `Stage` says so, which is behind `backward`: `psgd.parallel.sharded.stage`.
+    Its gradients are final when `Stage` says so, which is behind `backward`: `psgd.parallel.sharded.by_unit`.
 
     Attributes:
         steps: the layers in their places.

@@ -5,8 +5,8 @@ import pytest
 from harness.sharded_runs import mlp, tied
 
 from psgd.parallel.sharded import units
+from psgd.parallel.sharded.by_unit import first_own, shared_units
 from psgd.parallel.sharded.slices import Slices
-from psgd.parallel.sharded.stage import first_own, shared_units
 
 
 @pytest.mark.parametrize("make", [mlp, tied])

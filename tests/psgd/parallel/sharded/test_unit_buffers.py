@@ -1,7 +1,7 @@
 """Buffers of units: two that take turns, and one for each unit that is in use beside others."""
 
 from psgd.parallel.sharded.slices import Slices
-from psgd.parallel.sharded.slots import assign, places
+from psgd.parallel.sharded.unit_buffers import assign, places
 
 
 def test_units_take_turns():
