@@ -19,7 +19,7 @@ from psgd.compression import catalog as compression
 from psgd.compression import options as compression_options
 from psgd.compression.options import Compression
 from psgd.connection import RunOptions
-from psgd.connector import in_pieces
+from psgd.connector import in_pieces, sharding
 from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
 from psgd.metrics.callback import Callback
@@ -36,6 +36,7 @@ from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.strategies.sharded import Shard
 from psgd.worker.bound_model import BoundModel
 from psgd.worker.context import Alone
 
@@ -77,6 +78,7 @@ class ConnectOptions:
     part: ModelPart | None = None
     callbacks: Sequence[Callback] = ()
     trace: str | Path | None = None
+    shard: Shard = 0
 
     @property
     def serverless(self) -> bool:
@@ -144,6 +146,8 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
         rule = rules.create(rule, given.momentum, given.weight_decay, "rule")
     others = ["comm", "params", *(field.name for field in fields(ConnectOptions))]
     strategy = strategies.create(given.strategy, workers, others, **given.options)
+    if given.shard:
+        strategy = sharding.chosen(vars(given), workers)
     if isinstance(strategy, Alone) and strategy.check is not None:
         strategy.check(schedule)
     accumulate = strategies.COMMON["accumulate"].check("accumulate", given.options.get("accumulate", 1))
@@ -152,7 +156,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     scale = staleness.create(given.staleness_lr)
     codec = checked_compression(given, rule)
     _check_kinds(given)
-    in_pieces.check(vars(given), vector.size)
+    in_pieces.check(vars(given), sharding.whole_size(given.shard, vector.size))
     request = given.checkpoint_request
     if request is not None and not isinstance(request, CheckpointRequest):
         raise UsageError(f"checkpoint_request: expected a CheckpointRequest, got {type(request).__name__}")
