@@ -207,6 +207,7 @@ def checked_plan(given: ConnectOptions) -> Plan:
         folder, given.checkpoint_every, given.checkpoint_minutes, given.checkpoint_keep, given.resume, given.layout
     )
     plan.part = given.part if isinstance(given.part, ModelPart) else None
+    plan.shares = bool(given.shard)
     if directory is not None and folder is None:
         raise UsageError(f"checkpoint_dir: expected a folder's path, got {directory!r}")
     names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume")

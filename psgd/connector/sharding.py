@@ -33,8 +33,6 @@ def chosen(given: Mapping[str, Any], workers: int) -> Any:
         raise UsageError(f"compress {given['compress']}: not with shard, whose gradients are sent whole; omit it")
     if isinstance(shard, Exchange) and given["on_nan"] != "warn":
         raise UsageError(f"on_nan {given['on_nan']}: not with shard of stage {shard.stage}: {_ON_NAN}; use warn")
-    if given["checkpoint_dir"] is not None:
-        raise UsageError("checkpoint_dir: not with shard yet; omit it")
     return sharded.create(shard)
 
 
