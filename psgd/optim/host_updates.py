@@ -20,7 +20,7 @@ from psgd.optim.catalog import RULES
 from psgd.optim.optimizer import Optimizer
 
 Vector = NDArray[np.floating]
-MOST_THREADS = 8
+MOST_THREADS = 16
 PIECE = 1 << 18
 """Elements that a thread takes at once: enough to hide the call, few enough that all threads end together."""
 

@@ -51,7 +51,7 @@ def test_learns_as_on_the_host(case):
 @pytest.mark.parametrize("how", ["optimizer", "parameters", "optimizer --offload-staleness 1"])
 def test_offload_has_the_bits_of_a_run_without(how, tmp_path):
     cupy()
-    alone = "--workers 1 --servers 0 --optimizer adam --lr 0.002 --checkpoint-every 100".split()
+    alone = ["--workers", "1", "--servers", "0", "--optimizer", "adam", "--lr", "0.002", "--checkpoint-every", "100"]
     whole = train(*alone, "--checkpoint-dir", str(tmp_path / "a"))
     got = train(*alone, "--checkpoint-dir", str(tmp_path / "b"), "--offload", *how.split())
     if "staleness" in how:

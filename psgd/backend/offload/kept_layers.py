@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from psgd.backend.offload import bus as bus_module
 from psgd.backend.offload.arrivals import Arrivals
 from psgd.backend.offload.bus import Bus, Moment
 from psgd.nn.gates import apart
@@ -40,7 +41,8 @@ class KeptLayers:
     def __init__(self, model: Model, bus: Bus, updates: HostUpdates | None = None, behind: int = 0) -> None:
         self.model = gated(model, self)
         layers = apart.parts(model)
-        self._units = tuple(each.own for each in layers if each.own)
+        self._pieces = {each.own: apart.pieces(each.own, bus_module.PIECE) for each in layers}
+        self._units = tuple(unit for each in layers for unit in self._pieces[each.own])
         self._needs = {each.index: self._of(each) for each in layers}
         self._bus, self._behind = bus, behind
         self._updates = updates or HostUpdates(0)
@@ -59,8 +61,7 @@ class KeptLayers:
 
     def _of(self, layer: apart.LayerParts) -> tuple[range, ...]:
         """The units that have a layer's parameters."""
-        starts = [part.start for part in layer.parts if part]
-        return tuple(unit for unit in self._units if any(start in unit for start in starts))
+        return tuple(unit for unit in self._units if any(_meet(unit, part) for part in layer.parts))
 
     def bind(self, params: NDArray[Any], grads: NDArray[Any]) -> None:
         """Uses these vectors on the host; others than before are copied as a whole."""
@@ -96,8 +97,13 @@ class KeptLayers:
     def leave(self, index: int, backward: bool) -> None:
         pass
 
-    def ready(self, unit: range) -> None:
-        """Backward has made this part of the gradient, and uses its parameters no more."""
+    def ready(self, own: range) -> None:
+        """Backward has made this layer's gradient, and uses its parameters no more."""
+        for unit in reversed(self._pieces[own]):
+            self._send(unit)
+        self._arrivals.take(self._on_ready)
+
+    def _send(self, unit: range) -> None:
         assert self._host is not None
         here = slice(unit.start, unit.stop)
         if self._behind:
@@ -108,8 +114,11 @@ class KeptLayers:
             self._renew(unit, made)
             moments.append(self._up[unit])  # the next update writes what this copy reads
         self._arrivals.add(unit, *moments)
-        self._arrivals.take(self._on_ready)
 
     def finish(self) -> None:
         """Returns once the whole gradient is on the host, and all of it handed over."""
         self._arrivals.take(self._on_ready, all_of_them=True)
+
+
+def _meet(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop

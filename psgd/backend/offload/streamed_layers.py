@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from psgd.backend.offload import bus as bus_module
 from psgd.backend.offload.arrivals import Arrivals
 from psgd.backend.offload.bus import Bus, Moment
 from psgd.nn.gates import apart
@@ -38,7 +39,7 @@ class StreamedLayers:
         self._by_own = {each.own: number for number, each in enumerate(self._layers) if each.own}
         self._bus, self._updates = bus, updates or HostUpdates(0)
         if updates is not None:
-            updates.units, updates.followed = tuple(self._by_own), True
+            updates.units, updates.followed = tuple(piece for own in self._by_own for piece in self._cut(own)), True
         count, dtype = min(2, len(self._layers)), model.dtype
         most, own = max(each.size for each in self._layers), max(len(each.own) for each in self._layers)
         self._params = [bus.device(most, dtype) for _ in range(count)]
@@ -55,6 +56,9 @@ class StreamedLayers:
         self._gone: list[Moment | None] = [None] * count  # when the gradient has left its slot
         self._arrivals = Arrivals()
         self._on_ready: OnReady | None = None
+
+    def _cut(self, part: range) -> list[range]:
+        return apart.pieces(part, bus_module.PIECE)
 
     def bind(self, params: NDArray[Any], grads: NDArray[Any]) -> None:
         """Uses these vectors on the host."""
@@ -97,20 +101,22 @@ class StreamedLayers:
         assert self._host is not None
         start = 0
         for part in self._layers[number].parts:
-            self._updates.wait(part)
-            if part:
-                there = self._params[slot][start : start + len(part)]
-                self._come[slot] = self._bus.up(there, self._host[0][part.start : part.stop], self._used[slot])
-            start += len(part)
+            for piece in self._cut(part):
+                self._updates.wait(piece)
+                there = self._params[slot][start : start + len(piece)]
+                self._come[slot] = self._bus.up(there, self._host[0][piece.start : piece.stop], self._used[slot])
+                start += len(piece)
         self._held[slot] = number
 
     def ready(self, own: range) -> None:
         """Backward has made this layer's gradient."""
         assert self._host is not None
         slot = self._by_own[own] % self._slots
-        gradient = self._grads[slot][: len(own)]
-        self._gone[slot] = gone = self._bus.down(self._host[1][own.start : own.stop], gradient, self._bus.mark())
-        self._arrivals.add(own, gone)
+        made = self._bus.mark()
+        for piece in reversed(self._cut(own)):
+            gradient = self._grads[slot][piece.start - own.start : piece.stop - own.start]
+            self._gone[slot] = gone = self._bus.down(self._host[1][piece.start : piece.stop], gradient, made)
+            self._arrivals.add(piece, gone)
         self._arrivals.take(self._on_ready)
 
     def finish(self) -> None:

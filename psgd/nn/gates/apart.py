@@ -47,6 +47,11 @@ def parts(stage: Stage) -> list[LayerParts]:
     return found
 
 
+def pieces(part: range, most: int) -> list[range]:
+    """Returns a part of the vector in pieces of at most so many elements, in order; none of an empty one."""
+    return [range(start, min(start + most, part.stop)) for start in range(part.start, part.stop, most)]
+
+
 def bind(stage: Stage, layers: Sequence[LayerParts], params: Sequence[Array], grads: Sequence[Array]) -> None:
     """Uses a vector of its own for each layer's parameters and for its gradient from now on.
 

@@ -47,6 +47,15 @@ def test_one_step_behind_is_exactly_one(model, clip):
     assert not np.array_equal(expected[-1], host_steps(MODELS[model], rules.momentum(), clip, evaluates=False)[-1])
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_large_layers_go_in_pieces(monkeypatch, model):
+    monkeypatch.setattr("psgd.backend.offload.bus.PIECE", 48)
+    bus = PlayedBus(4)
+    got = offloaded_steps(kept(), bus, MODELS[model], rules.adam(), 0.0)
+    for one, other in zip(host_steps(MODELS[model], rules.adam(), 0.0), got, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 class NeverHolds(PlayedBus):
     def hold(self, moment):
         pass

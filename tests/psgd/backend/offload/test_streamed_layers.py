@@ -34,6 +34,15 @@ def test_each_layer_crosses_the_bus_twice_but_for_the_last_two():
     assert bus.bytes_down == 4 * STEPS * size
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_large_layers_go_in_pieces(monkeypatch, model):
+    monkeypatch.setattr("psgd.backend.offload.bus.PIECE", 48)
+    bus = PlayedBus(4)
+    got = offloaded_steps(StreamedLayers, bus, MODELS[model], rules.adam(), 0.0)
+    for one, other in zip(host_steps(MODELS[model], rules.adam(), 0.0), got, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 class NeverHolds(PlayedBus):
     def hold(self, moment):
         pass
