@@ -37,6 +37,7 @@ from psgd.runtime.mesh import Mesh
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder, Replay, load
+from psgd.strategies.sharded import Shard
 from psgd.worker.bound_model import BoundModel
 
 
@@ -74,6 +75,7 @@ def connect(
     part: ModelPart | None = None,
     callbacks: Sequence[Callback] = (),
     trace: str | Path | None = None,
+    shard: Shard = 0,
     offload: str | HostUpdates | None = None,
     **options: Any,
 ) -> "Connection":
@@ -137,6 +139,8 @@ def connect(
             `comm` joins the ranks that have the same part.
         callbacks: told of steps, epochs, checkpoints and errors on this rank (`psgd.Callback`).
         trace: a file to which rank 0 writes what each rank did when, for chrome://tracing or ui.perfetto.dev.
+        shard: 1 keeps the optimizer's state on all workers together, each its part, with strategy allreduce
+            (docs/sharded.md); 0 is off. Models that run through a `psgd.parallel.sharded.exchange.Exchange` pass that.
         offload: "optimizer" keeps the optimizer's state on the host and takes steps there, for parameters on a GPU; on
             a single rank while backward still runs, if you call `overlap` (docs/gpu.md#offload).
         **options: the strategy's own, and `accumulate`, which every strategy has: the number of a worker's steps whose

@@ -35,11 +35,11 @@ def updates(strategy: str, own: Mapping[str, Any], servers: int, workers: int, l
     return None
 
 
-def check(wish: object, on_device: bool, servers: int, alone: bool) -> HostUpdates | None:
+def check(given: Mapping[str, Any], on_device: bool, servers: int, alone: bool) -> HostUpdates | None:
     """Returns the threads that take a single rank's steps; None where the strategy takes them, on the host.
 
     Args:
-        wish: as given.
+        given: the arguments of `psgd.connect` by name.
         on_device: the parameters are on a GPU.
         servers: how many ranks are.
         alone: a single rank takes plain steps.
@@ -47,10 +47,13 @@ def check(wish: object, on_device: bool, servers: int, alone: bool) -> HostUpdat
     Raises:
         UsageError: another wish, or one that has nothing to do.
     """
+    wish = given["offload"]
     if wish is None or isinstance(wish, HostUpdates):
         return wish if alone else None
     if wish != "optimizer":
         raise UsageError(f'offload: expected "optimizer" or None, got {wish!r}')
+    if given["shard"]:
+        raise UsageError("offload: not with shard, whose workers have parts of the state on their GPUs; omit one of them")
     if servers:
         raise UsageError("offload: the optimizer is on the servers, which are on hosts; omit it")
     if not on_device:

@@ -16,21 +16,27 @@ from psgd.optim.host_updates import HostUpdates
         (("parameters", True, 0, True), "offload: expected \"optimizer\" or None, got 'parameters'"),
         ((True, True, 0, True), 'offload: expected "optimizer" or None, got True'),
         (("optimizer", True, 1, False), "offload: the optimizer is on the servers, which are on hosts; omit it"),
+        ((("optimizer", 1), True, 0, False), "offload: not with shard"),
         (("optimizer", False, 0, True), "offload: expected parameters on a GPU with it, got NumPy's"),
     ],
 )
 def test_refusals(arguments, message):
+    wish, shard = arguments[0] if isinstance(arguments[0], tuple) else (arguments[0], 0)
     with pytest.raises(UsageError) as caught:
-        offload.check(*arguments)
+        offload.check({"offload": wish, "shard": shard}, *arguments[1:])
     assert str(caught.value).startswith(message)
 
 
 def test_who_takes_the_steps():
     given = HostUpdates(1)
-    assert offload.check(given, False, 0, True) is given
-    assert offload.check(given, False, 1, False) is None
-    assert isinstance(offload.check("optimizer", True, 0, True), HostUpdates)
-    assert offload.check("optimizer", True, 0, False) is None
+
+    def check(wish, *others):
+        return offload.check({"offload": wish, "shard": 0}, *others)
+
+    assert check(given, False, 0, True) is given
+    assert check(given, False, 1, False) is None
+    assert isinstance(check("optimizer", True, 0, True), HostUpdates)
+    assert check("optimizer", True, 0, False) is None
 
 
 def test_who_takes_a_lone_workers_steps():
