@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -24,6 +24,10 @@ from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
 from psgd.strategies import on_offload, on_parts, requirements
 from psgd.user import reference
+
+if TYPE_CHECKING:
+    from psgd.data import Dataset
+    from psgd.nn.model import Model
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -272,12 +276,16 @@ def check_here(config: TrainConfig) -> None:
 
     dataset = load(config.dataset, config.context)
     if model is None and (dataset.tokens or not MODELS[config.model].any_samples):
-        from psgd.nn.models import build as build_model
+        model_of(config, dataset)
 
-        own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
-        build_model(
-            config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, ranks=config.parts, **own
-        )
+
+def model_of(config: TrainConfig, dataset: "Dataset") -> "Model":
+    """Builds the run's model by name, on no vector. Raises UsageError where it does not fit the data."""
+    from psgd.nn.models import build as build_model
+
+    own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
+    shape, classes = dataset.sample_shape, dataset.classes
+    return build_model(config.model, shape, classes, tokens=dataset.tokens, ranks=config.parts, **own)
 
 
 def _check_directory(config: TrainConfig, directory: Path) -> None:

@@ -11,6 +11,7 @@ from psgd.launch.bench.codec.command import codec
 from psgd.launch.bench.collective.command import COMMANDS
 from psgd.launch.bench.ddp.command import ddp
 from psgd.launch.bench.gpt.command import gpt
+from psgd.launch.bench.gpt2.command import gpt2
 from psgd.launch.bench.kernels.command import kernels
 from psgd.launch.bench.offload.command import offload
 from psgd.launch.bench.parallel.command import parallel
@@ -33,6 +34,7 @@ bench.add_command(codec)
 bench.add_command(train)
 bench.add_command(ddp)
 bench.add_command(gpt)
+bench.add_command(gpt2)
 bench.add_command(kernels)
 bench.add_command(offload)
 bench.add_command(parallel)

@@ -14,11 +14,10 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.device import blas
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
-
-_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE = 1000, 1 << 15
 
 
 class CudaBackend:
@@ -44,7 +43,7 @@ class CudaBackend:
             else samples.Streamed(dataset.train, statistics, batch_size)
         )
         test = samples.Resident if resident else samples.Streamed
-        self._at_once = max(1, min(_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE // model.tokens, dataset.test.samples))
+        self._at_once = max(1, min(evaluated_at_once(model.tokens, "cuda"), dataset.test.samples))
         self._test = test(dataset.test, statistics, self._at_once)
         self._statistics = statistics
         self._features = int(np.prod(dataset.sample_shape))

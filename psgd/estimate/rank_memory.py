@@ -1,16 +1,19 @@
 """What each rank of a run needs, from its options: parameters, gradients, state, activations, buffers."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from psgd.config import TrainConfig
-from psgd.estimate import activations, strategy_vectors
+from psgd.estimate import activations, sharded_vectors, strategy_vectors
 from psgd.nn.model import Model
+from psgd.nn.stage import Stage
 from psgd.optim import rules
 
+SHARED_GRADIENTS = "gradients of shared parameters"
 ACTIVATIONS, EVALUATION, BATCH, SLOTS = "activations", "evaluation", "a batch of samples", "slots of collectives"
 SLOT_BYTES = 8 << 20
 """Of a rank: slots in shared memory for short collectives, and what counts their calls."""
@@ -54,14 +57,28 @@ def of_run(
     """
     sample = int(np.prod(model.input_shape)) * model.dtype.itemsize + 8
     passes = {
-        ACTIVATIONS: activations.count(model, config.batch_size),
-        EVALUATION: activations.count(model, evaluation_batch) + evaluation_batch * sample,
+        ACTIVATIONS: activations.count(model, config.batch_size, device=config.device),
+        EVALUATION: activations.count(model, evaluation_batch, device=config.device) + evaluation_batch * sample,
         BATCH: config.batch_size * sample,
+        SHARED_GRADIENTS: shared_gradients(model),
     }
-    return of_vectors(config, model.layout.size * model.dtype.itemsize, servers, workers, passes)
+    return of_vectors(config, model.layout.size * model.dtype.itemsize, servers, workers, passes, model)
 
 
-def of_vectors(config: TrainConfig, size: int, servers: int, workers: int, passes: Mapping[str, int]) -> list[Estimate]:
+def shared_gradients(stage: Stage) -> int:
+    """Bytes of gradients that further names of a parameter have by themselves, before they are added."""
+    sizes = {p.name: p.size for p in stage.layout.parameters}
+    return sum(sizes[same] for _, same in stage.layout.tied) * stage.dtype.itemsize
+
+
+def of_vectors(
+    config: TrainConfig,
+    size: int,
+    servers: int,
+    workers: int,
+    passes: Mapping[str, int],
+    *stages: Stage,
+) -> list[Estimate]:
     """Returns what each kind of rank needs that trains a vector together, workers first.
 
     Args:
@@ -69,8 +86,10 @@ def of_vectors(config: TrainConfig, size: int, servers: int, workers: int, passe
         size: bytes of the vector.
         servers: how many of these ranks are servers.
         workers: how many are workers.
-        passes: bytes that a worker needs beside.
+        passes: bytes that a worker needs beside; rows of none are left out.
+        *stages: the layers that have the vector, of psgd's; none of other libraries.
     """
+    passes = {name: number for name, number in passes.items() if number}
     state = state_vectors(config)
     options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
     shared = workers > 1 and strategy_vectors.uses_collectives(config.strategy, options)
@@ -81,12 +100,25 @@ def of_vectors(config: TrainConfig, size: int, servers: int, workers: int, passe
     found = []
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}
+        if (shard := getattr(config, "shard", None)) and workers > 1:
+            held = _sharded(config, shard, size, workers, stages)
         found.append(Estimate("worker", ranks, {**held, **passes, **collective}, config.device))
     if servers:
         rows = strategy_vectors.of_server(options, state, servers, workers)
         held = {name: int(number * size) for name, number in rows.items()}
         found.append(Estimate("server", servers, held, config.server_device))
     return found
+
+
+def _sharded(config: TrainConfig, shard: int, size: int, workers: int, stages: Sequence[Stage]) -> dict[str, int]:
+    """Bytes of a worker's vectors where all workers share them."""
+    state, steps = state_vectors(config), config.own.get("accumulate") or 1
+    if not stages:
+        return sharded_vectors.of_vector(size // 4, 4, workers, state, steps)
+    total: Counter[str] = Counter()
+    for stage in stages:
+        total.update(sharded_vectors.of_stage(stage, shard, workers, state, steps))
+    return dict(total)
 
 
 def state_vectors(config: TrainConfig) -> int:
