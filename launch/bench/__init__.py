@@ -13,6 +13,7 @@ from psgd.launch.bench.ddp.command import ddp
 from psgd.launch.bench.gpt.command import gpt
 from psgd.launch.bench.gpt2.command import gpt2
 from psgd.launch.bench.kernels.command import kernels
+from psgd.launch.bench.offload.command import offload
 from psgd.launch.bench.parallel.command import parallel
 from psgd.launch.bench.pipeline.command import pipeline
 from psgd.launch.bench.pushpull.command import pushpull
@@ -35,6 +36,7 @@ bench.add_command(ddp)
 bench.add_command(gpt)
 bench.add_command(gpt2)
 bench.add_command(kernels)
+bench.add_command(offload)
 bench.add_command(parallel)
 bench.add_command(pipeline)
 bench.add_command(peers)

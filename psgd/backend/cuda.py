@@ -12,7 +12,7 @@ from psgd.backend import pinned, samples
 from psgd.backend.losses import Loss, Losses
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, array_module
 from psgd.kernels.device import blas
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
@@ -56,7 +56,7 @@ class CudaBackend:
         self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
-        self.bind(params, cupy.zeros_like(params))
+        self.bind(params, array_module(params).zeros_like(params))
         self._context = self._model.context(self._batch_size)
         self._test_context = self._model.context(self._at_once)
         self._x = cupy.empty((self._batch_size, self._features), self._model.dtype)
