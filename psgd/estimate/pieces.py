@@ -13,11 +13,12 @@ from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.parallel.cuts.measure import measure
 from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
-from psgd.parallel.options import AUTO, MICROBATCHES_A_STAGE, layers
+from psgd.parallel.options import AUTO, layers, microbatches_of
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.schedule import Schedule
 from psgd.parallel.tensor.plan import plan
 
+STASHED = "older weights of passes under way"
 _EVALUATED = 2000
 """Samples of the test set that are read at a time."""
 
@@ -50,7 +51,9 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
     """
     axes = config.axes
     stages, ranks = axes.get("pipe", 1), axes.get("tensor", 1)
-    microbatches = min(config.batch_size, config.microbatches or (MICROBATCHES_A_STAGE * stages if stages > 1 else 1))
+    microbatches = min(
+        config.batch_size, config.microbatches or microbatches_of(config.pipe_schedule or "1f1b", stages)
+    )
     size = -(-config.batch_size // microbatches)
     cuts, schedule = _cuts(config, model, stages, microbatches, size)
     ends = (0, *cuts, len(model.layers))
@@ -67,6 +70,9 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 BATCH: config.batch_size * sample,
             }
             vector = sum(stage.layout.size for stage in mine) * model.dtype.itemsize
+            if not schedule.flushes:
+                older = 1 if schedule.name == "pipedream-2bw" else stages - pipe - 1
+                passes[STASHED] = older * vector
             place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
             for each in of_vectors(config, vector, servers, workers, passes):
                 found.append(replace(each, role=f"{each.role} {place}"))
@@ -92,7 +98,8 @@ def _cuts(config: TrainConfig, model: Model, stages: int, microbatches: int, siz
     given = layers(config.cut or AUTO)
     several = catalog.SCHEDULES[name].chunks
     chunks = 1 if not several else 2 if given is None else max(1, (len(given) + 1) // stages)
-    schedule = catalog.make(name, stages, microbatches, chunks)
+    run = microbatches if catalog.SCHEDULES[name].flushes else microbatches * stages  # batches follow each other
+    schedule = catalog.make(name, stages, run, chunks)
     if stages * chunks == 1:
         return (), schedule
     if given is not None:
