@@ -39,7 +39,7 @@ def parts(stage: Stage) -> list[LayerParts]:
     tied = dict(layout.tied)
     places = {p.name: range(p.offset, -(-p.stop // align) * align) for p in layout.parameters}
     found = []
-    for index, (step, own) in enumerate(zip(stage._steps, stage._ranges, strict=True)):
+    for index, (step, own) in enumerate(zip(stage.steps, stage.ready_ranges, strict=True)):
         if step.specs:
             others = tuple(places[tied[spec.name]] for spec in step.specs if spec.name in tied)
             others = tuple(each for each in others if each.start not in own)
@@ -68,7 +68,7 @@ def bind(stage: Stage, layers: Sequence[LayerParts], params: Sequence[Array], gr
     all_params: list[Arrays] = []
     all_grads: list[Arrays] = []
     padding: list[list[Array]] = []
-    for index, step in enumerate(stage._steps):
+    for index, step in enumerate(stage.steps):
         mine: list[Array] = []
         gradients: list[Array] = []
         gaps: list[Array] = []

@@ -69,6 +69,6 @@ class Gated(Layer[Any]):
 def gated(stage: S, gate: Gate) -> S:
     """Returns the same stage on no vector yet, all of whose layers tell the gate. It draws no first parameters."""
     part = copy.copy(stage)
-    steps = [replace(step, layer=Gated(step.layer, i, gate)) for i, step in enumerate(stage._steps)]
+    steps = [replace(step, layer=Gated(step.layer, i, gate)) for i, step in enumerate(stage.steps)]
     part._assemble(steps, stage.input_shape, stage.output_shape)
     return part
