@@ -64,7 +64,7 @@ def measure(
     return [row | {"seconds": median(mine.tolist())} for row, mine in zip(rows, seconds, strict=True)]
 
 
-class Contender:
+class ShardedSteps:
     """One model in training.
 
     Args:
@@ -129,7 +129,7 @@ def synchronize(array: Any) -> None:
 
 
 @contextlib.contextmanager
-def contender(comm: MPI.Intracomm, stage: int, layers: int, width: int, batch: int, xp: Any) -> Iterator[Contender]:
+def contender(comm: MPI.Intracomm, stage: int, layers: int, width: int, batch: int, xp: Any) -> Iterator[ShardedSteps]:
     """A contender, until its end. Collective."""
     model = Model([Linear(width, relu=True) for _ in range(layers)] + [Linear(width)], (width,))
     options: dict[str, Any] = {"strategy": "allreduce", "rule": "adam", "lr": 1e-3, "clip_norm": 1.0}
@@ -137,18 +137,18 @@ def contender(comm: MPI.Intracomm, stage: int, layers: int, width: int, batch: i
         params = xp.asarray(model.init(SEED))
         with psgd.connect(comm, params, shard=stage, **options) as ps:
             model.bind(ps.params, ps.grads)
-            yield Contender(comm, stage, model, ps, None, batch)
+            yield ShardedSteps(comm, stage, model, ps, None, batch)
         return
     slices = Slices(units.of_stage(model), comm.size, comm.rank)
     params = xp.asarray(by_unit.first_own(model, slices, SEED) if stage == 3 else model.init(SEED))
     with Communicator(comm) as ranks:
         exchange = Exchange(ranks, slices, params, stage)
         with psgd.connect(comm, params, shard=exchange, **options) as ps:
-            yield Contender(comm, stage, by_unit.by_unit(model, exchange), ps, exchange, batch)
+            yield ShardedSteps(comm, stage, by_unit.by_unit(model, exchange), ps, exchange, batch)
         exchange.free()
 
 
-def verify(comm: MPI.Intracomm, runs: list[Contender], rows: list[dict[str, Any]]) -> None:
+def verify(comm: MPI.Intracomm, runs: list[ShardedSteps], rows: list[dict[str, Any]]) -> None:
     """Compares all with `allreduce`.
 
     Raises:
