@@ -125,6 +125,8 @@ class TrainConfig:
     device: str = choices.DEVICE.field()
     server_device: str = choices.SERVER_DEVICE.field()
     data_device: str = choices.DATA_DEVICE.field()
+    offload: str | None = choices.OFFLOAD.field()
+    offload_staleness: int = choices.OFFLOAD_STALENESS.field()
     inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
     log: Path | None = path("Write JSON lines to this file.").field()
     trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()

@@ -5,19 +5,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.backend.interface import EVALUATION_BATCH
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
-
-
-def evaluated_at_once(tokens: int) -> int:
-    """How many samples are evaluated at once on a CPU, where so many things are classified of each."""
-    return max(1, EVALUATION_BATCH // tokens)
 
 
 class HostBackend:

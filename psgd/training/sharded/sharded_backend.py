@@ -8,7 +8,7 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.nn.model import Model
 from psgd.parallel.sharded.exchange import Exchange
-from psgd.training.sharded.passes import Passes
+from psgd.training.sharded.shared_passes import Passes
 
 
 def make(

@@ -2,7 +2,7 @@
 
 import types
 
-from psgd.training.sharded.passes import Passes
+from psgd.training.sharded.shared_passes import Passes
 
 
 class Plain:
