@@ -37,7 +37,7 @@ from psgd.runtime.mesh import Mesh
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder, Replay, load
-from psgd.strategies.sharded import Shard
+from psgd.strategies.sharded.sharded_worker import Shard
 from psgd.worker.bound_model import BoundModel
 
 

@@ -34,9 +34,10 @@ from psgd.optim.host_updates import HostUpdates
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.new_files import lose
-from psgd.training import cut_model, events, from_file, preparation, result, sharded_model
+from psgd.training import cut_model, events, from_file, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
+from psgd.training.sharded import sharded_model
 from psgd.training.task import Task, open_task
 from psgd.training.trainable import OwnModel, Trainable
 
