@@ -1,7 +1,7 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
 Owns who does what (`roles`), opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's
-file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks, `sharded_model` of one
+file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks, `sharded` of one
 of which each worker keeps a part), what the options stand for (`preparation`), a worker's loop (`trainer`), the events
 of the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """

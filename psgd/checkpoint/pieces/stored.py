@@ -73,7 +73,7 @@ class Stored:
         self.kinds: Mapping[str, Any] = kinds if stands_for_all else {}
 
     def read(self, name: str, ranges: Sequence[range] | None) -> NDArray[Any]:
-        """Implements `psgd.checkpoint.pieces.lazy_tensors.Vectors`."""
+        """Implements `psgd.checkpoint.pieces.lazy_tensors.VectorReader`."""
         parts = [np.zeros(0, self.kinds[name])]
         for wanted in [range(self.size)] if ranges is None else ranges:
             at = wanted.start

@@ -1,1 +1,4 @@
-"""`psgd train --shard`: psgd's own models by units (`sharded_model`), and where their gradients are computed."""
+"""psgd's own models whose gradients and parameters lie in parts on the workers: `--shard 2` and `--shard 3`.
+
+Begin with `sharded_model`: what a run trains. `sharded_backend` computes its gradients.
+"""

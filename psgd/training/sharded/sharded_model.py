@@ -21,7 +21,7 @@ from psgd.parallel.sharded.slices import Slices
 from psgd.runtime.agreement import gather
 from psgd.training import gathered, preparation
 from psgd.training.roles import Roles
-from psgd.training.sharded.sharded_backend import ShardedHostBackend
+from psgd.training.sharded import sharded_backend
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 
@@ -88,7 +88,7 @@ class ShardedModel:
         steps = config.own.get("accumulate") or 1
         self.exchange = Exchange(self._comm, slices, params, config.shard, steps, shared)
         self._model = by_unit.by_unit(model, self.exchange)
-        self._draws: ShardedHostBackend | None = None
+        self._draws: sharded_backend.ShardedHostBackend | None = None
 
     @property
     def evaluates_together(self) -> bool:
@@ -102,7 +102,7 @@ class ShardedModel:
         return vector
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        self._draws = made = _backend(config, self._model, self.exchange, dataset, statistics)
+        self._draws = made = sharded_backend.make(config, self._model, self.exchange, dataset, statistics)
         return made
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
@@ -140,21 +140,3 @@ class ShardedModel:
         """Frees what it communicates with. Collective."""
         self.exchange.free()
         self._comm.free()
-
-
-def _backend(
-    config: TrainConfig, model: Model, exchange: Exchange, dataset: Dataset, statistics: Statistics
-) -> ShardedHostBackend:
-    """The backend on this worker's device. `model` is what `by_unit` has returned for the exchange."""
-    batch_size = min(config.batch_size, dataset.train.samples)
-    backend: Any
-    if config.device == "cpu":
-        backend = ShardedHostBackend(model, dataset, statistics, batch_size)
-    else:
-        from psgd.training.sharded.sharded_cuda_backend import ShardedCudaBackend
-
-        keep = None if config.data_device == "auto" else config.data_device == "cuda"
-        backend = ShardedCudaBackend(model, dataset, statistics, batch_size, keep)
-    backend.passes_through(exchange)
-    made: ShardedHostBackend = backend
-    return made
