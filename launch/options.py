@@ -22,7 +22,7 @@ from psgd.parallel.schedules.catalog import SCHEDULES
 from psgd.runtime import new_files
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
-from psgd.strategies import on_offload, on_parts, requirements
+from psgd.strategies import on_offload, on_parts, on_shards, requirements
 from psgd.user import reference
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
             if name == "schedule" and text in SCHEDULES:
                 raise UsageError(f"--schedule {text}: that is a pipeline's; expected --pipe-schedule {text}")
             values[name] = known[name].check(flag(name), _parsed(known[name], text))
-    if values.get("mesh") is not None:
+    if values.get("mesh") is not None or values.get("shard") is not None:
         values.setdefault("strategy", "allreduce")
     result = _with_mesh(configure(**values))
     _check_checkpoints(values)
@@ -173,6 +173,7 @@ def _with_mesh(config: TrainConfig) -> TrainConfig:
             raise UsageError(f"{flag(name)}: expected --mesh with it")
         if axes.get("pipe", 1) == 1 and name != "microbatches":
             raise UsageError(f"{flag(name)}: expected --mesh with pipe of 2 or more, got {config.mesh}")
+    on_shards.check(config.strategy, vars(config), axes, _FLAGS)
     if config.parts > 1:
         on_parts.check(config.strategy, vars(config), config.own, axes, _FLAGS)
     if "data" not in axes:

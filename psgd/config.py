@@ -85,6 +85,7 @@ class TrainConfig:
     cut: str | None = parallel.CUT.field()
     pipe_schedule: str | None = parallel.PIPE_SCHEDULE.field()
     microbatches: int | None = parallel.MICROBATCHES.field()
+    shard: int | None = parallel.SHARD.field()
     epochs: int = whole(1, 10, "Passes over the training set.").field()
     batch_size: int = whole(1, 32, "Samples per worker and step.").field()
     lr: float = optim.LR.field()

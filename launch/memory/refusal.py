@@ -65,7 +65,11 @@ def check(config: TrainConfig, servers: int, workers: int, here: int, build: "Bu
 
 def needed(ranks: Sequence["Estimate"], here: int) -> int:
     """Bytes that so many of the ranks need on the host: those that need the least, as nothing says which are here."""
-    totals = sorted(one.total if one.device == "cpu" else 0 for one in ranks for _ in range(one.ranks))
+    from psgd.estimate.rank_memory import ON_HOST
+
+    twice = {ON_HOST: "worker"}.get(ranks[1].role if len(ranks) > 1 else "")
+    once = [one for one in ranks if one.role != twice]  # an offloaded worker by its part on the host
+    totals = sorted(one.total if one.device == "cpu" else 0 for one in once for _ in range(one.ranks))
     return sum(totals[:here])
 
 

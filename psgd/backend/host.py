@@ -36,12 +36,11 @@ class HostBackend:
         self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
-        self._model.bind(params, np.zeros_like(params))
+        self.bind(params, np.zeros_like(params))
         rows = np.zeros(1, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
-        x, y = self._batches.fetch(rows)
         self._context.draw(0, rows)
-        self._model.gradient(self._context, x, y)
+        self.gradient(rows)
         self._test.ordered(0, min(1, self._test.samples))
 
     def begin(self, seed: int, epoch: int, step: int) -> None:

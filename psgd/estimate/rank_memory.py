@@ -15,6 +15,9 @@ from psgd.optim import rules
 
 SHARED_GRADIENTS = "gradients of shared parameters"
 ACTIVATIONS, EVALUATION, BATCH, SLOTS = "activations", "evaluation", "a batch of samples", "slots of collectives"
+TWO_LAYERS, TWO_GRADIENTS = "two layers' parameters", "two layers' gradients"
+ON_HOST = "worker, on its host"
+"""The role of the part of a worker that is not on its GPU."""
 SLOT_BYTES = 8 << 20
 """Of a rank: slots in shared memory for short collectives, and what counts their calls."""
 BASE_BYTES = 180 << 20
@@ -26,7 +29,7 @@ class Estimate:
     """Bytes of one rank, by what they are for.
 
     Attributes:
-        role: "worker" or "server".
+        role: "worker", `ON_HOST` beside it, or "server".
         ranks: how many ranks need as much.
         rows: bytes by name, in the order of a table.
         device: where they are, "cpu" or "cuda".
@@ -97,17 +100,47 @@ def of_vectors(
     firsts = strategy_vectors.of_worker(config.strategy, options, state, workers)
     others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
+    slots = {} if (offload := getattr(config, "offload", None)) is None else on_gpu(offload, size, stages)
     found = []
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}
         if (shard := getattr(config, "shard", None)) and workers > 1:
             held = _sharded(config, shard, size, workers, stages)
-        found.append(Estimate("worker", ranks, {**held, **passes, **collective}, config.device))
+        if slots:
+            found.append(Estimate("worker", ranks, {**slots, **passes}, config.device))
+            found.append(Estimate(ON_HOST, ranks, {**held, **collective}))
+        else:
+            found.append(Estimate("worker", ranks, {**held, **passes, **collective}, config.device))
     if servers:
         rows = strategy_vectors.of_server(options, state, servers, workers)
         held = {name: int(number * size) for name, number in rows.items()}
         found.append(Estimate("server", servers, held, config.server_device))
     return found
+
+
+def on_gpu(offload: str, size: int, stages: Sequence[Stage]) -> dict[str, int]:
+    """Bytes of the vectors on a GPU whose optimizer, or whose parameters too, are on the host.
+
+    Args:
+        offload: "optimizer" or "parameters".
+        size: bytes of the vector.
+        stages: psgd's layers that have it; none of other libraries.
+    """
+    if offload == "optimizer" or not stages:
+        return {strategy_vectors.PARAMETERS: size, strategy_vectors.GRADIENTS: size}
+    parameters, gradients = _layers(stages[0])
+    return {TWO_LAYERS: parameters, TWO_GRADIENTS: gradients}
+
+
+def _layers(stage: Stage) -> tuple[int, int]:
+    """Bytes of two slots for the largest layer's parameters, those that it shares included, and for its gradient."""
+    layout = stage.layout
+    padded = {p.name: -(-p.size // layout.align) * layout.align for p in layout.parameters}
+    tied = dict(layout.tied)
+    own = [len(each) for each, step in zip(stage.ready_ranges, stage.steps, strict=True) if step.specs]
+    more = [sum(padded[tied[s.name]] for s in step.specs if s.name in tied) for step in stage.steps if step.specs]
+    slots = min(2, len(own)) * stage.dtype.itemsize
+    return slots * max(a + b for a, b in zip(own, more, strict=True)), slots * max(own)
 
 
 def _sharded(config: TrainConfig, shard: int, size: int, workers: int, stages: Sequence[Stage]) -> dict[str, int]:

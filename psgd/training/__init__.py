@@ -1,9 +1,9 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
 Owns who does what (`roles`), opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's
-file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks), what the options stand
-for (`preparation`), a worker's loop (`trainer`), the events of the log (`events`), and the result (`result`). May
-import every other room of psgd. Begin with `run`, then `trainer`.
+file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks, `sharded_model` of one
+of which each worker keeps a part), what the options stand for (`preparation`), a worker's loop (`trainer`), the events
+of the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from psgd.optim.host_updates import HostUpdates
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.new_files import lose
-from psgd.training import cut_model, events, from_file, preparation, result
+from psgd.training import cut_model, events, from_file, preparation, result, sharded_model
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
 from psgd.training.task import Task, open_task
@@ -75,6 +75,7 @@ def run(
     rank, roles = comm.Get_rank(), assign(config, comm)
     workers, servers, serves = roles.workers, roles.servers, roles.serves
     task = cut_model.cut(open_task(config, comm, needs_data=not serves), config, roles.mesh)
+    task = sharded_model.shard(task, config, roles)
     samples, layout = task.samples, task.model.layout
     if config.keep_best:
         request = request or CheckpointRequest()
@@ -115,6 +116,7 @@ def run(
             run=config.of_the_run() | ({"files": files} if files else {}),
             layout=layout,
             part=cut_model.part(task.model),
+            shard=sharded_model.choice(config, task.model),
             checkpoint_request=request,
             callbacks=callbacks,
             offload=offload,
@@ -148,6 +150,7 @@ def run(
         if config.save is not None and roles.saves and not connection.leaving:
             _save(config.save, task.model, params, rank == 0)
         cut_model.close(task.model)
+        sharded_model.close(task.model)
         roles.free()
         return found
 

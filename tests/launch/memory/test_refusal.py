@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from psgd.config import configure
-from psgd.estimate.rank_memory import Estimate
+from psgd.estimate.rank_memory import ON_HOST, Estimate
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
 from psgd.launch.memory import cards, limits, refusal
@@ -78,6 +78,11 @@ def test_nobody_knows_where_servers_are():
         Estimate("worker", 1, {"a": 99}, "cuda"),
     ]
     assert [refusal.needed(ranks, here) for here in range(6)] == [0, 0, 2, 12, 22, 32]
+
+
+def test_an_offloaded_worker_needs_its_part_on_the_host():
+    ranks = [Estimate("worker", 2, {"a": 99}, "cuda"), Estimate(ON_HOST, 2, {"a": 10})]
+    assert [refusal.needed(ranks, here) for here in range(4)] == [0, 10, 20, 20]
 
 
 def test_small_models_load_nothing():
