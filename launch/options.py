@@ -176,6 +176,8 @@ def _with_mesh(config: TrainConfig) -> TrainConfig:
     on_shards.check(config.strategy, vars(config), axes, _FLAGS)
     if config.parts > 1:
         on_parts.check(config.strategy, vars(config), config.own, axes, _FLAGS)
+        if config.pipe_schedule and not SCHEDULES[config.pipe_schedule].flushes:
+            on_parts.check_without_flushes(config.pipe_schedule, config.strategy, vars(config), _FLAGS)
     if "data" not in axes:
         return config
     if config.workers not in (None, axes["data"]):

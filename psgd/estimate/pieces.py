@@ -27,6 +27,7 @@ from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.schedules.schedule import Schedule
 
 LAYER = "a layer's gradient of a microbatch"
+STASHED = "older weights of passes under way"
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 LAYER: max(map(_largest_layer, mine)) if wish.microbatches > 1 else 0,
             }
             vector = sum(stage.layout.size for stage in mine) * model.dtype.itemsize
+            if not schedule.flushes:
+                older = 1 if schedule.name == "pipedream-2bw" else stages - pipe - 1
+                passes[STASHED] = older * vector
             place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
             for each in of_vectors(config, vector, servers, workers, passes, *mine):
                 found.append(replace(each, role=f"{each.role} {place}"))

@@ -39,7 +39,6 @@ from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
 from psgd.training.task import Task, open_task
 from psgd.training.trainable import OwnModel, Trainable
-from psgd.training.trainer import Trainer
 
 _OF_CONNECT = (
     *("strategy", "clip_norm", "reduction", "staleness_lr", "on_nan"),
@@ -102,7 +101,7 @@ def run(
             injector.watch(metrics, params)
         if not servers and rank % 2:  # what rank 0 compiles last: on a fresh installation two ranks share the work
             call_kernel.prepare(params.dtype)
-        trainer = None if serves else Trainer(config, task, params, injector)
+        trainer = None if serves else cut_model.trainer(task.model)(config, task, params, injector)
         files = from_file.checksums(config)
         connection = connect(
             roles.data,

@@ -7,7 +7,7 @@ import numpy as np
 from psgd.nn.stage import Stage
 from psgd.parallel.cuts.measure import measure
 from psgd.parallel.cuts.partition import Cuts, LayerCost, check_cuts, partition
-from psgd.parallel.options import AUTO, MICROBATCHES_A_STAGE, layers
+from psgd.parallel.options import AUTO, layers, microbatches_of
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.schedule import Schedule
 
@@ -41,8 +41,7 @@ class Decision:
     @property
     def microbatches(self) -> int:
         """Into how many parts a batch is cut."""
-        usual = MICROBATCHES_A_STAGE * self.ranks if self.ranks > 1 else 1
-        return min(self.batch, self.parts or usual)
+        return min(self.batch, self.parts or microbatches_of(self.schedule, self.ranks))
 
     @property
     def size(self) -> int:
@@ -66,7 +65,7 @@ class Decision:
         if self.ranks * each == 1:
             return ()
         costs = measure(model, np.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
-        limits = catalog.make(self.schedule, self.ranks, self.microbatches, each).in_flight_limit
+        limits = catalog.make(self.schedule, self.ranks, self._following, each).in_flight_limit
         return partition(costs, self.ranks * each, None if memory is None else memory // each, limits * each)
 
     def even(self, count: int) -> Cuts:
@@ -81,6 +80,11 @@ class Decision:
             return 1
         return INTERLEAVED if given is None else max(1, (len(given) + 1) // self.ranks)
 
+    @property
+    def _following(self) -> int:
+        """Microbatches of a schedule that shows how many are under way: without flushes batches follow each other."""
+        return self.microbatches * (1 if catalog.SCHEDULES[self.schedule].flushes else self.ranks)
+
     def plan(self, cuts: Cuts) -> Schedule:
-        """The schedule of a whole batch over stages that are cut so."""
-        return catalog.make(self.schedule, self.ranks, self.microbatches, (len(cuts) + 1) // self.ranks)
+        """The schedule over stages that are cut so: of a batch, without flushes of so many as fill the pipeline."""
+        return catalog.make(self.schedule, self.ranks, self._following, (len(cuts) + 1) // self.ranks)
