@@ -105,4 +105,4 @@ def _alive(stages: Sequence[Stage], schedule: Schedule, pipe: int, size: int) ->
 def _largest_layer(stage: Stage) -> int:
     """Bytes of the largest layer's gradient, which is made apart where it is added to those of microbatches before."""
     sizes = [sum(math.prod(spec.shape) for spec in step.specs) for step in stage.steps]
-    return max(sizes) * stage.dtype.itemsize
+    return max(sizes) * int(stage.dtype.itemsize)
