@@ -35,6 +35,7 @@ from psgd.runtime.new_files import lose
 from psgd.training import cut_model, events, from_file, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
+from psgd.training.survival import survival
 from psgd.training.task import open_task
 from psgd.training.trainable import Trainable
 from psgd.training.trainer import Trainer
@@ -121,6 +122,7 @@ def run(
             backend = trainer.backend
             connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
             connection.trace_also(*cut_model.passes(task.model))
+        survival.prepare(connection, comm, config, log, None if trainer is None else trainer.course)
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
             from_file.tell_changes(config, connection.resumed_from, files)

@@ -8,6 +8,7 @@ from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
+from psgd.training.survival.course import Course
 from psgd.training.task import Task
 
 
@@ -21,6 +22,14 @@ class Trainer:
         self._dataset, self._model = task.dataset, task.model
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
+        self._course: Course | None = None
+
+    def course(self, workers: int, worker: int) -> Course:
+        """The batches of this worker, one of so many. Made once."""
+        if self._course is None:
+            config, samples = self._config, self._dataset.train.samples
+            self._course = Course(Sampler(samples, workers, worker, config.batch_size, config.seed), config.epochs)
+        return self._course
 
     def train(self, ps: Connection) -> None:
         """All epochs; a worker that has run out of samples in an epoch pushes none and keeps pace."""
@@ -28,36 +37,34 @@ class Trainer:
         injects, poisons = bool(config.inject), "nan" in config.inject
         may_stop = bool(config.target_accuracy or config.early_stop or config.checkpoint_dir)
         backend.bind(ps.params, ps.grads)
-        sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
-        done = self._done(ps, sampler)
-        if done and ps.worker == 0 and self._due(done, sampler.steps):
+        course = self.course(ps.workers, ps.worker)
+        done = self._done(ps, course.steps)
+        if done and course.leads and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
-        for epoch in range(done // sampler.steps, config.epochs):
-            for step in range(max(0, done - epoch * sampler.steps), sampler.steps):
-                indices = sampler.batch(epoch, step)
-                loss, number = 0.0, epoch * sampler.steps + step
-                injector.begin(number)
-                self._model.begin(config.seed, ps.worker, epoch, step)
-                if len(indices):
-                    start = time.perf_counter()
-                    touch = partial(injector.poison, number) if poisons else None
-                    loss = backend.gradient(indices, ps.overlap(len(indices)), touch)
-                    if injects:
-                        backend.wait()
-                        injector.sleep(number, time.perf_counter() - start)
-                ps.step(len(indices), loss)
-                if self._model.agreed(ps.stop) if may_stop else ps.stop:
-                    return
-                if ps.worker == 0 and self._due(epoch * sampler.steps + step + 1, sampler.steps):
-                    self._report(ps)
+        for epoch, step, number, indices, planned in course.after(done):
+            loss = 0.0
+            injector.begin(number)
+            self._model.begin(config.seed, ps.worker, epoch, step)
+            if len(indices):
+                start = time.perf_counter()
+                touch = partial(injector.poison, number) if poisons else None
+                loss = backend.gradient(indices, ps.overlap(len(indices)), touch)
+                if injects:
+                    backend.wait()
+                    injector.sleep(number, time.perf_counter() - start)
+            ps.step(len(indices), loss)
+            if self._model.agreed(ps.stop) if may_stop else ps.stop:
+                return
+            if course.leads and planned and self._due(epoch * course.steps + step + 1, course.steps):
+                self._report(ps)
 
-    def _done(self, ps: Connection, sampler: Sampler) -> int:
+    def _done(self, ps: Connection, steps: int) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
         found = ps.resumed_from
         if found is None or ps.clock:
             return ps.clock
-        epochs, rest = divmod(found.manifest.samples, sampler.samples)
-        return epochs * sampler.steps + rest // (self._config.batch_size * ps.workers)
+        epochs, rest = divmod(found.manifest.samples, self._dataset.train.samples)
+        return epochs * steps + rest // (self._config.batch_size * ps.workers)
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""
