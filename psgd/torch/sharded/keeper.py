@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
+from psgd.kernels.errors import UsageError
 from psgd.torch.sharded.foresight import Foresight
 from psgd.torch.sharded.residence import Residence, Saved, saved
 from psgd.torch.sharded.units import Unit
@@ -164,14 +165,29 @@ class Keeper:
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """What autograd keeps for backward: of a tensor over a unit's memory only where it was."""
-        if not self._where or tensor.layout != torch.strided:
-            return tensor
-        try:
-            address = tensor.untyped_storage().data_ptr()
-        except (NotImplementedError, RuntimeError):  # a kind of tensor that has no memory of its own
-            return tensor
-        where = self._where.get(address)
+        where = self._place_of(tensor)
         return tensor if where is None else saved(tensor, where)
+
+    def check_result(self, tensor: torch.Tensor) -> None:
+        """Refuses a module's result in the memory of a unit that is about to be let go.
+
+        Raises:
+            UsageError: it is.
+        """
+        where = self._place_of(tensor)
+        if where is not None and self._held[where[0]] <= 1:
+            raise UsageError(
+                f"psgd.torch: {self._homes[where[0]].unit}: expected a result of its own, got a view of a parameter, "
+                "whose memory is let go: return a copy of it (clone())"
+            )
+
+    def _place_of(self, tensor: torch.Tensor) -> tuple[int, int | None] | None:
+        if not self._where or tensor.layout != torch.strided:
+            return None
+        try:
+            return self._where.get(tensor.untyped_storage().data_ptr())
+        except (NotImplementedError, RuntimeError):  # a kind of tensor that has no memory of its own
+            return None
 
     def unpack(self, kept: Any) -> torch.Tensor:
         """That tensor again. Collective where its unit is not whole; blocks."""
@@ -189,12 +205,15 @@ class Keeper:
         assert values is not None  # it was not ahead of time
         self._gathers.arrived(unit)
         self.enter(unit, values)
-        following = order.asked(unit)
-        if self._gathers.overlaps and following is not None and following not in self._coming:
-            if self._homes[following].values is None:
-                coming = self._gathers.gather(following, ahead=True)
-                if coming is not None:
-                    self._coming[following] = coming
+        self._ahead(order.asked(unit))
+
+    def _ahead(self, unit: int | None) -> None:
+        """Starts what will be needed next, where that goes on meanwhile."""
+        if not self._gathers.overlaps or unit is None or unit in self._coming or self._homes[unit].values is not None:
+            return
+        coming = self._gathers.gather(unit, ahead=True)
+        if coming is not None:
+            self._coming[unit] = coming
 
     def _release(self, unit: int) -> None:
         if self._held[unit] <= 0 and unit not in self._backward:
@@ -217,4 +236,4 @@ class Keeper:
 
 def in_backward() -> bool:
     """Whether autograd computes a backward pass in this thread."""
-    return torch._C._current_graph_task_id() != -1
+    return bool(torch._C._current_graph_task_id() != -1)

@@ -1,5 +1,6 @@
 """`psgd.torch.shard`: a module of which each rank keeps its own part, for `psgd.connect`."""
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from psgd.collectives import Communicator
 from psgd.kernels.array import Array
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.parallel.sharded.slices import Slices
 from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.same_memory import array_of, tensor_of
@@ -73,7 +74,7 @@ class ShardedModule(BoundModel):
     @property
     def params(self) -> Vector:
         """Stage 3: this rank's own part of the parameters; stage 2: all of them."""
-        return self._params
+        return self._params  # type: ignore[no-any-return]
 
     @property
     def most_elements(self) -> int:
@@ -93,7 +94,7 @@ class ShardedModule(BoundModel):
         if self._streams is not None:
             self._streams.use()
         self._check()
-        return self._params
+        return self._params  # type: ignore[no-any-return]
 
     def bind(self, params: Vector, grads: Vector) -> None:
         assert params is self._params
@@ -107,6 +108,7 @@ class ShardedModule(BoundModel):
         self._check()
         self._gradients.finish()
         self._done = self._keeper.end()
+        self._compare()
         self.sharding.passed()
 
     def scatter(self) -> None:
@@ -234,6 +236,18 @@ class ShardedModule(BoundModel):
             (self._keeper if what in ("gather", "leave") else self._gradients).again(what, unit)
         self._gradients.finish()
         self._keeper.end()
+        self._compare()
+
+    def _compare(self) -> None:
+        """Refuses passes that differ between ranks: parts of different units were exchanged. Collective, blocks."""
+        order = zlib.crc32(repr(self._done).encode())
+        most = np.array([order, -order], np.int64)
+        self._comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+        if most[0] != -most[1]:
+            raise AgreedUsageError(
+                "psgd.torch: the ranks have used the units of the sharded module in different orders: on all of them "
+                "forward and backward must run the same layers"
+            )
 
     def _check(self) -> None:
         """Refuses to go on with a module whose parameters are not the ones that were shared out."""

@@ -1,7 +1,6 @@
 """The hooks of a sharded module: its units are whole while what has them runs, forward and backward."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -50,13 +49,17 @@ class Passes:
             for tensor in _tensors(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(partial(self._use, units))
-        self._keeper.drop(units)
+        self._drop(units, module, args, output)
 
     def _hold(self, units: tuple[int, ...], module: torch.nn.Module, args: Any) -> None:
         self._keeper.hold(units)
 
     def _drop(self, units: tuple[int, ...], module: torch.nn.Module, args: Any, output: Any) -> None:
-        self._keeper.drop(units)
+        try:
+            for tensor in _tensors(output):
+                self._keeper.check_result(tensor)
+        finally:
+            self._keeper.drop(units)
 
     def _use(self, units: tuple[int, ...], gradient: torch.Tensor) -> None:
         for unit in units:
@@ -76,10 +79,3 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
     elif hasattr(output, "__dataclass_fields__"):
         for key in output.__dataclass_fields__:
             yield from _tensors(getattr(output, key))
-
-
-@contextmanager
-def packed(keeper: Keeper) -> Iterator[None]:
-    """What autograd saves in this block is gathered again for backward."""
-    with saved_tensors_hooks(keeper.pack, keeper.unpack):
-        yield

@@ -102,4 +102,4 @@ def saved(tensor: torch.Tensor, where: tuple[int, int | None]) -> Saved:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return int(tensor.untyped_storage().data_ptr())

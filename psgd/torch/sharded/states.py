@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 class Whole(Protocol):
     """A sharded module."""
 
-    module: torch.nn.Module
-    units: Sequence[Unit]
+    @property
+    def module(self) -> torch.nn.Module:
+        """PyTorch's."""
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """Of its parameters."""
 
 
 class Guard:
