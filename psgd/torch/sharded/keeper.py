@@ -38,7 +38,7 @@ class Keeper:
         gathers: moves them; in the same order on all ranks.
 
     Attributes:
-        most: most elements that were whole at once.
+        most: most elements that were whole or on their way at once.
         record: what the training pass that is under way has done, in order, for ranks that take part without samples;
             None outside of such.
     """
@@ -151,13 +151,14 @@ class Keeper:
         for unit in list(self._backward):
             self.used(unit)
         for unit in list(self._coming):
-            del self._coming[unit]
+            self._came(unit)
             self._gathers.let_go(unit)
 
     def forget(self) -> None:
         """As `end`, after an error in a pass as well: nobody holds anything."""
         self.record = None
-        self._coming.clear()
+        for unit in list(self._coming):
+            self._came(unit)
         self._backward.clear()
         self._held = [0] * len(self._homes)
         for unit in range(len(self._homes)):
@@ -201,7 +202,7 @@ class Keeper:
             return
         self.note("gather", unit)
         order = self._evaluation if self.record is None else self._training
-        values = self._coming.pop(unit) if unit in self._coming else self._gathers.gather(unit)
+        values = self._came(unit) if unit in self._coming else self._gathers.gather(unit)
         assert values is not None  # it was not ahead of time
         self._gathers.arrived(unit)
         self.enter(unit, values)
@@ -214,6 +215,13 @@ class Keeper:
         coming = self._gathers.gather(unit, ahead=True)
         if coming is not None:
             self._coming[unit] = coming
+            self._count(coming.numel())
+
+    def _came(self, unit: int) -> torch.Tensor:
+        """A unit is not ahead of time any more; returns where it is."""
+        values = self._coming.pop(unit)
+        self._count(-values.numel())
+        return values
 
     def _release(self, unit: int) -> None:
         if self._held[unit] <= 0 and unit not in self._backward:

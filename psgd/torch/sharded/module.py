@@ -78,7 +78,7 @@ class ShardedModule(BoundModel):
 
     @property
     def most_elements(self) -> int:
-        """Most elements that were whole at once."""
+        """Most elements that were whole or on their way at once, by the training passes and others."""
         return self._keeper.most
 
     @property
@@ -119,6 +119,7 @@ class ShardedModule(BoundModel):
         self._gradients.detach()
         if self.sharding.stage == 3:
             self._keeper.forget()
+        self._keeper.refresh()  # the last steps may have been others' alone
         if self._streams is not None:
             self._streams.leave()
 

@@ -74,6 +74,14 @@ def made(kind: str, seed: int = 0) -> nn.Module:
     return KINDS[kind]()
 
 
+def values(part: nn.Module) -> None:
+    """First values of a part, as with `module.apply`."""
+    for p in part.parameters(recurse=False):
+        nn.init.normal_(p, std=0.1)
+    if isinstance(part, nn.BatchNorm1d):
+        part.reset_running_stats()
+
+
 def batch(kind: str, rank: int, step: int, empty: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Each rank's own; some steps are without samples for some ranks, but for the first."""
     generator = torch.Generator().manual_seed(1000 * rank + step)
