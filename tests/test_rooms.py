@@ -52,7 +52,7 @@ ORDER = {
         "training",
         "__init__",
     ),
-    "psgd.launch": ("output usage", "*", "plot", "view", "slurm", "doctor", "bench", "__main__ __init__"),
+    "psgd.launch": ("output usage memory", "*", "plot", "view", "slurm", "doctor", "bench", "__main__ __init__"),
 }
 """Bottom to top. Names in a row do not import each other; `*` is every file of that folder that is not named."""
 MOST_MODULES, MOST_LINES, MOST_BOXES, MOST_ARROWS = 15, 400, 22, 101

@@ -238,6 +238,8 @@ class Saver:
         Raises:
             UsageError: something was requested, and there are no checkpoints for which the pieces could meet.
         """
+        if self._part is not None and self._part.apart:
+            return 0
         wanted = self.request.unsent()
         if self._part is None:
             return wanted

@@ -38,6 +38,7 @@ def signature(
         "workers": checked.workers,
         "replay": given.replay is not None,
         "trace": given.trace is not None,
+        "offload": given.offload is not None,
         "checkpoint_dir": None if plan.directory is None else str(plan.directory),
         "checkpoint_every": plan.every,
         "checkpoint_minutes": plan.minutes,

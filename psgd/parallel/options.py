@@ -25,6 +25,14 @@ def _reads(function: Callable[[str], Any]) -> Callable[[str], bool]:
     return allowed
 
 
+def microbatches_of(schedule: str, stages: int) -> int:
+    """Into how many parts a batch is cut, where nothing else is asked for."""
+    if stages == 1:
+        return 1
+    entry = SCHEDULES[schedule]
+    return MICROBATCHES_A_STAGE * stages if entry.flushes or entry.least_every(stages) > 1 else 1
+
+
 def layers(text: str) -> tuple[int, ...] | None:
     """Reads `3,5`: where stages begin; None for `auto`. Raises ValueError for anything else."""
     return None if text == AUTO else tuple(int(part) for part in text.split(","))
@@ -48,7 +56,7 @@ CUT = Option(
     shown=AUTO,
 )
 PIPE_SCHEDULE = one_of(
-    [name for name, entry in SCHEDULES.items() if entry.trains and entry.flushes],
+    [name for name, entry in SCHEDULES.items() if entry.trains],
     None,
     "Order in which a pipeline's stages compute.",
     shown="1f1b",
@@ -57,5 +65,14 @@ MICROBATCHES = whole(
     1,
     None,
     "Parts of a batch that go through a pipeline one after another.",
-    shown=f"{MICROBATCHES_A_STAGE} for each stage",
+    shown=f"{MICROBATCHES_A_STAGE} for each stage; 1 with pipedream",
+)
+SHARD = Option(
+    int,
+    None,
+    "allreduce: each worker keeps a part only, of the optimizer's state (1), also of gradients (2), also of parameters "
+    "(3).",
+    lambda stage: 1 <= stage <= 3,
+    "1, 2 or 3",
+    metavar="1|2|3",
 )

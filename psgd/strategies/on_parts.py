@@ -83,3 +83,28 @@ def check(
             f"{spell.given('placement', values['placement'])}: not with {spell.given('mesh', text)}: its servers are "
             "the first ranks along data; omit it"
         )
+
+
+def check_without_flushes(schedule: str, name: str, values: Mapping[str, Any], spell: Spelling = LIBRARY) -> None:
+    """Refuses what does not go together with a pipeline that is never empty, whose stages take their steps apart.
+
+    Args:
+        schedule: its name.
+        name: as `check`.
+        values: as `check`.
+        spell: as `check`.
+
+    Raises:
+        UsageError: as `check`.
+    """
+    subject = f"{spell.given('pipe_schedule', schedule)}: "
+    if name in _NOT_IN_STEP:
+        raise UsageError(
+            f"{subject}expected another strategy than {name}: a gradient would be late by the stages and by the "
+            f"workers, by as much as the time decides; use {spell.assigned('strategy', 'allreduce')} or sync"
+        )
+    if values.get("clip_norm"):
+        raise UsageError(
+            f"{subject}expected {spell.assigned('clip_norm', 0)}: stages take their steps at different times, so no "
+            "rank has the norm of a whole gradient"
+        )

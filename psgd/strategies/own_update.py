@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from psgd.kernels import accumulate
 from psgd.kernels.array import Array, array_module
+from psgd.kernels.exact_squares import LIMBS
 from psgd.optim.optimizer import Optimizer, OptimizerOptions, clipped
 from psgd.parallel.sharded.slices import Slices
 
@@ -77,9 +77,9 @@ class OwnUpdate:
             gathers.wait(unit)
 
     def _sum_of_squares(self) -> float:
-        """Of the whole gradient, the same bits on all ranks."""
-        total = np.zeros(1)
+        """Of the whole gradient, exact until it is rounded: the same bits on all ranks and without sharding."""
+        options, limbs = self.optimizer.options, np.zeros(LIMBS)
         for each in self._segments:
-            total += accumulate.sum_of_squares(each.grad)
-        self._comm.Allreduce(MPI.IN_PLACE, total)
-        return float(total[0])
+            limbs += options.digits(each.grad, each.start)
+        self._comm.Allreduce(MPI.IN_PLACE, limbs)
+        return options.total(limbs)

@@ -6,15 +6,17 @@ optimizer's step, but on its own slices only.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from psgd.checkpoint.declared import Item
+from psgd.checkpoint.declared import Fact, Item
+from psgd.checkpoint.pieces.own_ranges import OwnRanges
 from psgd.checkpoint.state import State
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.slices import Slices
 from psgd.strategies.own_update import OwnUpdate
 from psgd.strategies.scattered_buckets import ScatteredBuckets
 from psgd.worker.context import RunContext
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from psgd.metrics.trace.span import Traceable
 
 
+ModelExchange = Exchange
 Shard = int | Exchange
 """What `psgd.connect` takes: 0 is off, 1 that stage, an exchange its own."""
 
@@ -44,6 +47,7 @@ class _Sharded(LockstepWorker):
     """
 
     accumulates = True
+    slices: Slices
 
     def __init__(self, context: RunContext, comm: "Communicator", grads: Array, update: OwnUpdate) -> None:
         super().__init__(context, comm, grads, together=True)
@@ -67,8 +71,21 @@ class _Sharded(LockstepWorker):
         most = int(self._rounds.samples.max())
         return most & -most
 
+    def _weighs(self) -> Any:
+        """What has the `unit` of samples by which gradients are weighed."""
+        raise NotImplementedError
+
     def _kept(self) -> list[Item]:
-        raise NotImplementedError("checkpoints of sharded runs")
+        """As `allreduce`, so that each resumes from the other; each worker saves its slices."""
+        slices, vectors = self.slices, {"params": self.params} | self._optimizer.arrays
+        return [
+            OwnRanges(vectors, slices.own, slices.whole),
+            Fact("version", self),
+            Fact("samples", self, "_applied"),
+            Fact("unit", self._weighs(), default=1),
+            *self._optimizer.skips(),
+            self._votes,
+        ]
 
     def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
         self._rounds.version = self._optimizer.version = self.version
@@ -102,6 +119,9 @@ class StateSharded(_Sharded):
     def start(self) -> None:
         self._buckets.compile()
         super().start()
+
+    def _weighs(self) -> Any:
+        return self._buckets
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
         return self._buckets.overlap(samples)
@@ -169,6 +189,9 @@ class ModelSharded(_Sharded):
 
     def start(self) -> None:
         self._rounds.begin(self.params if self.exchange.stage == 2 else self.params[:0])
+
+    def _weighs(self) -> Any:
+        return self.exchange.scatters
 
     def overlap(self, samples: int) -> None:
         """Begins a pass. None: the exchange itself is told what is final."""

@@ -3,44 +3,33 @@
 import os
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from psgd.backend.interface import Backend
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.collectives.communicator import Communicator
 from psgd.config import TrainConfig
-from psgd.data import Dataset
-from psgd.data.normalization import Statistics
 from psgd.estimate import activations
-from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.metrics.trace.span import Traceable
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
-from psgd.parallel.axes import AXES
-from psgd.parallel.cuts.measure import measure
-from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
+from psgd.parallel.cuts.decision import Decision
+from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.mesh import ProcessMesh
-from psgd.parallel.options import AUTO, MICROBATCHES_A_STAGE, layers
 from psgd.parallel.pipeline import Pipeline
-from psgd.parallel.schedules import catalog, grid
-from psgd.parallel.schedules.checker import check
-from psgd.parallel.schedules.schedule import Schedule
+from psgd.parallel.schedules import catalog
 from psgd.parallel.tensor.plan import plan
 from psgd.parallel.traced import PassSpans
 from psgd.runtime.agreement import gather
 from psgd.runtime.launcher_env import node_name
 from psgd.training import preparation
-from psgd.training.gathered import write
-from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.pieces.continuous_training import cut_without_flushes
+from psgd.training.pieces.model_in_pieces import CutModel
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
-
-INTERLEAVED = 2
-"""Stages of a rank where a schedule has several, and the cuts are measured."""
+from psgd.training.trainer import Trainer
 
 
 def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
@@ -57,38 +46,35 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
             f"--mesh {config.mesh}: expected a model of psgd's own layers, got {config.model}; PyTorch's are cut in a "
             "loop of your own: see psgd.torch.pipeline"
         )
-    whole, stages = model.model, mesh.sizes["pipe"]
-    schedule = config.pipe_schedule or "1f1b"
-    microbatches = min(batch, config.microbatches or (MICROBATCHES_A_STAGE * stages if stages > 1 else 1))
-    cuts = _cuts(whole, config, mesh, schedule, batch, microbatches)
+    whole = model.model
+    wish = Decision(mesh.sizes["pipe"], batch, config.microbatches, config.pipe_schedule, config.cut)
+    cuts = _cuts(whole, config, mesh, wish)
     tensor = Communicator(mesh.tensor)
     if tensor.size > 1:
-        parts = plan(whole.layers, whole.input_shape, tensor, cuts, loss=True)
-        whole = Model(parts, whole.input_shape, whole.dtype)
-    size = -(-batch // microbatches)
+        cut_layers = plan(whole.layers, whole.input_shape, tensor, cuts, loss=True)
+        whole = Model(cut_layers, whole.input_shape, whole.dtype)
 
     def recompute(stage: Stage) -> Stage:
-        return activations.recomputed(stage, config.recompute, size)
+        return activations.recomputed(stage, config.recompute, wish.size)
 
-    pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches, recompute=recompute)
-    plan_of = catalog.make(schedule, stages, microbatches, (len(cuts) + 1) // stages)
-    return replace(task, model=CutModel(pipeline, tensor, mesh, plan_of, model.model))
+    parts = wish.microbatches
+    if not catalog.SCHEDULES[wish.schedule].flushes:
+        return replace(
+            task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, parts, recompute)
+        )
+    pipeline = Pipeline(mesh.pipe, whole, cuts, wish.schedule, batch=batch, microbatches=parts, recompute=recompute)
+    return replace(task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model))
 
 
-def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, schedule: str, batch: int, microbatches: int) -> Cuts:
-    """Where stages begin: as given, or measured by rank 0; the same on all ranks."""
-    stages, count = mesh.sizes["pipe"], len(model.layers)
+def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, wish: Decision) -> Cuts:
+    """Where stages begin: as given, or measured by rank 0 for its memory; the same on all ranks."""
     nodes = Counter(str(each["node"]) for each in gather(mesh.world, {"node": node_name()}))
     found: dict[str, Any] = {}
     if mesh.world.Get_rank() == 0:
+        state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values())
         try:
-            given = layers(config.cut or AUTO)
-            if given is not None:
-                chunks = (len(given) + 1) // stages if catalog.SCHEDULES[schedule].chunks else 1
-                found["cuts"] = check_cuts(given, count, stages * max(1, chunks))
-            else:
-                chunks = INTERLEAVED if catalog.SCHEDULES[schedule].chunks else 1
-                found["cuts"] = _measured(model, config, stages, chunks, schedule, batch, microbatches, nodes)
+            found["cuts"] = wish.cuts(model, len(state), memory)
         except UsageError as error:
             found["error"] = str(error)
     found = gather(mesh.world, found)[0]
@@ -97,30 +83,14 @@ def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, schedule: str, b
     return tuple(found["cuts"])
 
 
-def _measured(
-    model: Model,
-    config: TrainConfig,
-    ranks: int,
-    chunks: int,
-    schedule: str,
-    batch: int,
-    microbatches: int,
-    nodes: Counter[str],
-) -> Cuts:
-    """The best cut of measured layers into stages that fit into this machine's memory, shared by its ranks."""
-    if ranks * chunks == 1:
-        return ()
-    x = np.zeros((-(-batch // microbatches), *model.input_shape), model.dtype)
-    state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
-    costs = measure(model, x, len(state))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values()) // chunks
-    limits = catalog.make(schedule, ranks, microbatches, chunks).in_flight_limit
-    return partition(costs, ranks * chunks, memory, limits * chunks)
-
-
 def more(model: Trainable) -> dict[str, Any]:
     """What `psgd train --json` says of a model in pieces beside what it says of any. Collective over all ranks."""
     return {"mesh": model.mesh.sizes, "bubble": model.bubble()} if isinstance(model, CutModel) else {}
+
+
+def trainer(model: Trainable) -> type[Trainer]:
+    """The loop that trains it."""
+    return model.trainer if isinstance(model, CutModel) else Trainer
 
 
 def passes(model: Trainable) -> list[Traceable]:
@@ -137,81 +107,3 @@ def close(model: Trainable) -> None:
     """Frees what a model in pieces communicates with. Collective over all ranks."""
     if isinstance(model, CutModel):
         model.close()
-
-
-class CutModel:
-    """One rank's part of a model in pieces. Implements `Trainable`.
-
-    Args:
-        pipeline: of this rank.
-        tensor: what its layers exchange partial results by; freed with it.
-        mesh: all ranks; freed by its owner.
-        schedule: of a whole batch.
-        whole: the whole model, as a description.
-
-    Attributes:
-        layout: of this rank's part.
-        mesh: as given.
-        pipeline: as given.
-        part: what `psgd.connect` needs to know of it.
-    """
-
-    def __init__(
-        self, pipeline: Pipeline, tensor: Communicator, mesh: ProcessMesh, schedule: Schedule, whole: Model
-    ) -> None:
-        self.pipeline, self.layout, self.mesh = pipeline, pipeline.layout, mesh
-        self._tensor = tensor
-        self._schedule, self._tokens = schedule, whole.tokens
-        self._draws: PipelineBackend | None = None
-        axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
-        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole.layout)
-
-    def vector(self, config: TrainConfig, serves: bool) -> Array:
-        return np.empty(self.layout.size, np.float32) if serves else self.pipeline.init(config.seed)
-
-    def connected(self, vector: Array) -> Any:
-        return vector
-
-    def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        self._draws = made = PipelineBackend(
-            self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size, self._tokens
-        )
-        return made
-
-    def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
-        """What its layers draw is by sample, so neither the worker nor the cut matter."""
-        if self._draws is not None:
-            self._draws.begin(seed, epoch, step)
-
-    def agreed(self, stop: bool) -> bool:
-        """Whether any rank of this copy says so. Collective over the copy, blocks."""
-        return bool(self.part.largest(int(stop)))
-
-    def save(self, path: Path, vector: Array) -> None:
-        """Writes the whole model's final weights, one parameter at a time. Collective over the first copy."""
-        write(path, vector, self.layout, self.part.whole, self.mesh.replica, "--save")
-
-    def bubble(self) -> dict[str, Any] | None:
-        """How much of the ranks' time a pipeline has waited, and would if passes took equally long. Collective.
-
-        Returns:
-            None without a pipeline; the keys of `bubble` in `psgd train --json`.
-        """
-        counters, schedule = self.pipeline.counters, self._schedule
-        seconds = [counters.bubble_s, counters.bubble_s + counters.compute_s]
-        everyone = [each["seconds"] for each in gather(self.mesh.world, {"seconds": seconds})]
-        waited, whole = (sum(each[at] for each in everyone) for at in (0, 1))
-        if schedule.ranks == 1:
-            return None
-        return {
-            "share": waited / whole if whole else 0.0,
-            "expected": grid.bubble(check(schedule), schedule.ranks),
-            "schedule": schedule.name,
-            "ranks": schedule.ranks,
-            "microbatches": schedule.microbatches,
-        }
-
-    def close(self) -> None:
-        """Frees what it communicates with. Collective."""
-        self.pipeline.close()
-        self._tensor.free()

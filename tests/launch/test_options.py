@@ -105,13 +105,15 @@ WRONG_VALUES = {
     "recompute": ["", "some", "-1"],
     "mesh": ["", "pipe", "rows=2", "pipe=0", "pipe=2,pipe=2"],
     "cut": ["", "a", "3,", "3.5"],
-    "pipe_schedule": ["pipedream", "inference", "gpip"],
+    "pipe_schedule": ["inference", "gpip"],
     "microbatches": ["0", "1.5"],
     "placement": ["first"],
     "log_dir": [""],
     "device": ["gpu"],
     "server_device": ["gpu"],
     "data_device": ["gpu"],
+    "offload": ["gradients", "all"],
+    "offload_staleness": ["2", "-1"],
 }
 
 
@@ -252,6 +254,8 @@ def test_a_strategy_takes_its_own_options(strategy, name):
         ({"strategy": "hogwild", "placement": "spread"}, "--placement spread: there are no servers to place"),
         ({"servers": "0", "workers": "1", "placement": "spread"}, "--placement spread: there are no servers"),
         ({"data_device": "cpu"}, "--data-device cpu: expected --device cuda with it"),
+        ({"offload": "optimizer"}, "--offload optimizer: expected --device cuda with it"),
+        ({"offload_staleness": "1", "device": "cuda"}, "--offload-staleness 1: expected --offload optimizer with it"),
         ({"strategy": "allreduce", "record": "x"}, "strategy allreduce has no servers to do that"),
         ({"strategy": "easgd", "staleness_lr": "inverse"}, "strategy easgd has no servers to do that"),
         ({"replay": "x", "target_accuracy": "0.9"}, "--target-accuracy: when it is reached depends on timing"),
@@ -411,6 +415,10 @@ def test_dropout_is_an_option_of_models_that_have_it():
         ({"cut": "3"}, "--cut: expected --mesh with it"),
         ({"microbatches": "3"}, "--microbatches: expected --mesh with it"),
         ({"mesh": "data=2", "cut": "1"}, "--cut: expected --mesh with pipe of 2 or more, got data=2"),
+        (
+            {"mesh": "pipe=2", "pipe_schedule": "pipedream", "clip_norm": "1"},
+            "--pipe-schedule pipedream: expected --clip-norm 0: stages take their steps at different times",
+        ),
         ({"mesh": "tensor=2", "pipe_schedule": "gpipe"}, "--pipe-schedule: expected --mesh with pipe of 2 or more"),
         ({"schedule": "gpipe"}, "--schedule gpipe: that is a pipeline's; expected --pipe-schedule gpipe"),
         ({"mesh": "pipe=2,data=2", "workers": "3"}, "--workers 3: expected data=3 in --mesh, got pipe=2,data=2"),

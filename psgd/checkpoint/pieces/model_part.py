@@ -49,6 +49,8 @@ class ModelPart:
         world, replica, layout, whole: as given.
         name: of the piece.
         pieces: by name the layouts of all, in the order of their places.
+        apart: set by the program while the ranks of a copy take the same step at different times, as in a pipeline
+            that is never empty: requests for a checkpoint wait until they do not.
 
     Raises:
         AgreedUsageError: on all ranks: the parts are not those of the whole model.
@@ -64,6 +66,7 @@ class ModelPart:
         whole: Layout,
     ) -> None:
         self.world, self.replica, self.layout, self.whole = world, replica, layout, whole
+        self.apart = False
         self._liveness = Liveness(world, _Alarms(), "model in pieces", "rank")
         self._waiter = Waiter.for_node(world, self._liveness.check)
         mine: dict[str, object] = {"complaint": None}

@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -15,12 +16,13 @@ from mpi4py import MPI
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.model import Model
+from psgd.nn.stage import Stage
 from psgd.optim.optimizer import Optimizer
 from psgd.parallel.continuous.stash import Stash
+from psgd.parallel.continuous.step_losses import StepLosses
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import pipedream
-from psgd.parallel.schedules.instruction import Instruction
 from psgd.parallel.stages import tied
 from psgd.runtime.agreement import agree
 
@@ -32,6 +34,9 @@ Draws = Callable[[int], tuple[int, Array]]
 
 Combine = Callable[[Array], None]
 """Changes a gradient in place."""
+
+Take = Callable[[int, float], None]
+"""Takes a step: changes the parameters by the gradient of so many samples, whose mean loss it gets. It may block."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class PipeDream(Pipeline):
             weights for a forward pass, and keeps them for the backward pass: up to one version for each rank from it
             to the last.
         crowded: as `Pipeline`.
+        recompute: as `Pipeline`.
 
     Attributes:
         versions_most: versions of the weights that this rank has had at once, the newest included.
@@ -79,6 +85,7 @@ class PipeDream(Pipeline):
         microbatches: int = 1,
         two_versions: bool = False,
         crowded: bool | None = None,
+        recompute: Callable[[Stage], Stage] | None = None,
     ) -> None:
         ranks = comm.Get_size()
         agree(
@@ -88,14 +95,19 @@ class PipeDream(Pipeline):
             _complaint(ranks, model, cuts, batch, microbatches, two_versions),
         )
         # As many microbatches as can be in flight: links get room for them.
-        super().__init__(
-            comm, model, cuts, "1f1b", batch=batch * ranks, microbatches=microbatches * ranks, crowded=crowded
-        )
+        room: dict[str, Any] = {"batch": batch * ranks, "microbatches": microbatches * ranks}
+        super().__init__(comm, model, cuts, "1f1b", **room, crowded=crowded, recompute=recompute)
         self.versions_most = 1
+        self._losses = StepLosses(self._comm, self._told.source, ranks + 1)
         self._samples = batch
         self._each = -(-batch // self.microbatch)
         self._two_versions = two_versions
         self._position = 0
+
+    @property
+    def ranks(self) -> int:
+        """How many there are, each with a stage."""
+        return self._ranks
 
     def train(
         self,
@@ -128,30 +140,60 @@ class PipeDream(Pipeline):
             PeerLostError: a rank failed or ended.
         """
         with self._together():
-            return self._train(optimizer, samples, batches, draws, combine)
+            if optimizer.clips:
+                raise UsageError(
+                    "train: expected an optimizer with clip_norm=0: no rank ever has the norm of a whole gradient"
+                )
+        grads = np.zeros_like(optimizer.params)
 
-    def _train(
-        self, optimizer: Optimizer, samples: int, batches: Batches, draws: Draws | None, combine: Combine | None
+        def take(n: int, loss: float) -> None:
+            if combine is not None:
+                combine(grads)
+            optimizer.take(grads, 1.0, self._position)
+            self._position += n
+
+        return self.steps(optimizer.params, grads, samples, batches, take, draws)
+
+    def steps(
+        self,
+        params: Array,
+        grads: Array,
+        samples: int,
+        batches: Batches,
+        take: Take,
+        draws: Draws | None = None,
+    ) -> float:
+        """As `train`, for parameters whose steps someone else takes. Collective, blocks.
+
+        Args:
+            params: (layout.size,), this rank's newest; `take` changes them in place, nobody else does.
+            grads: the same; has a step's gradient, of the mean loss, when `take` is called.
+            samples: as `train`.
+            batches: as `train`.
+            take: called once for each step, in order, on all ranks; at different times.
+            draws: as `train`.
+
+        Raises:
+            PeerLostError: as `train`.
+        """
+        with self._together():
+            return self._run(params, grads, samples, batches, take, draws)
+
+    def _run(
+        self, params: Array, grads: Array, samples: int, batches: Batches, take: Take, draws: Draws | None
     ) -> float:
         if samples < 1:
             raise UsageError(f"train: samples: expected 1 or more, got {samples}")
-        if optimizer.clips:
-            raise UsageError(
-                "train: expected an optimizer with clip_norm=0: no rank ever has the norm of a whole gradient"
-            )
-        if optimizer.params.shape != (self.layout.size,):
-            raise UsageError(
-                f"train: optimizer: expected {self.layout.size} parameters, got shape {optimizer.params.shape}"
-            )
+        if params.shape != (self.layout.size,):
+            raise UsageError(f"train: optimizer: expected {self.layout.size} parameters, got shape {params.shape}")
         whole, rest = divmod(samples, self._samples)
         microbatches = whole * self._each + -(-rest // self.microbatch)
         program = pipedream.program(self._rank, self._ranks, microbatches, self._each)
-        stash = Stash(optimizer.params, pipedream.versions(program, self._each, self._two_versions))
-        grads = np.zeros_like(optimizer.params)
+        stash = Stash(params, pipedream.versions(program, self._each, self._two_versions))
         ends = self._rank in (0, self._told.source)
-        executor, chunk = self._executor, self._chunks[0]
+        executor, bound = self._executor, None
         steps: dict[int, _StepBatch] = {}
-        loss = 0.0
+        total = 0.0
         executor.begin(self._each, (None,))
         for each in program:
             step = each.microbatch // self._each
@@ -159,22 +201,38 @@ class PipeDream(Pipeline):
                 if step not in steps:
                     n = min(self._samples, samples - step * self._samples)
                     steps[step] = self._step_batch(step, n, batches if ends else None, draws)
-                self.bind(stash.weights(each.microbatch), grads)
+                if (weights := stash.weights(each.microbatch)) is not bound:
+                    bound = weights
+                    self.bind(weights, grads)
                 executor.one(each, steps[step])
                 continue
             batch = steps.pop(step)
-            loss += sum(chunk.losses[k] for k in sorted(chunk.losses)) * batch.samples
-            if combine is not None:
-                combine(grads)
-            self._step(each, optimizer, stash, grads)
-            self._position += batch.samples
+            loss = self._loss_of_step()
+            total += loss * batch.samples
+            start = time.perf_counter()
+            stash.keep(each.microbatch)
+            take(batch.samples, loss)
+            executor.done(each, start, time.perf_counter())
             executor.begin(self._each, (None,))
         self.versions_most = max(self.versions_most, stash.most)
-        self.bind(optimizer.params, grads)
-        if self._rank == self._told.source:
-            self._told.tell(loss / samples, 0.0)
-        executor.wait(self._told.known)
-        return self._told.values[0]
+        self.bind(params, grads)
+        return total / samples
+
+    def _loss_of_step(self) -> float:
+        """The mean loss of the step whose last backward pass is done here: the last stage did that before."""
+        executor, losses = self._executor, self._losses
+        if self._rank != self._told.source:
+            executor.wait(losses.known)
+            return losses.value
+        found = self._chunks[0].losses
+        executor.wait(losses.free)
+        losses.tell(float(sum(found[k] for k in sorted(found))))
+        return losses.value
+
+    def close(self) -> None:
+        """As of `Pipeline`."""
+        self._losses.close()
+        super().close()
 
     def _step_batch(self, step: int, n: int, batches: Batches | None, draws: Draws | None) -> _StepBatch:
         x, y = (None, None) if batches is None else batches(step)
@@ -183,12 +241,6 @@ class PipeDream(Pipeline):
             raise UsageError(f"train: step {step}: draws: expected the numbers of {n} samples, got {len(numbers)}")
         taken = self._taken(f"train: step {step}", n, x, y, None)
         return _StepBatch(n, taken.size, x, y, key, numbers, first=step * self._each)
-
-    def _step(self, each: Instruction, optimizer: Optimizer, stash: Stash, grads: Array) -> None:
-        start = time.perf_counter()
-        stash.keep(each.microbatch)
-        optimizer.take(grads, 1.0, self._position)
-        self._executor.done(each, start, time.perf_counter())
 
 
 def _complaint(

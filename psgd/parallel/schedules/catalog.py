@@ -27,6 +27,10 @@ class ScheduleEntry:
     trains: bool = True
     flushes: bool = True
 
+    def least_every(self, ranks: int) -> int:
+        """Of a schedule that does not flush: the fewest microbatches that a step may have."""
+        return 1 if self.function == "build" else ranks
+
 
 SCHEDULES: dict[str, ScheduleEntry] = {
     "gpipe": ScheduleEntry("psgd.parallel.schedules.gpipe"),
@@ -69,5 +73,5 @@ def make(name: str, ranks: int, microbatches: int, chunks: int = 1, every: int =
         able = " and ".join(each for each, other in SCHEDULES.items() if not other.flushes)
         raise UsageError(f"schedule {name}: a step has all microbatches; every={every} goes with {able}")
     if not entry.flushes:
-        return build(ranks, microbatches, every or (1 if entry.function == "build" else ranks))
+        return build(ranks, microbatches, every or entry.least_every(ranks))
     return build(ranks, microbatches, chunks) if entry.chunks else build(ranks, microbatches)

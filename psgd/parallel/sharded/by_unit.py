@@ -74,12 +74,11 @@ def first_own(stage: Stage, slices: Slices, seed: int) -> npt.NDArray[Any]:
     places = {p.name: range(p.offset, p.stop) for p in stage.layout.parameters}
     for name, values in stage.first_values(seed):
         place = places[name]
-        unit = _unit_of(slices.units, place.start)
-        mine, start = slices.own[unit], slices.place(unit).start
-        first, stop = max(mine.start, place.start), min(mine.stop, place.stop)
-        if first < stop:
-            at = start + first - mine.start
-            own[at : at + stop - first] = values.reshape(-1)[first - place.start : stop - place.start]
+        mine = slices.within(place)
+        if mine:
+            first = slices.own[_unit_of(slices.units, place.start)].start
+            start = max(first, place.start) - place.start
+            own[mine.start : mine.stop] = values.reshape(-1)[start : start + len(mine)]
     return own
 
 

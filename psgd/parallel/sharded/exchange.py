@@ -97,6 +97,11 @@ class Exchange:
         return array_module(like).zeros(size, like.dtype) if on_device(like) else self._comm.empty(size, like.dtype)
 
     @property
+    def announced(self) -> bool:
+        """Whether a training pass has begun and not ended."""
+        return self._inside and self._trains
+
+    @property
     def nbytes(self) -> int:
         """What this rank has sent in reduce-scatters and received in all-gathers; over all ranks as much each way."""
         return self.gathers.nbytes + self.scatters.nbytes
@@ -118,7 +123,12 @@ class Exchange:
         self._start(self._visits.gathers[0] if self.stage == 3 else ())
 
     def arrive(self, unit: int, backward: bool = False) -> None:
-        """The next visit: blocks until the unit is there, and, backward, its gradient may be written."""
+        """The next visit: blocks until the unit is there, and, backward, its gradient may be written.
+
+        A forward pass that nobody has announced begins here; no backward pass follows it.
+        """
+        if not (self._inside or unit or backward):
+            self.begin(0, trains=False)
         visit = self._visit(unit, backward)
         if self.stage == 3:
             for each in self._visits.gathers[visit]:

@@ -55,6 +55,13 @@ class Slices:
         """How many elements of a unit each rank keeps: those of an all-gather and of a reduce-scatter."""
         return self._counts[unit]
 
+    def within(self, part: range) -> range:
+        """Which elements of its own vector a rank has of a range that lies in one unit; may be empty."""
+        unit = next(number for number, each in enumerate(self.units) if part.start in each)
+        own, start = self.own[unit], self.place(unit).start - self.own[unit].start
+        first, stop = max(part.start, own.start), min(part.stop, own.stop)
+        return range(start + first, start + max(first, stop))
+
     def of(self, rank: int) -> "Slices":
         """Those of another rank."""
         return Slices(self.units, self.ranks, rank)

@@ -5,7 +5,7 @@ import pytest
 
 from psgd.config import configure
 from psgd.estimate.counting import CountingArrays
-from psgd.estimate.pieces import of_mesh
+from psgd.estimate.pieces import STASHED, of_mesh
 from psgd.estimate.rank_memory import ACTIVATIONS
 from psgd.nn.models import build
 from psgd.parallel.pipeline import Pipeline
@@ -45,3 +45,12 @@ def test_a_stages_activations_are_those_that_it_makes(comm, schedule):
         pipeline.stages[0].context(3, wants_dx=comm.rank > 0, xp=counting)
         assert expected[ACTIVATIONS] == pytest.approx(counting.nbytes * pipeline.counters.in_flight_max, rel=0.05)
         assert expected["parameters"] == params.nbytes
+
+
+def test_versions_of_the_weights_that_passes_under_way_need():
+    model = build("mlp", (1, 8, 8), 10, hidden=32)
+    for name, older in (("pipedream", [1, 0]), ("pipedream-2bw", [1, 1]), ("1f1b", [None, None])):
+        config = configure(mesh="pipe=2", cut="2", pipe_schedule=name, batch_size=12)
+        found = [each.rows for each in of_mesh(config, model, 0, 1)]
+        expected = [None if n is None else n * rows["parameters"] for n, rows in zip(older, found, strict=True)]
+        assert [rows.get(STASHED) for rows in found] == expected

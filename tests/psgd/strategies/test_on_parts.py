@@ -4,7 +4,7 @@ import pytest
 
 from psgd.kernels.errors import UsageError
 from psgd.strategies.catalog import STRATEGIES
-from psgd.strategies.on_parts import check
+from psgd.strategies.on_parts import check, check_without_flushes
 
 CUT = {"pipe": 2, "data": 2}
 TENSOR = {"tensor": 2, "data": 2}
@@ -51,3 +51,16 @@ def test_what_does_not_go_together(name, values, own, message):
 
 def test_values_that_are_as_if_not_given():
     check("sync", {"compress": "none", "on_nan": "warn", "device": "cpu", "save": Path("a.npz")}, {}, CUT)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("ssp", {}, "pipe_schedule: expected another strategy than ssp: a gradient would be late by the stages and by"),
+        ("sync", {"clip_norm": 1.0}, "pipe_schedule: expected clip_norm=0: stages take their steps at different times"),
+    ],
+)
+def test_what_does_not_go_with_steps_at_different_times(name, values, message):
+    with pytest.raises(UsageError, match=message):
+        check_without_flushes("pipedream", name, values)
+    check_without_flushes("pipedream", "sync", {"clip_norm": 0.0})

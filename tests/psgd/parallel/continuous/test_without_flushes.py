@@ -1,10 +1,10 @@
 """PipeDream on real ranks: the bits of a sequential program with the same delays; versions; what is refused."""
 
-import itertools
 import time
 
 import numpy as np
 import pytest
+from harness import delayed
 
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.nn.layers.dropout import Dropout
@@ -43,51 +43,25 @@ def draws_of(step, n):
 
 
 def simulate(ranks, counts, size, delay, name, dropout=False):
-    """The delayed updates in one process, without pipeline or schedule.
+    """The delayed updates in one process.
 
     Args:
         ranks: stages.
         counts: samples of each step.
         size: of a microbatch.
-        delay: `delay(stage, step, microbatch)` is after how many steps the weights are that its passes use.
+        delay: as of `harness.delayed`.
         name: of the rule.
         dropout: a layer drops.
 
     Returns:
         The parameters of each stage, and the mean loss.
     """
-    whole = make_model(dropout)
-    ends = (0, *CUTS[ranks], len(whole.layers))
-    stages = [whole.cut(a, b) for a, b in itertools.pairwise(ends)]
-    history = [[stage.init(1)] for stage in stages]
-    newest = [versions[0].copy() for versions in history]
-    optimizers = [Optimizer(params, options(name)) for params in newest]
-    grads = [np.zeros_like(params) for params in newest]
-    contexts = [stage.context(size, wants_dx=index > 0) for index, stage in enumerate(stages)]
-    total, position, microbatch = 0.0, 0, 0
-    for step, n in enumerate(counts):
-        x, y = batch_of(step, n)
-        losses = []
-        for start in range(0, n, size):
-            for index, stage in enumerate(stages):
-                stage.bind(history[index][delay(index, step, microbatch)], grads[index])
-            z = x[start : start + size]
-            if dropout:
-                key, numbers = draws_of(step, n)
-                for context in contexts:
-                    context.draw(key, numbers[start : start + size])
-            for stage, context in zip(stages, contexts, strict=True):
-                z = stage.forward(context, z)
-            dy, loss = stages[-1].loss(contexts[-1], y[start : start + size], batch_size=n)
-            losses.append(loss)
-            for stage, context in zip(stages[::-1], contexts[::-1], strict=True):
-                dy = stage.backward(context, dy, accumulate=start > 0)
-            microbatch += 1
-        for index, optimizer in enumerate(optimizers):
-            optimizer.take(grads[index], 1.0, position)
-            history[index].append(newest[index].copy())
-        total, position = total + sum(losses) * n, position + n
-    return newest, total / position
+    simulation = delayed.Simulation(make_model(dropout), CUTS[ranks], options(name), 1, size)
+    draws = [draws_of(step, n) if dropout else (None, None) for step, n in enumerate(counts)]
+    steps = [
+        delayed.Step(*batch_of(step, n), *drawn) for (step, n), drawn in zip(enumerate(counts), draws, strict=True)
+    ]
+    return simulation.params, simulation.run(steps, delay)
 
 
 def run(comm, counts, name="momentum", **named):
@@ -105,7 +79,7 @@ def test_stashed_weights_have_the_bits_of_delayed_updates(comm, name):
     ranks, rank = comm.Get_size(), comm.Get_rank()
     counts = [8] * 29 + [3]
     params, loss, versions = run(comm, counts, name)
-    expected = simulate(ranks, counts, 8, lambda stage, step, _: max(0, step - (ranks - stage) + 1), name)
+    expected = simulate(ranks, counts, 8, delayed.stashed(ranks), name)
     assert np.array_equal(params, expected[0][rank])
     assert loss == expected[1]
     assert versions == ranks - rank
@@ -118,11 +92,7 @@ def test_steps_of_several_microbatches(comm):
     ranks, rank = comm.Get_size(), comm.Get_rank()
     counts = [8] * 11 + [3]
     params, loss, _ = run(comm, counts, microbatches=4)
-
-    def delay(stage, step, microbatch):
-        return max(0, microbatch - (ranks - stage) + 1) // 4
-
-    expected = simulate(ranks, counts, 2, delay, "momentum")
+    expected = simulate(ranks, counts, 2, delayed.stashed(ranks, 4), "momentum")
     assert np.array_equal(params, expected[0][rank]) and loss == expected[1]
 
 
@@ -131,7 +101,7 @@ def test_two_versions_are_one_step_late_everywhere(comm):
     ranks, rank = comm.Get_size(), comm.Get_rank()
     counts = [8] * 11 + [3]
     params, loss, versions = run(comm, counts, microbatches=4, two_versions=True)
-    expected = simulate(ranks, counts, 2, lambda stage, step, _: max(0, step - 1), "momentum")
+    expected = simulate(ranks, counts, 2, delayed.two_versions, "momentum")
     assert np.array_equal(params, expected[0][rank]) and loss == expected[1]
     assert versions == 2
 
@@ -142,8 +112,7 @@ def test_dropout_draws_by_step_and_sample(comm):
     with PipeDream(comm, make_model(dropout=True), CUTS[ranks], batch=8) as pipeline:
         optimizer = Optimizer(pipeline.init(1), options())
         loss = pipeline.train(optimizer, 56, lambda step: batch_of(step, 8), lambda step: draws_of(step, 8))
-    delay = lambda stage, step, _: max(0, step - (ranks - stage) + 1)  # noqa: E731
-    expected = simulate(ranks, counts, 8, delay, "momentum", dropout=True)
+    expected = simulate(ranks, counts, 8, delayed.stashed(ranks), "momentum", dropout=True)
     assert np.array_equal(optimizer.params, expected[0][comm.Get_rank()]) and loss == expected[1]
 
 
@@ -172,7 +141,7 @@ def test_copies_that_average_each_gradient_are_one_with_twice_the_batch(comm):
     with PipeDream(pipe, make_model(), CUTS[2], batch=8) as pipeline:
         optimizer = Optimizer(pipeline.init(1), options("sgd"))
         pipeline.train(optimizer, 8 * 12, half, combine=average)
-    expected, _ = simulate(2, [16] * 12, 16, lambda stage, step, _: max(0, step - (2 - stage) + 1), "sgd")
+    expected, _ = simulate(2, [16] * 12, 16, delayed.stashed(2), "sgd")
     np.testing.assert_allclose(optimizer.params, expected[stage], rtol=1e-4, atol=1e-6)
     assert np.array_equal(*data.allgather(optimizer.params))
     pipe.Free()

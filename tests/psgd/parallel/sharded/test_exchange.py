@@ -40,9 +40,14 @@ def test_a_pass_by_hand(comm, stage):
             np.testing.assert_array_equal(exchange.own, turn + own)
         exchange.pass_by(trains=False)  # as of an evaluation
         assert exchange.nbytes == (2 if stage == 2 else 7) * (whole.nbytes - own.nbytes)
+        assert not exchange.announced
         with pytest.raises(UsageError, match="of a pass that has begun"):
-            exchange.arrive(0)
+            exchange.arrive(1)
+        for unit in range(3):  # nobody has announced it: an evaluation
+            exchange.arrive(unit)
+            exchange.leave(unit)
         exchange.begin(1)
+        assert exchange.announced
         with pytest.raises(UsageError, match="expected visit 0 of a pass"):
             exchange.arrive(1)
         exchange.arrive(0)

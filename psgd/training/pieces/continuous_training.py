@@ -1,0 +1,250 @@
+"""`--pipe-schedule pipedream`: a run in which each stage takes its steps without waiting for the others.
+
+The pipeline is full from one point to the next at which something is done with the whole model: an evaluation, a
+checkpoint, or the end of an epoch. There it is drained, and all stages are at the same step. A resumed run begins at
+such a point, so it has the bits of one that was not interrupted and has the same points.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.backend.interface import Backend
+from psgd.collectives.communicator import Communicator
+from psgd.config import TrainConfig
+from psgd.connection import Connection
+from psgd.data import Dataset
+from psgd.data.batches import Batches
+from psgd.data.normalization import Statistics
+from psgd.data.sampler import Sampler
+from psgd.kernels.array import Array
+from psgd.nn.model import Model
+from psgd.nn.stage import Stage
+from psgd.parallel.continuous.without_flushes import PipeDream
+from psgd.parallel.cuts.partition import Cuts
+from psgd.parallel.mesh import ProcessMesh
+from psgd.parallel.schedules import catalog
+from psgd.parallel.schedules.schedule import Schedule
+from psgd.runtime.faults import Injector
+from psgd.runtime.rng import bits
+from psgd.training.pieces.model_in_pieces import CutModel
+from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.task import Task
+from psgd.training.trainable import OwnModel
+from psgd.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class NumberedStep:
+    """One of those that a pipeline takes without being drained.
+
+    Attributes:
+        key: by which layers draw.
+        number: of the run, from 0.
+        rows: of the training set.
+    """
+
+    key: int
+    number: int
+    rows: NDArray[np.int64]
+
+
+class ContinuousBackend(PipelineBackend):
+    """As `PipelineBackend`, with many steps at once.
+
+    Args:
+        pipeline: of this rank.
+        stages, dataset, statistics, batch_size, tokens: as `PipelineBackend`.
+    """
+
+    def __init__(
+        self,
+        pipeline: PipeDream,
+        stages: Any,
+        dataset: Dataset,
+        statistics: Statistics,
+        batch_size: int,
+        tokens: int = 1,
+    ) -> None:
+        super().__init__(pipeline, stages, dataset, statistics, batch_size, tokens)
+        self._continuous = pipeline
+        self._vectors: tuple[Array, Array] = (None, None)
+        # A step's samples stay until its backward passes are done, while those of later ones have begun.
+        alive, most = stages.Get_size() + 1, min(batch_size, dataset.train.samples)
+        self._ring = [Batches(dataset.train, statistics, most) for _ in range(alive)] if self._reads else []
+
+    def bind(self, params: Array, grads: Array) -> None:
+        super().bind(params, grads)
+        self._vectors = params, grads
+
+    def train(
+        self, steps: Sequence[NumberedStep], take: Callable[[NumberedStep, float], None], injector: Injector
+    ) -> None:
+        """Takes these steps, and drains the pipeline. Collective over the copy, blocks.
+
+        Args:
+            steps: one or more, all of `batch_size` samples but the last.
+            take: called after each step's gradient with it and its mean loss.
+            injector: of faults.
+        """
+        taken = iter(steps)
+        began = time.perf_counter()
+
+        def batches(index: int) -> tuple[Array, Array]:
+            x, y = self._ring[index % len(self._ring)].fetch(steps[index].rows)
+            if self._first:
+                injector.poison(steps[index].number, x)
+            return x, y
+
+        def draws(index: int) -> tuple[int, Array]:
+            injector.begin(steps[index].number)
+            return steps[index].key, steps[index].rows
+
+        def one(samples: int, loss: float) -> None:
+            nonlocal began
+            done = next(taken)
+            injector.sleep(done.number, time.perf_counter() - began)
+            take(done, loss)
+            began = time.perf_counter()
+
+        samples = sum(len(each.rows) for each in steps)
+        self._continuous.steps(*self._vectors, samples, batches, one, draws)
+
+
+class ContinuousTrainer(Trainer):
+    """A worker's loop over the points at which its pipeline is drained."""
+
+    def train(self, ps: Connection) -> None:
+        """All epochs."""
+        config, model, backend = self._config, self._model, self.backend
+        may_stop = bool(config.target_accuracy or config.early_stop)
+        backend.bind(ps.params, ps.grads)
+        sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
+        done, end = self._done(ps, sampler), config.epochs * sampler.steps
+        evaluated = bool(done) and self._due(done, sampler.steps)
+        if evaluated and ps.worker == 0:
+            self._report(ps)  # it came after the checkpoint
+        while done < end:
+            # What an evaluation decides reaches the others in the next step: nobody takes more than that one.
+            stop = done + 1 if evaluated and may_stop else self._drained(done, sampler.steps, ps.version)
+            self._steps(ps, sampler, range(done, stop))
+            if model.agreed(ps.stop):
+                return
+            done = stop
+            evaluated = self._due(done, sampler.steps)
+            if evaluated and ps.worker == 0:
+                self._report(ps)
+
+    def _drained(self, done: int, steps: int, version: int) -> int:
+        """After which step the pipeline is drained next."""
+        every = self._config.checkpoint_every if self._config.checkpoint_dir is not None else 0
+        end = (done // steps + 1) * steps
+        for step in range(done + 1, end):
+            if self._due(step, steps) or (every and (version + step - done) % every == 0):
+                return step
+        return end
+
+    def _steps(self, ps: Connection, sampler: Sampler, numbers: range) -> None:
+        """Takes steps of one epoch; a worker that has run out of samples in it keeps pace behind them."""
+        seed, last = self._config.seed, numbers[-1]
+        assert isinstance(self._model, CutModel) and isinstance(self.backend, ContinuousBackend)
+        part = self._model.part
+        steps: list[NumberedStep] = []
+        for number in numbers:
+            epoch, step = divmod(number, sampler.steps)
+            steps.append(NumberedStep(bits(seed, "step", epoch, step), number, sampler.batch(epoch, step)))
+        full = [step for step in steps if len(step.rows)]
+
+        def take(step: NumberedStep, loss: float) -> None:
+            part.apart = step.number < last
+            ps.step(len(step.rows), loss)
+
+        try:
+            if full:
+                self.backend.train(full, take, self._injector)
+            for empty in steps[len(full) :]:
+                self._injector.begin(empty.number)
+                take(empty, 0.0)
+        finally:
+            part.apart = False
+
+
+class ContinuousModel(CutModel):
+    """One rank's part of a model whose pipeline is never empty. Implements `Trainable`.
+
+    Args:
+        pipeline: of this rank.
+        tensor, mesh, whole: as `CutModel`.
+        schedule: of a step.
+        epoch: microbatches of an epoch.
+    """
+
+    trainer = ContinuousTrainer
+
+    def __init__(
+        self,
+        pipeline: PipeDream,
+        tensor: Communicator,
+        mesh: ProcessMesh,
+        schedule: Schedule,
+        whole: Model,
+        epoch: int,
+    ) -> None:
+        super().__init__(pipeline, tensor, mesh, schedule, whole)
+        self._continuous, self._epoch = pipeline, epoch
+
+    def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
+        batch, stages = min(config.batch_size, dataset.train.samples), self.mesh.pipe
+        whole = dataset, statistics, batch, self._tokens
+        return ContinuousBackend(self._continuous, stages, *whole)
+
+    def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
+        """Nothing: steps begin at different times on the ranks; see `ContinuousBackend.train`."""
+
+    def expected_bubble(self, schedule: Schedule) -> float:
+        """That of the fill and the drain, if the pipeline is drained once an epoch."""
+        return (schedule.ranks - 1) / (self._epoch + schedule.ranks - 1)
+
+
+def cut_without_flushes(
+    task: Task,
+    config: TrainConfig,
+    mesh: ProcessMesh,
+    tensor: Communicator,
+    whole: Model,
+    cuts: Cuts,
+    batch: int,
+    microbatches: int,
+    recompute: Callable[[Stage], Stage],
+) -> ContinuousModel:
+    """This rank's part of the task's model. Collective over the copy, blocks.
+
+    Args:
+        task: with the whole model.
+        config: of the run.
+        mesh: all ranks.
+        tensor: of this rank's stage.
+        whole: the model as this rank's place along `tensor` has it.
+        cuts: where stages begin.
+        batch: most samples of a step.
+        microbatches: of a step.
+        recompute: as of `Pipeline`.
+
+    Raises:
+        AgreedUsageError: the model cannot be trained so; on all ranks.
+    """
+    assert isinstance(task.model, OwnModel)
+    name = config.pipe_schedule or "pipedream"
+    two = name == "pipedream-2bw"
+    pipeline = PipeDream(
+        mesh.pipe, whole, cuts, batch=batch, microbatches=microbatches, two_versions=two, recompute=recompute
+    )
+    each = -(-batch // pipeline.microbatch)
+    schedule = catalog.make(name, pipeline.ranks, each, every=each)
+    copies = mesh.sizes["data"] - (config.servers or 0)
+    epoch = each * -(-task.samples // (batch * max(1, copies)))
+    return ContinuousModel(pipeline, tensor, mesh, schedule, task.model.model, epoch)
