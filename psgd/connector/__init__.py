@@ -160,7 +160,7 @@ def connect(
     model = None
     if isinstance(params, BoundModel):
         model, (vector, complaint) = params, prepared(params)
-        given = given if layout is not None else replace(given, layout=model.layout)
+        given = replace(given, layout=layout or model.layout, shard=getattr(model, "sharding", given.shard))
     else:
         vector, complaint = checked_vector(params)
     checked, signed = None, {}
