@@ -179,7 +179,10 @@ class Communicator(StartedVerbs):
         algorithm: str | None = None,
         stream: Any = None,
     ) -> None:
-        """Reduces everyone's values; rank r gets the next `recvcounts[r]` elements of the result."""
+        """Reduces everyone's values; rank r gets the next `recvcounts[r]` elements of the result.
+
+        `recvbuf` may be this rank's block of `sendbuf`; the rest of that is not changed.
+        """
         self._run("Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, stream)
 
     def Reduce_scatter_block(

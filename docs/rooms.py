@@ -30,6 +30,7 @@ CAPTIONS = {
     "launch.output": "lines, progress, summary",
     "launch.usage": "what a user may have meant",
     "launch.view": "psgd top, psgd trace",
+    "launch.memory": "does it fit, before MPI starts",
     "launch.*": "options, mpiexec, startup, ...",
     "launch.**": "psgd train, starting the ranks",
     "psgd.training": "one rank of psgd train",

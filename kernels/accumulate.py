@@ -22,14 +22,3 @@ def add_weighted(out: np.ndarray, values: np.ndarray, weight: float) -> None:
     weight_ = out.dtype.type(weight)
     for i in range(out.size):
         out[i] += weight_ * values[i]
-
-
-@by_device
-@kernel
-def sum_of_squares(values: np.ndarray) -> float:
-    """Sum of squares in float64, in index order (the same bits on every host)."""
-    total = 0.0
-    for i in range(values.size):
-        x = np.float64(values[i])
-        total += x * x
-    return total

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,8 +22,12 @@ from psgd.parallel.schedules.catalog import SCHEDULES
 from psgd.runtime import new_files
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
-from psgd.strategies import on_parts, requirements
+from psgd.strategies import on_offload, on_parts, on_shards, requirements
 from psgd.user import reference
+
+if TYPE_CHECKING:
+    from psgd.data import Dataset
+    from psgd.nn.model import Model
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -148,7 +152,7 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
             if name == "schedule" and text in SCHEDULES:
                 raise UsageError(f"--schedule {text}: that is a pipeline's; expected --pipe-schedule {text}")
             values[name] = known[name].check(flag(name), _parsed(known[name], text))
-    if values.get("mesh") is not None:
+    if values.get("mesh") is not None or values.get("shard") is not None:
         values.setdefault("strategy", "allreduce")
     result = _with_mesh(configure(**values))
     _check_checkpoints(values)
@@ -169,6 +173,7 @@ def _with_mesh(config: TrainConfig) -> TrainConfig:
             raise UsageError(f"{flag(name)}: expected --mesh with it")
         if axes.get("pipe", 1) == 1 and name != "microbatches":
             raise UsageError(f"{flag(name)}: expected --mesh with pipe of 2 or more, got {config.mesh}")
+    on_shards.check(config.strategy, vars(config), axes, _FLAGS)
     if config.parts > 1:
         on_parts.check(config.strategy, vars(config), config.own, axes, _FLAGS)
         if config.pipe_schedule and not SCHEDULES[config.pipe_schedule].flushes:
@@ -212,6 +217,7 @@ def _check_strategy(config: TrainConfig) -> None:
         raise UsageError(f"--placement {config.placement}: there are no servers to place; omit it")
     if config.data_device != "auto" and config.device != "cuda":
         raise UsageError(f"--data-device {config.data_device}: expected --device cuda with it")
+    on_offload.check(vars(config), _FLAGS)
     for name in ("early_stop", "keep_best"):
         if getattr(config, name) and not config.eval_every:
             raise UsageError(f"{flag(name)}: expected evaluations: --eval-every above 0 with it")
@@ -273,12 +279,16 @@ def check_here(config: TrainConfig) -> None:
 
     dataset = load(config.dataset, config.context)
     if model is None and (dataset.tokens or not MODELS[config.model].any_samples):
-        from psgd.nn.models import build as build_model
+        model_of(config, dataset)
 
-        own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
-        build_model(
-            config.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, ranks=config.parts, **own
-        )
+
+def model_of(config: TrainConfig, dataset: "Dataset") -> "Model":
+    """Builds the run's model by name, on no vector. Raises UsageError where it does not fit the data."""
+    from psgd.nn.models import build as build_model
+
+    own: dict[str, Any] = {"hidden": config.hidden, **config.of_the_model()}
+    shape, classes = dataset.sample_shape, dataset.classes
+    return build_model(config.model, shape, classes, tokens=dataset.tokens, ranks=config.parts, **own)
 
 
 def _check_directory(config: TrainConfig, directory: Path) -> None:

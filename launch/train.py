@@ -19,8 +19,9 @@ from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, OutputError, UsageError
 from psgd.kernels.notice import say
 from psgd.launch import options, ranks, startup
+from psgd.launch.memory import refusal
 from psgd.launch.output import exit_status, standard_streams, summary
-from psgd.runtime import faults, new_files
+from psgd.runtime import faults, launcher_env, new_files
 from psgd.runtime.job_end import DIVERGED
 from psgd.strategies import catalog as strategies
 
@@ -40,15 +41,16 @@ _ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 @options.train_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object at the end of stdout.")
 @click.option("--mpiexec-args", default="", metavar="TEXT", help="More arguments for mpiexec, quoted as in a shell.")
+@click.option("--try-anyway", is_flag=True, help="Start even what cannot fit into memory by its estimate.")
 @click.option("--verbose", is_flag=True, help="Show how the ranks are started, and where each one runs.")
-def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, **flags: Any) -> int:
+def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool, verbose: bool, **flags: Any) -> int:
     """Train a model with distributed SGD.
 
     By itself, the command starts its own ranks: 1 server and 2 workers. Started by mpirun or srun, it is one rank
     of that job; rank 0 is server 0.
     """
     if ranks.place() is not None:
-        return _be_rank(flags, config, as_json, verbose)
+        return _be_rank(flags, config, as_json, verbose, try_anyway)
     chosen = options.build(flags, config)
     servers, workers = sizes(chosen)
     from psgd.launch import spawn
@@ -65,6 +67,8 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, verbose: bool, *
     faults.check(chosen.inject, workers, servers)
     strategies.create(chosen.strategy, workers, **chosen.own)
     options.check_here(chosen)
+    if not try_anyway:
+        refusal.check(chosen, servers, workers, total, functools.partial(options.model_of, chosen))
     if chosen.checkpoint_dir is not None:
         if line := requests.ignored(chosen.save_signal):
             say(f"warning: {line}")
@@ -163,13 +167,29 @@ def _replicas(config: TrainConfig, size: int) -> int:
     return copies
 
 
-def _be_rank(flags: Mapping[str, object], config: str | None, as_json: bool, verbose: bool) -> int:
+def _be_rank(flags: Mapping[str, object], config: str | None, as_json: bool, verbose: bool, anyway: bool) -> int:
     try:
         chosen: TrainConfig | UsageError = options.build(flags, config)
     except options.UnreadableError as error:
         # Perhaps on this host only: the others would wait in MPI_Init for ever if this rank left now.
         chosen = error
+    if isinstance(chosen, TrainConfig) and not anyway and exit_status.VARIABLE not in os.environ:
+        chosen = _fitting(chosen)
     return _run(chosen, as_json, verbose)
+
+
+def _fitting(config: TrainConfig) -> TrainConfig | UsageError:
+    """The run, or why it cannot fit into this node: its first rank looks, if the launcher tells it who that is."""
+    size, (rank, here) = (ranks.place() or (0, None))[1], launcher_env.place_here() or (1, 1)
+    if size is None or rank:
+        return config
+    try:
+        fitted = fit(config, size)
+        build = functools.partial(options.model_of, config)
+        refusal.check(fitted, fitted.servers or 0, fitted.workers or 1, here, build)
+    except UsageError as error:
+        return error
+    return config
 
 
 def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:

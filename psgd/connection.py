@@ -57,6 +57,7 @@ class RunOptions:
         accumulate: steps of a worker whose gradients make one update.
         on_nan: what a gradient that is not finite does.
         leaves_out: the strategy omits one in any case.
+        updates: `psgd.optim.host_updates.HostUpdates` that take a single rank's steps, or None.
     """
 
     strategy: Any
@@ -68,6 +69,7 @@ class RunOptions:
     accumulate: int = 1
     on_nan: str = "warn"
     leaves_out: bool = False
+    updates: Any = None
 
 
 NO_LOSS = float("nan")
@@ -302,9 +304,9 @@ class Connection:
             if mesh.servers:
                 self._enter_with_servers()
             elif mesh.workers == 1 and not isinstance(options.strategy, Alone):
-                params = self._params
+                make, params = starter.create_local, self._params
                 self._watch.begin(self._given)
-                self._begin(starter.create_local(params, options.optimizer, options.segment, self.metrics))
+                self._begin(make(params, options.optimizer, options.segment, self.metrics, options.updates))
             else:
                 context = RunContext(
                     mesh,
@@ -354,7 +356,7 @@ class Connection:
         if self._given is not self._params:
             from psgd.worker.staged import Staged
 
-            client = Staged(client, self._given)
+            client = Staged(client, self._given, self._options.updates is not None)
         if self._options.accumulate > 1 and not client.accumulates:
             client = AccumulatingWorker(client, self._options.accumulate)
         self._client, client.checkpoint.on_reached = client, partial(self._save, client)

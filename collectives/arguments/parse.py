@@ -67,7 +67,10 @@ def reduce(size: int, rank: int, sendbuf: Any, recvbuf: Any, op: AnyOp, root: in
 def reduce_scatter(
     size: int, rank: int, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: AnyOp
 ) -> Call:
-    """Reduce_scatter: `recvcounts[r]` elements of the result go to rank r, by default equally many."""
+    """Reduce_scatter: `recvcounts[r]` elements of the result go to rank r, by default equally many.
+
+    `recvbuf` may be this rank's block of `sendbuf`: what others read there is theirs.
+    """
     operation = resolve(op)
     recv = buffer_spec.single(recvbuf, "recvbuf", True)
     if recvcounts is None:
@@ -104,7 +107,8 @@ def _scatter(verb: str, rank: int, sendbuf: Any, recv: View, counts: list[int], 
         _same(send, recv, total, "the sum of all counts")
         if recv.size < own:
             raise UsageError(f"recvbuf: expected at least {own} elements, got {recv.size}; pass a larger buffer")
-        if _overlap(send.logical, recv.logical):
+        kept = recv.size == own and _is_block(recv.logical, send.logical, sum(counts[:rank]))
+        if not kept and _overlap(send.logical, recv.logical):
             raise _overlapping(send.logical, recv.logical)
         recv.restrict([(0, own)])
 
@@ -224,7 +228,7 @@ def _finish(call: Call, recv: View) -> None:
 
 
 def _is_block(send: NDArray[Any], recv: NDArray[Any], start: int) -> bool:
-    """Whether `send` is what lies in `recv` from element `start` on."""
+    """Whether `send` is what lies in `recv` from element `start` on, in memory of the host or of one device."""
     plain = send.flags.c_contiguous and recv.flags.c_contiguous
     return plain and address_of(send) == address_of(recv) + start * recv.itemsize
 

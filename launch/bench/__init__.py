@@ -11,7 +11,9 @@ from psgd.launch.bench.codec.command import codec
 from psgd.launch.bench.collective.command import COMMANDS
 from psgd.launch.bench.ddp.command import ddp
 from psgd.launch.bench.gpt.command import gpt
+from psgd.launch.bench.gpt2.command import gpt2
 from psgd.launch.bench.kernels.command import kernels
+from psgd.launch.bench.offload.command import offload
 from psgd.launch.bench.parallel.command import parallel
 from psgd.launch.bench.pipeline.command import pipeline
 from psgd.launch.bench.pushpull.command import pushpull
@@ -32,7 +34,9 @@ bench.add_command(codec)
 bench.add_command(train)
 bench.add_command(ddp)
 bench.add_command(gpt)
+bench.add_command(gpt2)
 bench.add_command(kernels)
+bench.add_command(offload)
 bench.add_command(parallel)
 bench.add_command(pipeline)
 bench.add_command(peers)

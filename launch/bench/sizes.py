@@ -37,6 +37,22 @@ def parse_sizes(text: str) -> list[int]:
     return [parse_size(part) for part in text.split(",")]
 
 
+def parse_counts(option: str, text: str) -> list[int]:
+    """Reads a comma-separated list of whole numbers of 1 or more; the order is kept.
+
+    Args:
+        option: its name, for the message.
+        text: as given.
+
+    Raises:
+        UsageError: something else.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"{option}: expected numbers of 1 or more, comma-separated, got {text!r}")
+    return [int(part) for part in parts]
+
+
 def format_size(nbytes: int) -> str:
     """Writes a number of bytes with the largest binary unit that divides it: `64 KiB`, `1000 B`."""
     for name, unit in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

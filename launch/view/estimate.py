@@ -19,6 +19,8 @@ from psgd.nn.recompute.segments import read_bytes
 def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool, **flags: Any) -> int:
     """Estimate the memory of each rank of a run of psgd train with the same options. Starts nothing.
 
+    A model of your own file is made of tensors without memory; its file is run for that.
+
     The exit code is 1 where it does not fit into --memory.
     """
     from psgd.estimate import lecture
@@ -28,47 +30,28 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
         return 0
     available = None if memory is None else memory_of(memory)
     chosen = options.build(flags, config)
-    from psgd.backend.host import evaluated_at_once
-    from psgd.data import load
-    from psgd.estimate import activations
-    from psgd.estimate.pieces import of_mesh
-    from psgd.estimate.rank_memory import BASE_BYTES, of_run
-    from psgd.estimate.verdict import text, verdict
+    from psgd.estimate import table
+    from psgd.estimate.rank_memory import BASE_BYTES
+    from psgd.launch.memory.refusal import keep_mpi_asleep
     from psgd.launch.train import sizes
-    from psgd.nn.models import build
-    from psgd.user import reference
+    from psgd.launch.view import estimated
 
-    if reference.is_reference(chosen.model) or reference.is_reference(chosen.dataset):
-        raise UsageError("psgd estimate: expected a model and a dataset by name, or a path to data; it runs no files")
-    dataset = load(chosen.dataset, chosen.context)
-    own: dict[str, Any] = {"hidden": chosen.hidden, **chosen.of_the_model()}
-    model = build(chosen.model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **own)
-    servers, workers = sizes(chosen)
-    said: list[str] = []
-    if chosen.parts > 1:
-        found = of_mesh(chosen, model, servers, workers)
-        most = max(each.total for each in found)
-        if available is not None and most > available:
-            said = [f"a rank needs {text(most)}, {text(available)} are there: more pieces or microbatches need less"]
-    else:
-        model = activations.recomputed(model, chosen.recompute, chosen.batch_size)
-        found = of_run(chosen, model, servers, workers, evaluated_at_once(model.tokens))
-        for each in found:
-            said += [] if available is None else verdict(each, available, model, chosen.batch_size)
+    keep_mpi_asleep()
+    run = estimated.of_config(chosen, *sizes(chosen))
+    found, size = run.ranks, run.parameters
+    on = "cuda" if any(each.device == "cuda" for each in found) else "cpu"
+    said = [] if available is None else run.verdict(available, on)
     if as_json:
         ranks = [
             {"role": e.role, "ranks": e.ranks, "device": e.device, "bytes": dict(e.rows), "total": e.total}
             for e in found
         ]
-        click.echo(json.dumps({"parameters": model.layout.size, "ranks": ranks, "base": BASE_BYTES, "fits": not said}))
+        click.echo(json.dumps({"parameters": size, "ranks": ranks, "base": BASE_BYTES, "fits": not said}))
         return 1 if said else 0
-    click.echo(f"{model.layout.size:,} parameters of {model.dtype}, {text(model.layout.size * model.dtype.itemsize)}")
-    for each in found:
-        click.echo(f"\n{each.role}, {each.ranks} of them, on {each.device}")
-        for name, number in sorted(each.rows.items(), key=lambda row: -row[1]):
-            click.echo(f"  {name:<34} {text(number):>10}")
-        click.echo(f"  {'sum':<34} {text(each.total):>10}")
-    click.echo(f"\nbeside it, on the host: Python, MPI and compiled code, about {text(BASE_BYTES)} a rank")
+    nbytes = table.text(size * int(run.dtype.removeprefix("float")) // 8)
+    click.echo(f"{size:,} parameters of {run.dtype}, {nbytes}\n")
+    click.echo("\n".join(table.lines(found)))
+    click.echo(f"\nbeside it, on the host: Python, MPI and compiled code, about {table.text(BASE_BYTES)} a rank")
     for line in said:
         click.echo(line)
     return 1 if said else 0

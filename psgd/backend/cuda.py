@@ -12,13 +12,12 @@ from psgd.backend import pinned, samples
 from psgd.backend.losses import Loss, Losses
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, array_module
 from psgd.kernels.device import blas
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
-
-_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE = 1000, 1 << 15
 
 
 class CudaBackend:
@@ -44,7 +43,7 @@ class CudaBackend:
             else samples.Streamed(dataset.train, statistics, batch_size)
         )
         test = samples.Resident if resident else samples.Streamed
-        self._at_once = max(1, min(_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE // model.tokens, dataset.test.samples))
+        self._at_once = max(1, min(evaluated_at_once(model.tokens, "cuda"), dataset.test.samples))
         self._test = test(dataset.test, statistics, self._at_once)
         self._statistics = statistics
         self._features = int(np.prod(dataset.sample_shape))
@@ -57,7 +56,7 @@ class CudaBackend:
         self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
-        self.bind(params, cupy.zeros_like(params))
+        self.bind(params, array_module(params).zeros_like(params))
         self._context = self._model.context(self._batch_size)
         self._test_context = self._model.context(self._at_once)
         self._x = cupy.empty((self._batch_size, self._features), self._model.dtype)

@@ -5,19 +5,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.backend.interface import EVALUATION_BATCH
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
-
-
-def evaluated_at_once(tokens: int) -> int:
-    """How many samples are evaluated at once on a CPU, where so many things are classified of each."""
-    return max(1, EVALUATION_BATCH // tokens)
 
 
 class HostBackend:
@@ -41,12 +36,11 @@ class HostBackend:
         self.tally: Tally | None = None
 
     def prepare(self, params: Array) -> None:
-        self._model.bind(params, np.zeros_like(params))
+        self.bind(params, np.zeros_like(params))
         rows = np.zeros(1, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
-        x, y = self._batches.fetch(rows)
         self._context.draw(0, rows)
-        self._model.gradient(self._context, x, y)
+        self.gradient(rows)
         self._test.ordered(0, min(1, self._test.samples))
 
     def begin(self, seed: int, epoch: int, step: int) -> None:

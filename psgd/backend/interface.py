@@ -10,9 +10,6 @@ from psgd.kernels.array import Array
 from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 
-EVALUATION_BATCH = 500
-"""Samples that are evaluated at once on a CPU; of text so many tokens, in whole samples."""
-
 
 class DrawsByStep(Protocol):
     """A backend of psgd's own layers, some of which may draw random numbers."""

@@ -10,7 +10,7 @@ import math
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ FILE = "manifest.json"
 FORMAT, UNSEALED = "psgd checkpoint 2", "psgd checkpoint 1"
 IN_PIECES = "psgd checkpoint 3"
 """Of a model in pieces: earlier versions would take the first piece for all."""
+SHARED = "psgd checkpoint 4"
+"""Of workers that share vectors, of a model in pieces or whole: earlier versions would take the first one's for all."""
 PIECE = re.compile(r"[a-z][a-z0-9]{0,23}")
 """The name of a piece, as in `pipe1tensor0`."""
 UNCHECKED = "its manifest has no checksum (an earlier version wrote it), so damage to it may go unnoticed"
-_FORMATS = (FORMAT, UNSEALED, IN_PIECES)
+_FORMATS = (FORMAT, UNSEALED, IN_PIECES, SHARED)
 _SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 
 
@@ -77,6 +79,11 @@ class Manifest:
     def sealed(self) -> bool:
         """Whether a checksum covers it."""
         return self.format != UNSEALED
+
+    @property
+    def shared(self) -> bool:
+        """Whether workers have saved ranges of vectors that they share."""
+        return any(shard.ranges is not None for shard in self.shards)
 
     @property
     def leaders(self) -> list[str]:
@@ -130,12 +137,14 @@ def as_json(manifest: Manifest) -> dict[str, JSON]:
     """The manifest as its file has it, without the checksum."""
     fields = {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}
     layout = None if manifest.layout is None else json.loads(manifest.layout.to_json())
-    shards = [asdict(shard) for shard in manifest.shards]
+    shards = [shard.as_json() for shard in manifest.shards]
     fields |= {"layout": layout, "shards": shards, "pieces": _pieces_as_json(manifest)}
     if manifest.pieces:
         fields["format"] = IN_PIECES
     else:
         del fields["pieces"]
+    if manifest.shared:
+        fields["format"] = SHARED
     return {"format": fields["format"], **fields}
 
 
@@ -171,7 +180,9 @@ def _is_whole(text: bytes, fields: dict[str, Any]) -> bool:
 
 def _checked(fields: dict[str, Any]) -> Manifest:
     if fields["format"] not in _FORMATS:
-        raise CheckpointError(f"expected format {FORMAT!r} or {IN_PIECES!r}, got {str(fields['format'])[:80]!r}")
+        raise CheckpointError(
+            f"expected format {FORMAT!r}, {IN_PIECES!r} or {SHARED!r}, got {str(fields['format'])[:80]!r}"
+        )
     for name in ("step", "samples", "version"):
         if type(fields[name]) is not int or not 0 <= fields[name] < 2**63:
             raise CheckpointError(f"{name}: expected a whole number, got {str(fields[name])[:80]!r}")
@@ -183,11 +194,12 @@ def _checked(fields: dict[str, Any]) -> Manifest:
         raise CheckpointError(f"accuracy: expected a number or null, got {str(accuracy)[:80]!r}")
     if not isinstance(fields["shards"], list) or not fields["shards"]:
         raise CheckpointError("shards: expected a list of at least one shard")
-    shards = tuple(ShardFile.of(entry) for entry in fields["shards"])
+    shards = tuple(ShardFile.from_json(entry) for entry in fields["shards"])
     if len({shard.name for shard in shards}) < len(shards):
         raise CheckpointError("shards: expected different names, got one name twice")
     layout = None if fields["layout"] is None else Layout.from_json(json.dumps(fields["layout"]))
-    pieces = _checked_pieces(fields["pieces"]) if fields["format"] == IN_PIECES else {}
+    in_pieces = fields["format"] == IN_PIECES or (fields["format"] == SHARED and "pieces" in fields)
+    pieces = _checked_pieces(fields["pieces"]) if in_pieces else {}
     known = {name: fields[name] for name in Manifest.__dataclass_fields__ if name != "pieces"}
     return Manifest(**{**known, "layout": layout, "pieces": pieces, "shards": shards})
 

@@ -38,6 +38,7 @@ class Plan:
         resume: from the newest.
         layout: of the parameters, where it is known.
         part: what this rank has of a model in pieces, or None.
+        shares: workers share vectors, each of which has ranges of them (`psgd.checkpoint.pieces.own_ranges`).
         run: what a resumed run must have in common, as JSON can say it.
         key: of this run.
         found: the checkpoint to resume from, or None.
@@ -51,6 +52,7 @@ class Plan:
     resume: bool = False
     layout: Layout | None = None
     part: ModelPart | None = None
+    shares: bool = False
     run: dict[str, JSON] = field(default_factory=dict)
     key: str = ""
     found: Checkpoint | None = None
@@ -123,7 +125,8 @@ def _prepare(comm: MPI.Intracomm, plan: Plan, directory: Path) -> None:
     try:
         _await(proof, comm.Get_rank())
         if answer["path"] is not None:
-            plan.found = for_run(folder.open_checkpoint(Path(answer["path"])), plan.part, plan.layout)
+            there = folder.open_checkpoint(Path(answer["path"]))
+            plan.found = for_run(there, plan.part, plan.layout, plan.shares)
             if comm.Get_rank() == 0 and isinstance(plan.found, Rearranged):
                 plan.found.tell(plan.part)
     except (UsageError, OSError) as error:

@@ -8,8 +8,8 @@ hashes and without the interpreter's lock; it is read by the safetensors library
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,11 +43,16 @@ class ShardFile:
         name: `server-0`, `worker-3`, ...
         size: bytes.
         sha256: hexadecimal.
+        ranges: of a rank that shares vectors with others: what its own ones, one range after the other, are of the
+            whole ones; ascending. None where it has them whole, or none.
+        of: elements of such a whole vector.
     """
 
     name: str
     size: int
     sha256: str
+    ranges: tuple[range, ...] | None = None
+    of: int = 0
 
     def __post_init__(self) -> None:
         """Raises CheckpointError where a field cannot be: these come from files."""
@@ -58,19 +63,39 @@ class ShardFile:
             )
         if not isinstance(self.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise CheckpointError(f"shard {self.name}: expected 64 hexadecimal digits, got {self.sha256!r}")
+        ends = [end for each in self.ranges or () for end in (each.start, each.stop)]
+        if type(self.of) is not int or ends != sorted(ends) or any(not 0 <= end <= self.of for end in ends):
+            raise CheckpointError(f"shard {self.name}: expected ascending ranges of {self.of} elements")
 
     @classmethod
-    def of(cls, fields: Any) -> "ShardFile":
+    def from_json(cls, fields: Any) -> "ShardFile":
         """From JSON, checked."""
         try:
-            return cls(fields["name"], fields["size"], fields["sha256"])
-        except (KeyError, TypeError, IndexError) as error:
+            shard = cls(fields["name"], fields["size"], fields["sha256"])
+            if "ranges" not in fields:
+                return shard
+            return replace(shard, ranges=tuple(range(start, stop) for start, stop in fields["ranges"]), of=fields["of"])
+        except (KeyError, TypeError, IndexError, ValueError) as error:
             raise CheckpointError(
                 f"shard: expected name, size and sha256, got {str(fields)[:80]} ({error!r})"
             ) from None
 
+    def as_json(self) -> dict[str, JSON]:
+        """As files have it."""
+        fields: dict[str, JSON] = {"name": self.name, "size": self.size, "sha256": self.sha256}
+        if self.ranges is not None:
+            fields |= {"ranges": [[each.start, each.stop] for each in self.ranges], "of": self.of}
+        return fields
 
-def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], facts: str) -> ShardFile:
+
+def write(
+    folder: Path,
+    name: str,
+    tensors: dict[str, np.ndarray[Any, Any]],
+    facts: str,
+    ranges: Sequence[range] | None = None,
+    of: int = 0,
+) -> ShardFile:
     """Writes `folder/name.safetensors`, then `folder/name.json`, which says that the first is on the disk.
 
     Args:
@@ -78,6 +103,8 @@ def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], fac
         name: the shard's.
         tensors: C-contiguous.
         facts: JSON text.
+        ranges: as `ShardFile`.
+        of: the same.
 
     Raises:
         OSError: a full disk, a folder that has gone, ...; neither file is there then.
@@ -92,10 +119,10 @@ def write(folder: Path, name: str, tensors: dict[str, np.ndarray[Any, Any]], fac
 
     path = folder / (name + SUFFIX)
     size = write_whole(path, hashed())
-    shard = ShardFile(name, size, digest.hexdigest())
+    shard = ShardFile(name, size, digest.hexdigest(), None if ranges is None else tuple(ranges), of)
     _open(path, lambda file: None)
     sync_folder(folder)
-    text = json.dumps({"format": _FORMAT, **asdict(shard)}, indent=1)
+    text = json.dumps({"format": _FORMAT, **shard.as_json()}, indent=1)
     write_whole(folder / f"{name}.json", [text.encode() + b"\n"])  # from here on the folder may be renamed
     return shard
 
@@ -110,7 +137,7 @@ def written(folder: Path, name: str) -> ShardFile | None:
     if not path.exists():
         return None
     fields = parse_object(read_text(path), str(path))
-    shard = ShardFile.of(fields)
+    shard = ShardFile.from_json(fields)
     if fields.get("format") != _FORMAT or shard.name != name:
         raise CheckpointError(f"{path}: expected {_FORMAT!r} of {name}, got {fields.get('format')!r} of {shard.name}")
     return shard
@@ -138,8 +165,13 @@ def verify(folder: Path, shard: ShardFile) -> dict[str, JSON]:
     return facts
 
 
-def read(folder: Path, shard: ShardFile) -> State:
+def read(folder: Path, shard: ShardFile, names: Collection[str] | None = None) -> State:
     """Reads a shard; the SHA-256 is `verify`'s.
+
+    Args:
+        folder: of the checkpoint.
+        shard: in it.
+        names: of the tensors; None: all.
 
     Returns:
         Tensors of their own memory.
@@ -149,7 +181,9 @@ def read(folder: Path, shard: ShardFile) -> State:
     """
     path = folder / (shard.name + SUFFIX)
     _sized(path, shard).close()
-    return State(*_open(path, lambda file: {name: file.get_tensor(name) for name in file.keys()}))  # noqa: SIM118
+    return State(
+        *_open(path, lambda file: {name: file.get_tensor(name) for name in (file.keys() if names is None else names)})
+    )
 
 
 def outline(folder: Path, shard: ShardFile) -> State:

@@ -1,5 +1,6 @@
 """What one rank saves, and what it gets back."""
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ class State:
         facts: whatever else, as JSON can say it.
     """
 
-    tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
+    tensors: MutableMapping[str, NDArray[Any]] = field(default_factory=dict)
     facts: dict[str, JSON] = field(default_factory=dict)
 
     @property

@@ -58,6 +58,8 @@ class Writer:
         self._error: CheckpointError | None = None
         self._abandoned = threading.Event()
         self._warned = False
+        self._ranges: list[range] | None = None
+        self._of = 0
 
     def save(
         self, step: int, state: State, manifest: Manifest | None = None, everyone: Sequence[str] | None = None
@@ -81,6 +83,10 @@ class Writer:
             raise CheckpointError(f"checkpoint of {self._name}: a fact is not JSON: {error}") from None
         shards.header(state.tensors, facts)
         self._copies = {name: self._copy(name, tensor) for name, tensor in state.tensors.items()}
+        self._ranges = None
+        if "ranges" in state.facts:
+            self._ranges = [range(*each) for each in state.facts["ranges"]]
+        self._of = state.facts.get("of", 0)
         part = folder.part_path(self._directory, step, self._key)
         self._everyone = everyone or self._everyone
         self._thread = threading.Thread(
@@ -126,7 +132,7 @@ class Writer:
             own_folder(part)
             if not State(self._copies).finite:
                 (part / f"{self._name}.nan").touch()
-            shards.write(part, self._name, self._copies, facts)
+            shards.write(part, self._name, self._copies, facts, self._ranges, self._of)
             if manifest is not None:
                 written = self._collect(part)
                 if any((part / f"{shard.name}.nan").exists() for shard in written):

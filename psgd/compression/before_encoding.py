@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psgd.compression.options import Compression
-from psgd.kernels import accumulate, momentum_direction
+from psgd.kernels import exact_squares, momentum_direction
 from psgd.kernels.codecs import sparse
 from psgd.optim.optimizer import OptimizerOptions, clipped
 
@@ -42,7 +42,7 @@ class BeforeEncoding:
         self.velocity: Vector = np.zeros(params.size if self._factor else 0, params.dtype)
         none = np.zeros(0, params.dtype)
         momentum_direction.direction(none, none, none, none, 1.0, 0.0, 0.0, 1.0)
-        accumulate.sum_of_squares(none)
+        exact_squares.squares(none)
         sparse.look(none)
 
     def begin(self, position: float) -> float:

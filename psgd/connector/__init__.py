@@ -28,6 +28,7 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.trace import chrome
 from psgd.metrics.trace.run_trace import Among, RunTrace
 from psgd.nn.layout import Layout
+from psgd.optim.host_updates import HostUpdates
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule
 from psgd.runtime import placement as placements
@@ -36,6 +37,7 @@ from psgd.runtime.mesh import Mesh
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder, Replay, load
+from psgd.strategies.sharded import Shard
 from psgd.worker.bound_model import BoundModel
 
 
@@ -73,6 +75,8 @@ def connect(
     part: ModelPart | None = None,
     callbacks: Sequence[Callback] = (),
     trace: str | Path | None = None,
+    shard: Shard = 0,
+    offload: str | HostUpdates | None = None,
     **options: Any,
 ) -> "Connection":
     """Joins the ranks of `comm` into parameter servers and workers; use it in a `with` statement on all ranks.
@@ -135,6 +139,10 @@ def connect(
             `comm` joins the ranks that have the same part.
         callbacks: told of steps, epochs, checkpoints and errors on this rank (`psgd.Callback`).
         trace: a file to which rank 0 writes what each rank did when, for chrome://tracing or ui.perfetto.dev.
+        shard: 1 keeps the optimizer's state on all workers together, each its part, with strategy allreduce
+            (docs/sharded.md); 0 is off. Models that run through a `psgd.parallel.sharded.exchange.Exchange` pass that.
+        offload: "optimizer" keeps the optimizer's state on the host and takes steps there, for parameters on a GPU; on
+            a single rank while backward still runs, if you call `overlap` (docs/gpu.md#offload).
         **options: the strategy's own, and `accumulate`, which every strategy has: the number of a worker's steps whose
             gradients make one update.
 
@@ -184,6 +192,7 @@ def connect(
     if plan.part is not None:
         in_pieces.agree_on_servers(plan.part, serving)
     mesh = Mesh(comm, checked.servers, given.serverless, serving)
+    chosen = replace(chosen, updates=None if model is not None else chosen.updates)  # hooks run in threads of their own
     if model is not None and chosen.staged and mesh.role == "server":
         vector, chosen = model.serve(), replace(chosen, staged=False)
     saver = Saver(plan, mesh, metrics, checkpoint_request, chosen.accumulate)

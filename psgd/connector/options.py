@@ -19,7 +19,7 @@ from psgd.compression import catalog as compression
 from psgd.compression import options as compression_options
 from psgd.compression.options import Compression
 from psgd.connection import RunOptions
-from psgd.connector import in_pieces
+from psgd.connector import in_pieces, offload, sharding
 from psgd.kernels.array import array_module
 from psgd.kernels.errors import UsageError
 from psgd.metrics.callback import Callback
@@ -27,6 +27,7 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.layout import Layout
 from psgd.optim import catalog as optim
 from psgd.optim import rules, staleness
+from psgd.optim.host_updates import HostUpdates
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Schedule, constant
@@ -36,6 +37,7 @@ from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
+from psgd.strategies.sharded import Shard
 from psgd.worker.bound_model import BoundModel
 from psgd.worker.context import Alone
 
@@ -77,6 +79,8 @@ class ConnectOptions:
     part: ModelPart | None = None
     callbacks: Sequence[Callback] = ()
     trace: str | Path | None = None
+    shard: Shard = 0
+    offload: str | HostUpdates | None = None
 
     @property
     def serverless(self) -> bool:
@@ -144,6 +148,8 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
         rule = rules.create(rule, given.momentum, given.weight_decay, "rule")
     others = ["comm", "params", *(field.name for field in fields(ConnectOptions))]
     strategy = strategies.create(given.strategy, workers, others, **given.options)
+    if given.shard:
+        strategy = sharding.chosen(vars(given), workers)
     if isinstance(strategy, Alone) and strategy.check is not None:
         strategy.check(schedule)
     accumulate = strategies.COMMON["accumulate"].check("accumulate", given.options.get("accumulate", 1))
@@ -152,7 +158,7 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
     scale = staleness.create(given.staleness_lr)
     codec = checked_compression(given, rule)
     _check_kinds(given)
-    in_pieces.check(vars(given), vector.size)
+    in_pieces.check(vars(given), sharding.whole_size(given.shard, vector.size))
     request = given.checkpoint_request
     if request is not None and not isinstance(request, CheckpointRequest):
         raise UsageError(f"checkpoint_request: expected a CheckpointRequest, got {type(request).__name__}")
@@ -162,12 +168,14 @@ def check(given: ConnectOptions, vector: Vector, size: int) -> CheckedOptions:
         raise UsageError(f"metrics: expected RunMetrics for {workers} workers, got {len(given.metrics.pushes)}")
     segment = segment_bytes_for(vector.nbytes // max(1, servers), given.segment_bytes) // vector.itemsize
     near = codec is None and strategies.find(given.strategy).on_device
-    staged = (size > 1 or isinstance(strategy, Alone)) and on_device(vector) and not near
+    alone = size == 1 and not isinstance(strategy, Alone)
+    threads = offload.check(vars(given), on_device(vector), servers, alone)
+    staged = on_device(vector) and (given.offload is not None or not (alone or near))
     on_nan = optim.ON_NAN.check("on_nan", given.on_nan)
     known = strategies.find(given.strategy)
     updates = known.codec is not None and known.sends_updates(given.options)
     leaves_out = size > 1 and (codec is not None or updates)
-    run = RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate, on_nan, leaves_out)
+    run = RunOptions(strategy, optimizer, segment, scale, codec, staged, accumulate, on_nan, leaves_out, threads)
     return CheckedOptions(servers, workers, run, plan)
 
 
@@ -203,6 +211,7 @@ def checked_plan(given: ConnectOptions) -> Plan:
         folder, given.checkpoint_every, given.checkpoint_minutes, given.checkpoint_keep, given.resume, given.layout
     )
     plan.part = given.part if isinstance(given.part, ModelPart) else None
+    plan.shares = bool(given.shard)
     if directory is not None and folder is None:
         raise UsageError(f"checkpoint_dir: expected a folder's path, got {directory!r}")
     names = ("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume")

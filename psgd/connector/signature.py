@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from psgd.connector import sharding
 from psgd.connector.options import CheckedOptions, ConnectOptions, Vector
 from psgd.runtime import placement
 from psgd.worker.bound_model import BoundModel
@@ -17,7 +18,8 @@ def signature(
     """
     optimizer, plan = checked.run.optimizer, checked.plan
     signed = {
-        "size": vector.size,
+        "size": sharding.whole_size(given.shard, vector.size),
+        "shard": given.shard if isinstance(given.shard, int) else given.shard.stage,
         "dtype": str(vector.dtype),
         "servers": checked.servers,
         "placement": placement.checked(given.placement, checked.servers, checked.servers + checked.workers),
@@ -28,7 +30,7 @@ def signature(
         "weight_decay": repr(given.weight_decay),
         "clip_norm": optimizer.clip_norm,
         "reduction": given.reduction,
-        "segment_bytes": checked.run.segment * vector.itemsize,
+        "segment_bytes": given.segment_bytes if given.shard else checked.run.segment * vector.itemsize,
         "lr": [float(optimizer.schedule(samples)) for samples in (0, 1e3, 1e6)],
         "staleness_lr": given.staleness_lr,
         "on_nan": given.on_nan,
@@ -36,6 +38,7 @@ def signature(
         "workers": checked.workers,
         "replay": given.replay is not None,
         "trace": given.trace is not None,
+        "offload": given.offload is not None,
         "checkpoint_dir": None if plan.directory is None else str(plan.directory),
         "checkpoint_every": plan.every,
         "checkpoint_minutes": plan.minutes,

@@ -10,6 +10,9 @@ from numpy.typing import DTypeLike, NDArray
 class CountingArrays:
     """In place of `numpy` where buffers are made. Its arrays have shape and dtype, but one element of memory.
 
+    Args:
+        device: that is asked for, "cpu" or "cuda": layers look at the name.
+
     Attributes:
         nbytes: of all arrays that were made.
     """
@@ -17,8 +20,9 @@ class CountingArrays:
     ndarray = np.ndarray
     counts = True  # so that nobody makes memory elsewhere
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         self.nbytes = 0
+        self.__name__ = "numpy" if device == "cpu" else "cupy"
 
     def empty(self, shape: Any, dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """Counts an array of that shape."""

@@ -1,5 +1,6 @@
 """The memory of ranks that hold a model in pieces: a stage of a pipeline each, or parts of its layers."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -8,19 +9,25 @@ import numpy as np
 
 from psgd.config import TrainConfig
 from psgd.estimate import activations
-from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, Estimate, of_vectors, state_vectors
+from psgd.estimate.rank_memory import (
+    ACTIVATIONS,
+    BATCH,
+    EVALUATION,
+    SHARED_GRADIENTS,
+    Estimate,
+    of_vectors,
+    shared_gradients,
+    state_vectors,
+)
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
-from psgd.parallel.cuts.measure import measure
-from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
-from psgd.parallel.options import AUTO, layers, microbatches_of
-from psgd.parallel.schedules import catalog
+from psgd.parallel.cuts.decision import Decision
+from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.schedules.schedule import Schedule
-from psgd.parallel.tensor.plan import plan
 
+LAYER = "a layer's gradient of a microbatch"
 STASHED = "older weights of passes under way"
-_EVALUATED = 2000
-"""Samples of the test set that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,9 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
     """
     axes = config.axes
     stages, ranks = axes.get("pipe", 1), axes.get("tensor", 1)
-    microbatches = min(
-        config.batch_size, config.microbatches or microbatches_of(config.pipe_schedule or "1f1b", stages)
-    )
-    size = -(-config.batch_size // microbatches)
-    cuts, schedule = _cuts(config, model, stages, microbatches, size)
+    wish = Decision(stages, config.batch_size, config.microbatches, config.pipe_schedule, config.cut)
+    cuts, size = wish.cuts(model, state_vectors(config)), wish.size
+    schedule = wish.plan(cuts)
     ends = (0, *cuts, len(model.layers))
     sample = int(np.prod(model.input_shape)) * model.dtype.itemsize + 8
     found: list[Estimate] = []
@@ -66,15 +71,17 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
             mine = [activations.recomputed(part.cut(ends[k], ends[k + 1]), config.recompute, size) for k in places]
             passes = {
                 ACTIVATIONS: _alive(mine, schedule, pipe, size),
-                EVALUATION: _EVALUATED * sample,
+                EVALUATION: evaluated_at_once(model.tokens, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
+                SHARED_GRADIENTS: sum(map(shared_gradients, mine)),
+                LAYER: max(map(_largest_layer, mine)) if wish.microbatches > 1 else 0,
             }
             vector = sum(stage.layout.size for stage in mine) * model.dtype.itemsize
             if not schedule.flushes:
                 older = 1 if schedule.name == "pipedream-2bw" else stages - pipe - 1
                 passes[STASHED] = older * vector
             place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
-            for each in of_vectors(config, vector, servers, workers, passes):
+            for each in of_vectors(config, vector, servers, workers, passes, *mine):
                 found.append(replace(each, role=f"{each.role} {place}"))
     return found
 
@@ -83,6 +90,8 @@ def _part(model: Model, ranks: int, rank: int, cuts: Cuts) -> Model:
     """The model as one of the tensor ranks has it."""
     if ranks == 1:
         return model
+    from psgd.parallel.tensor.plan import plan  # loads MPI
+
     there = cast(Any, _Ranks(ranks, rank))
     return Model(plan(model.layers, model.input_shape, there, cuts), model.input_shape, model.dtype)
 
@@ -93,16 +102,7 @@ def _alive(stages: Sequence[Stage], schedule: Schedule, pipe: int, size: int) ->
     return limit * sum(activations.count(stage, size, pipe + k > 0) for k, stage in enumerate(stages))
 
 
-def _cuts(config: TrainConfig, model: Model, stages: int, microbatches: int, size: int) -> tuple[Cuts, Schedule]:
-    name = config.pipe_schedule or "1f1b"
-    given = layers(config.cut or AUTO)
-    several = catalog.SCHEDULES[name].chunks
-    chunks = 1 if not several else 2 if given is None else max(1, (len(given) + 1) // stages)
-    run = microbatches if catalog.SCHEDULES[name].flushes else microbatches * stages  # batches follow each other
-    schedule = catalog.make(name, stages, run, chunks)
-    if stages * chunks == 1:
-        return (), schedule
-    if given is not None:
-        return check_cuts(given, len(model.layers), stages * chunks), schedule
-    costs = measure(model, np.zeros((size, *model.input_shape), model.dtype), state_vectors(config))
-    return partition(costs, stages * chunks, None, schedule.in_flight_limit * chunks), schedule
+def _largest_layer(stage: Stage) -> int:
+    """Bytes of the largest layer's gradient, which is made apart where it is added to those of microbatches before."""
+    sizes = [sum(math.prod(spec.shape) for spec in step.specs) for step in stage.steps]
+    return max(sizes) * stage.dtype.itemsize

@@ -1,17 +1,23 @@
 """What each rank of a run needs, from its options: parameters, gradients, state, activations, buffers."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from psgd.config import TrainConfig
-from psgd.estimate import activations, strategy_vectors
+from psgd.estimate import activations, sharded_vectors, strategy_vectors
 from psgd.nn.model import Model
+from psgd.nn.stage import Stage
 from psgd.optim import rules
 
+SHARED_GRADIENTS = "gradients of shared parameters"
 ACTIVATIONS, EVALUATION, BATCH, SLOTS = "activations", "evaluation", "a batch of samples", "slots of collectives"
+TWO_LAYERS, TWO_GRADIENTS = "two layers' parameters", "two layers' gradients"
+ON_HOST = "worker, on its host"
+"""The role of the part of a worker that is not on its GPU."""
 SLOT_BYTES = 8 << 20
 """Of a rank: slots in shared memory for short collectives, and what counts their calls."""
 BASE_BYTES = 180 << 20
@@ -23,7 +29,7 @@ class Estimate:
     """Bytes of one rank, by what they are for.
 
     Attributes:
-        role: "worker" or "server".
+        role: "worker", `ON_HOST` beside it, or "server".
         ranks: how many ranks need as much.
         rows: bytes by name, in the order of a table.
         device: where they are, "cpu" or "cuda".
@@ -54,14 +60,28 @@ def of_run(
     """
     sample = int(np.prod(model.input_shape)) * model.dtype.itemsize + 8
     passes = {
-        ACTIVATIONS: activations.count(model, config.batch_size),
-        EVALUATION: activations.count(model, evaluation_batch) + evaluation_batch * sample,
+        ACTIVATIONS: activations.count(model, config.batch_size, device=config.device),
+        EVALUATION: activations.count(model, evaluation_batch, device=config.device) + evaluation_batch * sample,
         BATCH: config.batch_size * sample,
+        SHARED_GRADIENTS: shared_gradients(model),
     }
-    return of_vectors(config, model.layout.size * model.dtype.itemsize, servers, workers, passes)
+    return of_vectors(config, model.layout.size * model.dtype.itemsize, servers, workers, passes, model)
 
 
-def of_vectors(config: TrainConfig, size: int, servers: int, workers: int, passes: Mapping[str, int]) -> list[Estimate]:
+def shared_gradients(stage: Stage) -> int:
+    """Bytes of gradients that further names of a parameter have by themselves, before they are added."""
+    sizes = {p.name: p.size for p in stage.layout.parameters}
+    return sum(sizes[same] for _, same in stage.layout.tied) * stage.dtype.itemsize
+
+
+def of_vectors(
+    config: TrainConfig,
+    size: int,
+    servers: int,
+    workers: int,
+    passes: Mapping[str, int],
+    *stages: Stage,
+) -> list[Estimate]:
     """Returns what each kind of rank needs that trains a vector together, workers first.
 
     Args:
@@ -69,8 +89,10 @@ def of_vectors(config: TrainConfig, size: int, servers: int, workers: int, passe
         size: bytes of the vector.
         servers: how many of these ranks are servers.
         workers: how many are workers.
-        passes: bytes that a worker needs beside.
+        passes: bytes that a worker needs beside; rows of none are left out.
+        *stages: the layers that have the vector, of psgd's; none of other libraries.
     """
+    passes = {name: number for name, number in passes.items() if number}
     state = state_vectors(config)
     options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
     shared = workers > 1 and strategy_vectors.uses_collectives(config.strategy, options)
@@ -78,15 +100,58 @@ def of_vectors(config: TrainConfig, size: int, servers: int, workers: int, passe
     firsts = strategy_vectors.of_worker(config.strategy, options, state, workers)
     others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
+    slots = {} if (offload := getattr(config, "offload", None)) is None else on_gpu(offload, size, stages)
     found = []
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}
-        found.append(Estimate("worker", ranks, {**held, **passes, **collective}, config.device))
+        if (shard := getattr(config, "shard", None)) and workers > 1:
+            held = _sharded(config, shard, size, workers, stages)
+        if slots:
+            found.append(Estimate("worker", ranks, {**slots, **passes}, config.device))
+            found.append(Estimate(ON_HOST, ranks, {**held, **collective}))
+        else:
+            found.append(Estimate("worker", ranks, {**held, **passes, **collective}, config.device))
     if servers:
         rows = strategy_vectors.of_server(options, state, servers, workers)
         held = {name: int(number * size) for name, number in rows.items()}
         found.append(Estimate("server", servers, held, config.server_device))
     return found
+
+
+def on_gpu(offload: str, size: int, stages: Sequence[Stage]) -> dict[str, int]:
+    """Bytes of the vectors on a GPU whose optimizer, or whose parameters too, are on the host.
+
+    Args:
+        offload: "optimizer" or "parameters".
+        size: bytes of the vector.
+        stages: psgd's layers that have it; none of other libraries.
+    """
+    if offload == "optimizer" or not stages:
+        return {strategy_vectors.PARAMETERS: size, strategy_vectors.GRADIENTS: size}
+    parameters, gradients = _layers(stages[0])
+    return {TWO_LAYERS: parameters, TWO_GRADIENTS: gradients}
+
+
+def _layers(stage: Stage) -> tuple[int, int]:
+    """Bytes of two slots for the largest layer's parameters, those that it shares included, and for its gradient."""
+    layout = stage.layout
+    padded = {p.name: -(-p.size // layout.align) * layout.align for p in layout.parameters}
+    tied = dict(layout.tied)
+    own = [len(each) for each, step in zip(stage.ready_ranges, stage.steps, strict=True) if step.specs]
+    more = [sum(padded[tied[s.name]] for s in step.specs if s.name in tied) for step in stage.steps if step.specs]
+    slots = min(2, len(own)) * stage.dtype.itemsize
+    return slots * max(a + b for a, b in zip(own, more, strict=True)), slots * max(own)
+
+
+def _sharded(config: TrainConfig, shard: int, size: int, workers: int, stages: Sequence[Stage]) -> dict[str, int]:
+    """Bytes of a worker's vectors where all workers share them."""
+    state, steps = state_vectors(config), config.own.get("accumulate") or 1
+    if not stages:
+        return sharded_vectors.of_vector(size // 4, 4, workers, state, steps)
+    total: Counter[str] = Counter()
+    for stage in stages:
+        total.update(sharded_vectors.of_stage(stage, shard, workers, state, steps))
+    return dict(total)
 
 
 def state_vectors(config: TrainConfig) -> int:

@@ -12,6 +12,7 @@ from psgd.strategies.catalog import find
 Rows = dict[str, float]
 
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
+ACCUMULATED = "sum of gradients"
 
 
 def of_worker(strategy: str, options: Mapping[str, Any], state: int, workers: int, worker: int = 0) -> Rows:
@@ -35,7 +36,7 @@ def of_worker(strategy: str, options: Mapping[str, Any], state: int, workers: in
         if worker and strategy == "easgd" and (options.get("easgd_order") or "sync") in ("async", "hogwild"):
             del rows["centre"]
     if (options.get("accumulate") or 1) > 1:
-        rows["sum of gradients"] = 1
+        rows[ACCUMULATED] = 1
     return {name: number for name, number in rows.items() if number}
 
 

@@ -1,44 +1,39 @@
-"""Whether an estimate fits into the memory that there is, and if not, what would."""
+"""Whether an estimate fits into the memory that there is, and if not, which batch would."""
+
+from collections.abc import Callable
 
 from psgd.estimate import activations
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, Estimate
-from psgd.nn.model import Model
+from psgd.estimate.strategy_vectors import ACCUMULATED, GRADIENTS
+from psgd.estimate.table import text
 
 
-def verdict(estimate: Estimate, available: int, model: Model, batch: int) -> list[str]:
+def verdict(estimate: Estimate, available: int, bytes_of: Callable[[int], int], batch: int) -> list[str]:
     """Returns lines for a reader: empty where it fits.
 
     Args:
         estimate: of the rank that needs the most.
         available: bytes for that rank.
-        model: what is trained.
+        bytes_of: activations of so many samples.
         batch: samples of a rank and step.
     """
     if estimate.total <= available:
         return []
-    short = f"needs {text(estimate.total)}, {text(available)} are there"
-    if estimate.role == "server":
-        return [f"a {estimate.role} {short}: the parameters do not fit", "more --servers hold a part of them each"]
+    short = f"a {estimate.role} needs {text(estimate.total)}, {text(available)} are there"
+    if BATCH not in estimate.rows:
+        return [f"{short}: the parameters do not fit"]
     sample = estimate.rows[BATCH] // batch
     fixed = estimate.total - estimate.rows[ACTIVATIONS] - estimate.rows[BATCH]
-    if fixed + activations.count(model, 1) + sample > available:
-        largest = max(estimate.rows, key=lambda name: estimate.rows[name])
-        return [
-            f"a {estimate.role} {short}: one sample does not fit; most are {largest}, {text(estimate.rows[largest])}"
-        ]
-    most = activations.largest_batch(model, available - fixed, batch - 1)
-    while most and fixed + activations.count(model, most) + most * sample > available:
-        most -= 1
-    steps = -(-batch // most)
-    return [
-        f"a {estimate.role} {short}: the batch does not fit, one sample does",
-        f"--batch-size {most} fits; with --accumulate {steps} an update has as many samples",
-    ]
 
+    def largest(room: int, most: int) -> int:
+        return activations.largest_batch(lambda n: bytes_of(n) + n * sample, room, most)
 
-def text(nbytes: float) -> str:
-    """Bytes as GB, MB or kB of 1000, three digits."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.3g} {unit}" if nbytes < 999.5 * factor else f"{nbytes / factor:.0f} {unit}"
-    return f"{nbytes:.0f} bytes"
+    most = largest(available - fixed, batch - 1)
+    if not most:
+        name = max(estimate.rows, key=lambda name: estimate.rows[name])
+        return [f"{short}: one sample does not fit; most are {name}, {text(estimate.rows[name])}"]
+    said = [f"{short}: the batch does not fit, one sample does", f"--batch-size {most} fits"]
+    more = 0 if ACCUMULATED in estimate.rows else estimate.rows[GRADIENTS]
+    if parts := largest(available - fixed - more, most):
+        said.append(f"--batch-size {parts} --accumulate {-(-batch // parts)} fits, and an update has as many samples")
+    return said

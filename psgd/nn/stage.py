@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from psgd.runtime.rng import generator
 
 S = TypeVar("S", bound="Stage")
 OnReady = Callable[[range], None]
+Views = Mapping[str, Array]
 
 
 @dataclass(eq=False)
@@ -80,6 +81,8 @@ class Stage:
         output_shape: of one sample's output.
         dtype: of parameters and activations, float32 or float64.
         layout: where each parameter lies in the vector.
+        steps: the layers in their places.
+        ready_ranges: of the vector, what each layer's backward pass completes.
     """
 
     def __init__(self, layers: Sequence[Layer[Any]], input_shape: Sequence[int], dtype: Any = np.float32) -> None:
@@ -97,19 +100,19 @@ class Stage:
 
     def _assemble(self, steps: Sequence[sequential.Step], input_shape: Shape, output_shape: Shape) -> None:
         """Takes layers in their places, on no vector yet."""
-        self._steps = steps
+        self.steps = steps
         self.layers = tuple(step.layer for step in steps)
         self.input_shape, self.output_shape = input_shape, output_shape
-        self._first = sequential.first_with_parameters(self._steps)
-        tied = sequential.tied_places(self._steps)
-        specs = [spec for step in self._steps for spec in step.specs if spec.name not in tied]
+        self._first = sequential.first_with_parameters(self.steps)
+        tied = sequential.tied_places(self.steps)
+        specs = [spec for step in self.steps for spec in step.specs if spec.name not in tied]
         forms = {spec.name: spec.torch for spec in specs if spec.torch is not None}
         parts = {spec.name: spec.part for spec in specs if spec.part is not None}
         self.layout = Layout([(spec.name, spec.shape) for spec in specs], parts=parts, tied=tied, torch=forms)
-        self._shared = sequential.SharedGradients(self._steps, tied, self.dtype)
+        self._shared = sequential.SharedGradients(self.steps, tied, self.dtype)
         # Names of one parameter in several layers are added as these are passed: not in halves.
-        self._late = [() if tied else step.layer.late(step.shape) for step in self._steps]
-        self._ranges = self._ready_ranges()
+        self._late = [() if tied else step.layer.late(step.shape) for step in self.steps]
+        self.ready_ranges = self._ready_ranges()
         self._xp: Any = None
         self._params: list[Arrays] = []
         self._grads: list[Arrays] = []
@@ -119,13 +122,13 @@ class Stage:
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """The shape of one sample in front of each layer."""
-        return tuple(step.shape for step in self._steps)
+        return tuple(step.shape for step in self.steps)
 
     @property
     def names_in_whole(self) -> dict[str, str]:
         """For each parameter of the layout, its name in the whole model: of a tied one, the name that it is tied to."""
         placed = {parameter.name for parameter in self.layout.parameters}
-        return {spec.name: spec.tied or spec.name for s in self._steps for spec in s.specs if spec.name in placed}
+        return {spec.name: spec.tied or spec.name for s in self.steps for spec in s.specs if spec.name in placed}
 
     def cut(self, start: int, stop: int) -> "Stage":
         """Returns the layers from `start` up to `stop` as a stage of their own, on no vector yet.
@@ -137,15 +140,13 @@ class Stage:
             UsageError: no layers, or layers that this stage does not have.
         """
         if not 0 <= start < stop <= len(self.layers):
-            raise UsageError(
-                f"cut: expected at least one of the layers 0 to {len(self.layers) - 1}, got those from {start} up to "
-                f"{stop}"
-            )
+            expected = f"expected at least one of the layers 0 to {len(self.layers) - 1}"
+            raise UsageError(f"cut: {expected}, got those from {start} up to {stop}")
         ends = stop == len(self.layers)
         part = copy.copy(self)
         part.__class__ = type(self) if ends else Stage
         part._assemble(
-            self._steps[start:stop], self._steps[start].shape, self.output_shape if ends else self._steps[stop].shape
+            self.steps[start:stop], self.steps[start].shape, self.output_shape if ends else self.steps[stop].shape
         )
         return part
 
@@ -163,8 +164,12 @@ class Stage:
         ends = [0, *(end for each in segments for end in (each.start, each.stop)), len(self.layers)]
         if ends != sorted(ends) or not all(segments):
             raise UsageError(f"recomputed: expected ranges of the {len(self.layers)} layers in order, got {segments}")
+        return self.regrouped(recomputed.merged(self.steps, segments))
+
+    def regrouped(self: S, steps: Sequence[sequential.Step]) -> S:
+        """Returns the same on no vector yet, each group of its layers as one layer."""
         part = copy.copy(self)
-        part._assemble(recomputed.merged(self._steps, segments), self.input_shape, self.output_shape)
+        part._assemble(steps, self.input_shape, self.output_shape)
         return part
 
     def _ready_ranges(self) -> list[range]:
@@ -172,7 +177,7 @@ class Stage:
         offsets = {p.name: p.offset for p in self.layout.parameters}
         ranges = []
         stop = self.layout.size
-        for step in reversed(self._steps):
+        for step in reversed(self.steps):
             start = min((offsets[spec.name] for spec in step.specs if spec.name in offsets), default=stop)
             ranges.append(range(start, stop))
             stop = start
@@ -186,17 +191,20 @@ class Stage:
         """
         vector = np.zeros(self.layout.size, self.dtype)
         views = self.layout.views(vector)
-        for step in recomputed.single(self._steps):
+        for name, values in self.first_values(seed):
+            views[name][...] = values
+        return vector
+
+    def first_values(self, seed: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """Draws what `init` returns, one parameter after the other: its name in the layout, and its values."""
+        for step in recomputed.single(self.steps):
             rng = generator(seed, "init", step.index)
             for spec in step.specs:
                 if spec.tied is None:
-                    views[spec.name][...] = spec.draw(rng)
+                    yield spec.name, spec.draw(rng)
                 elif spec.name not in dict(self.layout.tied):  # the layer that it shares with is in another part
                     source = self._drawn_from[spec.tied]
-                    views[spec.name][...] = sequential.draw_one(
-                        source, generator(seed, "init", source.index), spec.tied
-                    )
-        return vector
+                    yield spec.name, sequential.draw_one(source, generator(seed, "init", source.index), spec.tied)
 
     def bind(self, params: Array, grads: Array = None) -> None:
         """Uses these vectors from now on: views only, a few microseconds, as often as wanted.
@@ -214,20 +222,20 @@ class Stage:
                 raise UsageError(
                     f"bind: {name}: expected {self.dtype} on {xp.__name__}, got {vector.dtype} on {type(vector)}"
                 )
+        gaps = [] if grads is None else [(g.start, grads[g.start : g.stop]) for g in self.layout.padding]
+        self.bind_views(xp, self.layout.views(params), None if grads is None else self.layout.views(grads), gaps)
+
+    def bind_views(self, xp: Any, params: Views, grads: Views | None, gaps: Iterable[tuple[int, Array]] = ()) -> None:
+        """As `bind`, of parameters that lie anywhere: each by name, and of the gradient's padding its start too."""
         self._params = self._by_step(params)
         self._grads = [] if grads is None else self._shared.apart(self._by_step(grads), xp)
-        gaps = self.layout.padding
-        self._padding = [
-            [] if grads is None else [grads[g.start : g.stop] for g in gaps if g.start in ready]
-            for ready in self._ranges
-        ]
+        self._padding = [[gap for start, gap in gaps if start in ready] for ready in self.ready_ranges]
         if xp is not self._xp:
             self._parts = []
         self._xp = xp
 
-    def _by_step(self, vector: Array) -> list[Arrays]:
-        views = self.layout.views(vector)
-        return [tuple(views[spec.name] for spec in step.specs) for step in self._steps]
+    def _by_step(self, views: Views) -> list[Arrays]:
+        return [tuple(views[spec.name] for spec in step.specs) for step in self.steps]
 
     def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
         """Makes all buffers for up to `batch` samples, where the bound vectors are (unbound: on the host).
@@ -245,7 +253,7 @@ class Stage:
         xp = xp or self._xp or np
         draws = Draws(xp, batch)
         room = Room(xp, batch, self.dtype, self.input_shape, wants_dx, draws=draws)
-        return Context(batch, xp, self, sequential.allocate(self._steps, room), wants_dx, draws)
+        return Context(batch, xp, self, sequential.allocate(self.steps, room), wants_dx, draws)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Returns `(n, *output_shape)`, a buffer of `ctx` that its next use overwrites, and waits for `backward`.
@@ -266,7 +274,7 @@ class Stage:
         n = self._check(ctx, x)
         ctx.output, ctx.half = None, False  # a forward pass that waits for its backward pass has lost its activations
         x = x.reshape(n, *self.input_shape)
-        for step, state, params in zip(self._steps, ctx.states, self._params, strict=True):
+        for step, state, params in zip(self.steps, ctx.states, self._params, strict=True):
             x = step.layer.forward(state, x, params)
         return x
 
@@ -325,12 +333,12 @@ class Stage:
         ctx.half = False
         targets = self._scratch() if accumulate else self._grads
         last = -1 if ctx.wants_dx else self._first - 1
-        for index in range(len(self._steps) - 1, last, -1):
+        for index in range(len(self.steps) - 1, last, -1):
             if late := self._late[index]:
-                self._steps[index].layer.backward_weights(ctx.states[index], targets[index])
+                self.steps[index].layer.backward_weights(ctx.states[index], targets[index])
                 self._add(ctx, index, targets, late, accumulate)
-            if on_ready is not None and self._ranges[index]:
-                on_ready(self._ranges[index])
+            if on_ready is not None and self.ready_ranges[index]:
+                on_ready(self.ready_ranges[index])
 
     def _check_backward(self, ctx: Context, dy: Array) -> None:
         """Uses the forward pass up, or says what is wrong."""
@@ -345,8 +353,8 @@ class Stage:
     def _back(self, ctx: Context, dy: Array, on_ready: OnReady | None, accumulate: bool, half: bool = False) -> Array:
         targets = self._scratch() if accumulate else self._grads
         last = -1 if ctx.wants_dx else self._first - 1
-        for index in range(len(self._steps) - 1, last, -1):
-            layer, late = self._steps[index].layer, self._late[index] if half else ()
+        for index in range(len(self.steps) - 1, last, -1):
+            layer, late = self.steps[index].layer, self._late[index] if half else ()
             back = layer.backward_input if late else layer.backward
             dy = back(ctx.states[index], dy, self._params[index], targets[index])
             self._shared.join(index, targets[index])
@@ -354,8 +362,8 @@ class Stage:
             self._add(ctx, index, targets, now, accumulate)
             for gap in self._padding[index]:
                 gap.fill(0)
-            if on_ready is not None and self._ranges[index]:
-                on_ready(self._ranges[index])
+            if on_ready is not None and self.ready_ranges[index]:
+                on_ready(self.ready_ranges[index])
         return dy if ctx.wants_dx else None
 
     def _add(self, ctx: Context, index: int, targets: list[Arrays], places: Iterable[int], accumulate: bool) -> None:
@@ -366,11 +374,11 @@ class Stage:
                 ctx.xp.add(total, part, out=total)
 
     def _scratch(self) -> list[Arrays]:
-        """Gradients to be added, one layer's at a time: a buffer as large as the largest layer's, made once."""
+        """Gradients to be added, one layer's at a time: a buffer of the largest layer's size, made once."""
         if not self._parts:
-            sizes = [[math.prod(spec.shape) for spec in step.specs] for step in self._steps]
+            sizes = [[math.prod(spec.shape) for spec in step.specs] for step in self.steps]
             vector = self._xp.empty(max(map(sum, sizes), default=0), self.dtype)
-            for step, counts in zip(self._steps, sizes, strict=True):
+            for step, counts in zip(self.steps, sizes, strict=True):
                 pieces = self._xp.split(vector[: sum(counts)], np.cumsum(counts)[:-1].tolist()) if counts else []
                 self._parts.append(
                     tuple(piece.reshape(spec.shape) for piece, spec in zip(pieces, step.specs, strict=True))

@@ -6,13 +6,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
-from psgd.kernels import accumulate
+from psgd.kernels import exact_squares
+from psgd.kernels.exact_squares import Limbs
 from psgd.optim.rules import Rule
 from psgd.optim.schedules import Constant, Schedule
 
@@ -31,7 +32,8 @@ class OptimizerOptions:
         schedule: the learning rate by samples applied, of all workers together.
         clip_norm: largest norm of a step's mean gradient; 0 is off.
         reduction_factor: what a mean gradient is multiplied by: 1, or the number of workers with `reduction="sum"`.
-        squares: sums squares over the whole model, where the vector is a part of it; None: the vector is all.
+        squares: sums squares over the whole model, where the vector is a part of it; None: the vector is all. The sum
+            is exact before it is rounded once: no cut changes the norm's bits.
     """
 
     rule: Rule
@@ -46,9 +48,20 @@ class OptimizerOptions:
 
     def sum_of_squares(self, grad: Vector) -> float:
         """Of a gradient that lies on this rank as a whole; of a model in parts over all of them. Then collective."""
-        return (
-            accumulate.sum_of_squares(grad) if self.squares is None else self.squares.total(self.squares.local(grad, 0))
-        )
+        return self.total(self.digits(grad, 0))
+
+    def digits(self, grad: Vector, start: int) -> Limbs:
+        """The digits (`psgd.kernels.exact_squares`) of the sum of squares of a part of this rank's vector.
+
+        Args:
+            grad: of the vector's elements from `start` on.
+            start: of the first one.
+        """
+        return exact_squares.squares(grad) if self.squares is None else self.squares.local(grad, start)
+
+    def total(self, limbs: Limbs) -> float:
+        """The sum of squares of the whole gradient from the digits of this rank's vector; collective as above."""
+        return exact_squares.rounded(limbs) if self.squares is None else self.squares.total(limbs)
 
 
 class Optimizer:
@@ -60,8 +73,8 @@ class Optimizer:
     Args:
         params: 1-D, updated in place; the caller's.
         options: what to do.
-        sum_over_shards: adds a number, or an array of them element by element, over all ranks that have a part of the
-            vector, the same bits on each; used for the norm. Collective.
+        sum_over_shards: adds an array of float64, element by element, over all ranks that have a part of the vector;
+            used for the norm's digits. Collective.
         start: where `params` begin in that vector.
 
     Attributes:
@@ -77,7 +90,7 @@ class Optimizer:
         self,
         params: Vector,
         options: OptimizerOptions,
-        sum_over_shards: Callable[[Any], Any] = lambda alone: alone,
+        sum_over_shards: Callable[[Limbs], Limbs] = lambda alone: alone,
         start: int = 0,
     ) -> None:
         self.params, self.options, self._start = params, options, start
@@ -92,7 +105,7 @@ class Optimizer:
         none = self.params[:0]  # compiles now, so that no step waits for it
         self.update(none, none, tuple(s[:0] for s in self.state), 0.0, 1.0, 1)
         if self.clips:
-            accumulate.sum_of_squares(none)
+            exact_squares.squares(none)
 
     def begin(self, position: float) -> None:
         """A step begins.
@@ -106,11 +119,7 @@ class Optimizer:
 
     def clipped(self, grad: Vector, scale: float) -> float:
         """`scale`, or less where the gradient `scale * grad` over all shards is longer than the largest norm."""
-        squares = self.options.squares
-        if squares is None:
-            total = self._sum_over_shards(accumulate.sum_of_squares(grad))
-        else:
-            total = squares.total(self._sum_over_shards(squares.local(grad, self._start)))
+        total = self.options.total(self._sum_over_shards(self.options.digits(grad, self._start)))
         return clipped(scale, total, self.options.clip_norm)
 
     def take(self, grad: Vector, scale: float, position: float) -> None:

@@ -7,12 +7,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-Sums = NDArray[np.float64]
+from psgd.kernels.exact_squares import Limbs
+
 Wait = Callable[[MPI.Request], None]
 
 
 class Squares(Protocol):
-    """Sums in an order that does not depend on how the model is cut, for the norm of the whole model's gradient.
+    """Sums that do not depend on how the model is cut, for the norm of the whole model's gradient.
 
     Attributes:
         wait: how `total` waits for a request; set by who knows of an alarm to look for.
@@ -20,13 +21,17 @@ class Squares(Protocol):
 
     wait: Wait
 
-    def local(self, grad: NDArray[np.floating], start: int) -> Sums:
-        """Sums of squares by parameter: those that this rank sums for all, in its own order.
+    def local(self, grad: NDArray[np.floating], start: int) -> Limbs:
+        """The digits of the exact sum of squares of what this rank sums for all.
 
         Args:
             grad: elements of this rank's vector, from element `start` on; the parameters' others count nothing.
             start: of the first one.
         """
 
-    def total(self, sums: Sums) -> float:
-        """Adds the sums of all parts, each parameter once; the same bits on all ranks. Collective, blocks."""
+    def total(self, limbs: Limbs) -> float:
+        """Adds the sums of all parts, each parameter once; the same bits on all ranks. Collective, blocks.
+
+        Args:
+            limbs: of `local`, or the sum over parts of this rank's vector.
+        """

@@ -1,11 +1,9 @@
-"""The norm of a whole model's gradient whose parts lie on several ranks, in an order that no cut changes.
+"""The norm of a whole model's gradient whose parts lie on several ranks: the same bits however it is cut.
 
-Squares are summed in float64: over each part of a parameter, then over its parts from the first element on, then over
-the parameters in the order of the layers. A parameter that several ranks have alike, or that is tied to another one,
-counts once. So a pipeline's cuts change no bit. Cuts by tensor add parts where one rank adds elements.
+Each rank sums the squares of its parts exactly; the sums are added exactly over the ranks, in whatever order, and
+rounded at the end. A parameter that several ranks have alike, or that is tied to another one, counts once. So neither
+a pipeline's cuts nor cuts by tensor change a bit.
 """
-
-from collections.abc import Iterable
 
 import numpy as np
 from mpi4py import MPI
@@ -14,9 +12,10 @@ from numpy.typing import NDArray
 from psgd.checkpoint.pieces.parts import first_owners, placed
 from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
-from psgd.kernels import accumulate
+from psgd.kernels import exact_squares
+from psgd.kernels.exact_squares import Limbs
 from psgd.nn.layout import Layout
-from psgd.optim.squares import Sums, Wait
+from psgd.optim.squares import Wait
 from psgd.runtime.agreement import gather
 
 
@@ -48,39 +47,23 @@ class WholeNorm:
         self.wait: Wait = wait or _wait
         places = {part: range(p.offset, p.stop) for p, part in zip(layout.parameters[::-1], parts[::-1], strict=True)}
         self._ranges = [places[part] for part in owned[comm.Get_rank()]]
-        self._counts = [len(mine) for mine in owned]
-        keys = [(part[:2], at) for at, part in enumerate(part for mine in owned for part in mine)]
-        self._order = [(which, at) for (which, _), at in sorted(keys)]
 
-    def local(self, grad: NDArray[np.floating], start: int) -> Sums:
+    def local(self, grad: NDArray[np.floating], start: int) -> Limbs:
         stop = start + grad.size
-        found = (range(max(each.start, start), min(each.stop, stop)) for each in self._ranges)
-        return np.array(
-            [
-                accumulate.sum_of_squares(grad[each.start - start : max(each.start, each.stop) - start])
-                for each in found
-            ],
-            np.float64,
-        )
+        limbs = exact_squares.squares(grad[:0])
+        for each in self._ranges:
+            first, last = max(each.start, start), min(each.stop, stop)
+            if first < last:
+                limbs += exact_squares.squares(grad[first - start : last - start])
+        return limbs
 
-    def total(self, sums: Sums) -> float:
-        everyone = sums
+    def total(self, limbs: Limbs) -> float:
+        everyone = limbs
         if self._comm.Get_size() > 1:
-            everyone = np.empty(sum(self._counts), np.float64)
-            self.wait(self._comm.Iallgatherv(sums, [everyone, self._counts]))
-        return _nested(everyone.tolist(), self._order)
+            everyone = np.empty_like(limbs)
+            self.wait(self._comm.Iallreduce(limbs, everyone, MPI.SUM))
+        return exact_squares.rounded(everyone)
 
 
 def _wait(request: MPI.Request) -> None:
     Waiter(False, BACKGROUND.advance, far=True).soon(request.Test)
-
-
-def _nested(sums: list[float], order: Iterable[tuple[int, int]]) -> float:
-    """The parts of a parameter first; one by one, since `sum` rounds differently from Python 3.12 on."""
-    total = own = 0.0
-    before = -1
-    for which, at in order:
-        if which != before:
-            total, own, before = total + own, 0.0, which
-        own += sums[at]
-    return total + own

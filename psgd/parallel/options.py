@@ -67,3 +67,12 @@ MICROBATCHES = whole(
     "Parts of a batch that go through a pipeline one after another.",
     shown=f"{MICROBATCHES_A_STAGE} for each stage; 1 with pipedream",
 )
+SHARD = Option(
+    int,
+    None,
+    "allreduce: each worker keeps a part only, of the optimizer's state (1), also of gradients (2), also of parameters "
+    "(3).",
+    lambda stage: 1 <= stage <= 3,
+    "1, 2 or 3",
+    metavar="1|2|3",
+)

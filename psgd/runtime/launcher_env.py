@@ -6,6 +6,7 @@ whether this is a rank, and afterwards, whether the ranks have found each other.
 
 import functools
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ _PAIRS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
+_PAIRS_HERE = (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
 _SLURM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's batch, interactive and extern steps are numbered from here on
 
@@ -39,6 +41,26 @@ def started_here() -> int:
     """How many ranks of this job the launcher has started on this node, as far as it tells them; else 0."""
     told = (os.environ.get(name, "") for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"))
     return next((int(text) for text in told if text.isdecimal()), 0)
+
+
+def place_here(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """This rank's number among those of its node, and how many these are; None where the launcher does not tell.
+
+    Args:
+        environment: variables to read instead of `os.environ`.
+    """
+    env = os.environ if environment is None else environment
+    for rank_name, size_name in _PAIRS_HERE:
+        rank, size = _number(env, rank_name), _number(env, size_name)
+        if rank is not None and size is not None:
+            return rank, size
+    rank, node = _number(env, "SLURM_LOCALID"), _number(env, "SLURM_NODEID")
+    sizes = [
+        int(match[1])
+        for match in re.finditer(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        for _ in range(int(match[2] or 1))
+    ]
+    return (rank, sizes[node]) if rank is not None and node is not None and node < len(sizes) else None
 
 
 def parent(pid: int) -> tuple[str, int]:

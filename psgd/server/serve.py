@@ -86,7 +86,7 @@ class Serving:
             found = server.state()
             part = self._part
             found.facts |= {"range": [part.start, part.stop, self._context.params.size], "cut": sorted(found.tensors)}
-            found.tensors |= self.transport.arrays()
+            found.tensors.update(self.transport.arrays())
             return found
 
         options = ServerOptions(

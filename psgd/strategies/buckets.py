@@ -20,6 +20,7 @@ from psgd.runtime.device_vectors import on_device, registered
 
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
+    from psgd.collectives.fastpath.persistent import Prequest
 
 Vector = NDArray[np.floating]
 
@@ -44,6 +45,7 @@ class Buckets:
             its exponent; for batches of a power of two the weight is 1, which needs no pass over the vector.
         overlaps: the all-reduce runs during backward.
         early: it is started before the workers know whether any had samples.
+        ranges: of the vector, one for each bucket, in order.
     """
 
     def __init__(self, comm: "Communicator", like: Vector, steps: int) -> None:
@@ -56,11 +58,11 @@ class Buckets:
         self.overlaps = count > 1 and not self._enqueues and _all_have_threads(comm)
         self.early = self.overlaps or self._enqueues
         align = max(1, ALIGN_BYTES // like.dtype.itemsize)
-        ranges = split(like.size, count, align) if self.overlaps else [range(like.size)]
-        self._buckets = [(r.start, self.sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in reversed(ranges)]
+        self.ranges = split(like.size, count, align) if self.overlaps else [range(like.size)]
+        ranges = self.ranges[::-1]
+        self._buckets = [(r.start, self.sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in ranges]
         self._comm = comm
-        parts = [] if self._enqueues else [part for _, part, _ in self._buckets]
-        self._calls = [comm.Allreduce_init(MPI.IN_PLACE, part) for part in parts]
+        self._calls = self._bound()
         self._weighed = 0  # buckets that have this step's gradient
         self._launched = 0  # buckets whose reduction was started
         self._announced = 0  # samples of the gradient that is on its way through `overlap`
@@ -69,6 +71,11 @@ class Buckets:
         none = self.sum[:0]
         kernels.weigh(none, none, 1.0)
         kernels.add_weighted(none, none, 1.0)
+
+    def _bound(self) -> "list[Prequest]":
+        """A persistent call for each bucket, in the order of their launch; none where they are enqueued. Collective."""
+        parts = [] if self._enqueues else [part for _, part, _ in self._buckets]
+        return [self._comm.Allreduce_init(MPI.IN_PLACE, part) for part in parts]
 
     def compile(self) -> None:
         """Makes each call on zeros, so that no step waits for what compiles at the first one. Collective, blocks."""
@@ -167,6 +174,9 @@ class Buckets:
     def _launch(self, samples: int) -> None:
         bucket = self._weighed
         self._weigh(samples)
+        self._start(bucket)
+
+    def _start(self, bucket: int) -> None:
         if self._enqueues:
             self._comm.Allreduce_enqueue(MPI.IN_PLACE, self.sum)
         else:

@@ -7,7 +7,8 @@
 A bucket is reduced where it lies. DDP calls its hook for one bucket after the other, in the same order on all ranks.
 Where a progress thread carries out non-blocking calls, backward goes on meanwhile, and the hook of the last bucket
 waits for all: so that an error of any bucket is raised from there, by `backward`, as PyTorch's futures cannot tell it.
-Buckets on a GPU are reduced there, one after the other.
+Buckets on a GPU are reduced there, one after the other, on the stream on which DDP made them: where GPUs are peers,
+the host does not wait, and an error is raised by a later bucket's hook.
 """
 
 import weakref
@@ -108,7 +109,8 @@ def _start(
     on_host = sent.device.type == "cpu"
     array = sent.numpy() if on_host and sent.dtype in (torch.float32, torch.float64) else sent
     if not comm.threaded or not on_host:
-        comm.Allreduce(MPI.IN_PLACE, array, op)
+        reduce = comm.Allreduce if on_host else comm.Allreduce_enqueue
+        reduce(MPI.IN_PLACE, array, op)
         if then is not None:
             then()
         return completed(buffer)

@@ -1,5 +1,6 @@
 """Which parameters of a module are trained, and where each lies in the vector."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -139,10 +140,16 @@ def _check_sparse(module: torch.nn.Module) -> None:
             )
 
 
+def _is_fake(tensor: torch.Tensor) -> bool:
+    """Whether it has no memory, as in an estimate: all of those have the same address."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and isinstance(tensor, fake.FakeTensor)
+
+
 def _check_memory(module: torch.nn.Module) -> None:
     """Refuses tensors that share memory with a trainable parameter: they would be apart afterwards."""
     seen: dict[int, tuple[str, bool]] = {}
-    tensors = [*module.named_parameters(), *module.named_buffers()]
+    tensors = [pair for pair in (*module.named_parameters(), *module.named_buffers()) if not _is_fake(pair[1])]
     for name, tensor in tensors:
         if torch.nn.parameter.is_lazy(tensor) or tensor.device.type not in DEVICES or tensor.layout != torch.strided:
             continue

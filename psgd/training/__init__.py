@@ -1,9 +1,9 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
 Owns who does what (`roles`), opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's
-file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks), what the options stand
-for (`preparation`), a worker's loop (`trainer`), the events of the log (`events`), and the result (`result`). May
-import every other room of psgd. Begin with `run`, then `trainer`.
+file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks, `sharded_model` of one
+of which each worker keeps a part), what the options stand for (`preparation`), a worker's loop (`trainer`), the events
+of the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,10 @@ from psgd.collectives.shm import call_kernel
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.connector import connect
+from psgd.connector import offload as offloads
 from psgd.connector.observed import ObservedConnection
 from psgd.kernels.array import Array
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.callback import Callback
 from psgd.metrics.event_log import EventLog
@@ -29,14 +30,15 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.tensorboard import TensorBoard
 from psgd.metrics.trace.span import Span
 from psgd.metrics.wait_log import WaitLog
+from psgd.optim.host_updates import HostUpdates
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.new_files import lose
-from psgd.training import cut_model, events, from_file, preparation, result
+from psgd.training import cut_model, events, from_file, preparation, result, sharded_model
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
-from psgd.training.task import open_task
-from psgd.training.trainable import Trainable
+from psgd.training.task import Task, open_task
+from psgd.training.trainable import OwnModel, Trainable
 
 _OF_CONNECT = (
     *("strategy", "clip_norm", "reduction", "staleness_lr", "on_nan"),
@@ -72,6 +74,7 @@ def run(
     rank, roles = comm.Get_rank(), assign(config, comm)
     workers, servers, serves = roles.workers, roles.servers, roles.serves
     task = cut_model.cut(open_task(config, comm, needs_data=not serves), config, roles.mesh)
+    task = sharded_model.shard(task, config, roles)
     samples, layout = task.samples, task.model.layout
     if config.keep_best:
         request = request or CheckpointRequest()
@@ -91,6 +94,7 @@ def run(
             waits=None if config.log is None else WaitLog(),
             patience=config.early_stop if roles.leads else 0,
         )
+        offload = _offload(config, task, servers, workers)
         params = task.model.vector(config, serves)
         injector = Injector(config.inject, roles.index, workers, servers, serves)
         if serves:
@@ -111,8 +115,10 @@ def run(
             run=config.of_the_run() | ({"files": files} if files else {}),
             layout=layout,
             part=cut_model.part(task.model),
+            shard=sharded_model.choice(config, task.model),
             checkpoint_request=request,
             callbacks=callbacks,
+            offload=offload,
             **{name: getattr(config, name) for name in _OF_CONNECT},
             **preparation.strategy_options(config, samples),
         )
@@ -143,8 +149,25 @@ def run(
         if config.save is not None and roles.saves and not connection.leaving:
             _save(config.save, task.model, params, rank == 0)
         cut_model.close(task.model)
+        sharded_model.close(task.model)
         roles.free()
         return found
+
+
+def _offload(config: TrainConfig, task: Task, servers: int, workers: int) -> str | HostUpdates | None:
+    """What `psgd.connect` needs to know of `--offload`: of psgd's own layers the vectors are on the host by then."""
+    if config.offload is None:
+        return None
+    if not isinstance(task.model, OwnModel):
+        if config.offload != "optimizer" or config.offload_staleness:
+            raise AgreedUsageError(
+                f"--offload {config.offload}: expected a model of psgd's own layers, got {config.model}; --offload "
+                "optimizer without --offload-staleness takes a PyTorch module too"
+            )
+        return config.offload
+    own = preparation.strategy_options(config, task.samples)
+    task.model.updates = offloads.updates(config.strategy, own, servers, workers, config.offload_staleness)
+    return task.model.updates
 
 
 def _save(path: Path, model: Trainable, params: Array, leads: bool) -> None:

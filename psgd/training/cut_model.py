@@ -15,10 +15,9 @@ from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.metrics.trace.span import Traceable
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
-from psgd.parallel.cuts.measure import measure
-from psgd.parallel.cuts.partition import Cuts, check_cuts, partition
+from psgd.parallel.cuts.decision import Decision
+from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.mesh import ProcessMesh
-from psgd.parallel.options import AUTO, layers, microbatches_of
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import catalog
 from psgd.parallel.tensor.plan import plan
@@ -31,9 +30,6 @@ from psgd.training.pieces.model_in_pieces import CutModel
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 from psgd.training.trainer import Trainer
-
-INTERLEAVED = 2
-"""Stages of a rank where a schedule has several, and the cuts are measured."""
 
 
 def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
@@ -50,70 +46,41 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
             f"--mesh {config.mesh}: expected a model of psgd's own layers, got {config.model}; PyTorch's are cut in a "
             "loop of your own: see psgd.torch.pipeline"
         )
-    whole, stages = model.model, mesh.sizes["pipe"]
-    schedule = config.pipe_schedule or "1f1b"
-    microbatches = min(batch, config.microbatches or microbatches_of(schedule, stages))
-    cuts = _cuts(whole, config, mesh, schedule, batch, microbatches)
+    whole = model.model
+    wish = Decision(mesh.sizes["pipe"], batch, config.microbatches, config.pipe_schedule, config.cut)
+    cuts = _cuts(whole, config, mesh, wish)
     tensor = Communicator(mesh.tensor)
     if tensor.size > 1:
-        parts = plan(whole.layers, whole.input_shape, tensor, cuts, loss=True)
-        whole = Model(parts, whole.input_shape, whole.dtype)
-    size = -(-batch // microbatches)
+        cut_layers = plan(whole.layers, whole.input_shape, tensor, cuts, loss=True)
+        whole = Model(cut_layers, whole.input_shape, whole.dtype)
 
     def recompute(stage: Stage) -> Stage:
-        return activations.recomputed(stage, config.recompute, size)
+        return activations.recomputed(stage, config.recompute, wish.size)
 
-    if not catalog.SCHEDULES[schedule].flushes:
+    parts = wish.microbatches
+    if not catalog.SCHEDULES[wish.schedule].flushes:
         return replace(
-            task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, microbatches, recompute)
+            task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, parts, recompute)
         )
-    pipeline = Pipeline(mesh.pipe, whole, cuts, schedule, batch=batch, microbatches=microbatches, recompute=recompute)
-    plan_of = catalog.make(schedule, stages, microbatches, (len(cuts) + 1) // stages)
-    return replace(task, model=CutModel(pipeline, tensor, mesh, plan_of, model.model))
+    pipeline = Pipeline(mesh.pipe, whole, cuts, wish.schedule, batch=batch, microbatches=parts, recompute=recompute)
+    return replace(task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model))
 
 
-def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, schedule: str, batch: int, microbatches: int) -> Cuts:
-    """Where stages begin: as given, or measured by rank 0; the same on all ranks."""
-    stages, count = mesh.sizes["pipe"], len(model.layers)
+def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, wish: Decision) -> Cuts:
+    """Where stages begin: as given, or measured by rank 0 for its memory; the same on all ranks."""
     nodes = Counter(str(each["node"]) for each in gather(mesh.world, {"node": node_name()}))
     found: dict[str, Any] = {}
     if mesh.world.Get_rank() == 0:
+        state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values())
         try:
-            given = layers(config.cut or AUTO)
-            if given is not None:
-                chunks = (len(given) + 1) // stages if catalog.SCHEDULES[schedule].chunks else 1
-                found["cuts"] = check_cuts(given, count, stages * max(1, chunks))
-            else:
-                chunks = INTERLEAVED if catalog.SCHEDULES[schedule].chunks else 1
-                found["cuts"] = _measured(model, config, stages, chunks, schedule, batch, microbatches, nodes)
+            found["cuts"] = wish.cuts(model, len(state), memory)
         except UsageError as error:
             found["error"] = str(error)
     found = gather(mesh.world, found)[0]
     if "error" in found:
         raise AgreedUsageError(found["error"])
     return tuple(found["cuts"])
-
-
-def _measured(
-    model: Model,
-    config: TrainConfig,
-    ranks: int,
-    chunks: int,
-    schedule: str,
-    batch: int,
-    microbatches: int,
-    nodes: Counter[str],
-) -> Cuts:
-    """The best cut of measured layers into stages that fit into this machine's memory, shared by its ranks."""
-    if ranks * chunks == 1:
-        return ()
-    x = np.zeros((-(-batch // microbatches), *model.input_shape), model.dtype)
-    state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
-    costs = measure(model, x, len(state))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values()) // chunks
-    alive = microbatches if catalog.SCHEDULES[schedule].flushes else microbatches * ranks
-    limits = catalog.make(schedule, ranks, alive, chunks).in_flight_limit
-    return partition(costs, ranks * chunks, memory, limits * chunks)
 
 
 def more(model: Trainable) -> dict[str, Any]:

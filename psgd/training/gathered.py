@@ -42,7 +42,15 @@ def write(target: Path, vector: NDArray[Any], layout: Layout, whole: Layout, com
     """
     layouts = [Layout.from_json(each["layout"]) for each in gather(comm, {"layout": layout.to_json()})]
     places = [(each.name, each.name) for each in whole.parameters] + list(whole.tied)
-    pieces = _whole(vector, layout, comm, owners(layouts), places)
+    write_pieces(target, _whole(vector, layout, comm, owners(layouts), places), comm, what)
+
+
+def write_pieces(target: Path, pieces: Iterator[tuple[str, NDArray[Any]]], comm: MPI.Intracomm, what: str) -> None:
+    """Rank 0 writes arrays as they come; on others what gives them is collective and gives none. Collective, blocks.
+
+    Raises:
+        UsageError: on rank 0, if it cannot be written; the others have sent their parts.
+    """
     if comm.Get_rank() == 0:
         try:
             export.write_named(target, _Lazy(pieces), what)

@@ -6,18 +6,15 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from psgd.backend.interface import EVALUATION_BATCH
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline
 from psgd.runtime.rng import bits
-
-EVALUATED = 4 * EVALUATION_BATCH
-"""Samples of the test set that go through a pipeline before it is empty again; of text so many tokens."""
 
 
 class PipelineBackend:
@@ -42,7 +39,7 @@ class PipelineBackend:
         tokens: int = 1,
     ) -> None:
         self._pipeline, self._key = pipeline, 0
-        self._at_once = max(1, EVALUATED // tokens)
+        self._at_once = evaluated_at_once(tokens, in_pieces=True)
         self._first, self._last = stages.Get_rank() == 0, stages.Get_rank() == stages.Get_size() - 1
         most = min(batch_size, dataset.train.samples)
         self._batches = Batches(dataset.train, statistics, most) if self._reads else None

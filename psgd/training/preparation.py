@@ -9,6 +9,7 @@ from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.nn.model import Model
 from psgd.optim import rules, schedules
+from psgd.optim.host_updates import HostUpdates
 from psgd.optim.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
 
 
 def first_params(config: TrainConfig, model: Model) -> Array:
-    """Where a worker starts, on its device."""
+    """Where a worker starts, on its device; with `--offload` in page-locked memory."""
     params = model.init(config.seed)
     if config.device == "cpu":
         return params
+    if config.offload is not None:
+        from psgd.backend.offload.bus import pinned_copy
+
+        return pinned_copy(params)
     import cupy
 
     return cupy.asarray(params)
@@ -35,14 +40,29 @@ def rule(config: TrainConfig, serves: bool) -> rules.Rule:
     return rules_on_gpu.on_device(chosen)
 
 
-def backend(config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics) -> "HostBackend | CudaBackend":
-    """Where a worker computes its gradients; its memory is for no more samples than there are."""
+def backend(
+    config: TrainConfig, model: Model, dataset: Dataset, statistics: Statistics, by: HostUpdates | None = None
+) -> "HostBackend | CudaBackend":
+    """Where a worker computes its gradients; its memory is for no more samples than there are.
+
+    Args:
+        config: of the run.
+        model: on no vector yet.
+        dataset: train and test.
+        statistics: of the training set.
+        by: who takes its steps, or None where its strategy does.
+    """
     batch_size = min(config.batch_size, dataset.train.samples)
     if config.device == "cpu":
         return HostBackend(model, dataset, statistics, batch_size)
     from psgd.backend.cuda import CudaBackend
 
     keep = None if config.data_device == "auto" else config.data_device == "cuda"
+    if config.offload is not None:
+        from psgd.backend.offload.offloaded import OffloadedBackend
+
+        how: dict[str, Any] = {"what": config.offload, "updates": by, "behind": config.offload_staleness}
+        return OffloadedBackend(model, dataset, statistics, batch_size, keep, **how)
     return CudaBackend(model, dataset, statistics, batch_size, keep)
 
 

@@ -71,6 +71,6 @@ def assign(config: TrainConfig, comm: MPI.Intracomm) -> Roles:
         serves=serves,
         index=placement.index(data.Get_rank(), serving),
         leads=mesh is None or comm.Get_rank() == 0,
-        saves=comm.Get_rank() == 0 if mesh is None else mesh.coordinates["data"] == 0,
+        saves=config.shard == 3 or (comm.Get_rank() == 0 if mesh is None else mesh.coordinates["data"] == 0),
         counts=mesh is None or mesh.replica.Get_rank() == 0,
     )

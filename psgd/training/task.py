@@ -91,7 +91,9 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
 def _build(config: TrainConfig, shape: tuple[int, ...], classes: int, tokens: bool, own: dict[str, Any]) -> Model:
     """A model of the catalog. Raises UsageError where it does not fit the data, or `--recompute` does not suffice."""
     model = models.build(config.model, shape, classes, tokens=tokens, ranks=config.parts, **own)
-    return model if config.parts > 1 else activations.recomputed(model, config.recompute, config.batch_size)
+    return (
+        model if config.parts > 1 else activations.recomputed(model, config.recompute, config.batch_size, config.device)
+    )
 
 
 def _refuse_errors(everyone: list[dict[str, Any]]) -> None:

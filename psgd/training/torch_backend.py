@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from psgd.backend.interface import EVALUATION_BATCH
 from psgd.data import Dataset
 from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.evaluation import EVALUATION_BATCH
 from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 from psgd.torch.wrapped import Wrapped

@@ -15,6 +15,7 @@ from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.layout import Layout
 from psgd.nn.model import Model
+from psgd.optim.host_updates import HostUpdates
 from psgd.training import preparation
 
 
@@ -51,10 +52,14 @@ class OwnModel:
 
     Args:
         model: on no vector yet.
+
+    Attributes:
+        updates: who takes a lone worker's steps by parts (`--offload`); set before `backend` is called.
     """
 
     def __init__(self, model: Model) -> None:
         self.model, self.layout = model, model.layout
+        self.updates: HostUpdates | None = None
         self._draws: DrawsByStep | None = None
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
@@ -64,7 +69,7 @@ class OwnModel:
         return vector
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        self._draws = made = preparation.backend(config, self.model, dataset, statistics)
+        self._draws = made = preparation.backend(config, self.model, dataset, statistics, self.updates)
         return made
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:

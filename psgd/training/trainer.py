@@ -19,6 +19,7 @@ class Trainer:
         self._injector = injector
         self._config = config
         self._dataset, self._model = task.dataset, task.model
+        self._together = getattr(task.model, "evaluates_together", False)
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
 
@@ -30,7 +31,7 @@ class Trainer:
         backend.bind(ps.params, ps.grads)
         sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
         done = self._done(ps, sampler)
-        if done and ps.worker == 0 and self._due(done, sampler.steps):
+        if done and self._reports(ps) and self._due(done, sampler.steps):
             self._report(ps)  # it came after the checkpoint
         for epoch in range(done // sampler.steps, config.epochs):
             for step in range(max(0, done - epoch * sampler.steps), sampler.steps):
@@ -48,7 +49,7 @@ class Trainer:
                 ps.step(len(indices), loss)
                 if self._model.agreed(ps.stop) if may_stop else ps.stop:
                     return
-                if ps.worker == 0 and self._due(epoch * sampler.steps + step + 1, sampler.steps):
+                if self._reports(ps) and self._due(epoch * sampler.steps + step + 1, sampler.steps):
                     self._report(ps)
 
     def _done(self, ps: Connection, sampler: Sampler) -> int:
@@ -66,7 +67,12 @@ class Trainer:
         correct, loss_sum = backend.evaluate(0, 1)
         backend.bind(ps.params, ps.grads)
         count = max(1, self._dataset.test.samples)
-        ps.report(correct / count, loss_sum / count)
+        if ps.worker == 0:
+            ps.report(correct / count, loss_sum / count)
+
+    def _reports(self, ps: Connection) -> bool:
+        """Whether this worker takes part in evaluations: worker 0, and all that it needs for them."""
+        return ps.worker == 0 or self._together
 
     def _due(self, done: int, steps: int) -> bool:
         """Whether an evaluation is due after so many steps, of `steps` an epoch; the last one is made elsewhere."""

@@ -40,6 +40,11 @@ class LocalWorker(WorkerBase):
         if samples:
             self._metrics.applied(0, samples, loss, 0)
         shard.apply(((0, samples, 1.0),) if samples else (), self._fetch, _do_nothing, _do_nothing)
+        self._stepped()
+
+    def _stepped(self) -> None:
+        """Counts a step, and says whether a checkpoint lies behind it."""
+        shard = self._shard
         self._metrics.progress(shard.samples, shard.version, shard.lr)
         self.version = shard.version
         checkpoint = self.checkpoint

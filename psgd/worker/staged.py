@@ -1,12 +1,15 @@
 """Parameters and gradient on a GPU, in front of a strategy that has them on the host: two copies a step."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.backend import pinned
+from psgd.backend.offload.arrivals import Arrivals
+from psgd.backend.offload.bus import Bus, CudaBus
 from psgd.kernels.array import Array
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ class Staged:
     Args:
         client: on the host, not started.
         params: the caller's, on the GPU; final when `finish` returns.
+        by_parts: parts of the gradient are copied as `overlap`'s function is told of them, and the host's worker is
+            told as they arrive.
 
     Attributes:
         params: as given.
@@ -29,8 +34,12 @@ class Staged:
         copied_s: seconds spent in waiting for the gradient and its copy.
     """
 
-    def __init__(self, client: "Worker", params: Array) -> None:
-        self._client, self.params = client, params
+    def __init__(self, client: "Worker", params: Array, by_parts: bool = False) -> None:
+        self._client, self.params, self._by_parts = client, params, by_parts
+        self._bus: Bus | None = None
+        self._arrivals = Arrivals()
+        self._on_ready: Callable[[range], None] | None = None
+        self._final = params.size  # the gradient's elements from here on are on their way
         self.grads: Array = np.zeros_like(params)
         self._pins = pinned.Pin(client.params, client.grads)  # the first may be so already
         self._evaluated: Array = None
@@ -54,13 +63,29 @@ class Staged:
         self._client.start()
         pinned.upload(self.params, self._client.params)
 
-    def overlap(self, samples: int) -> None:
-        """None: the host gets the gradient as a whole."""
+    def overlap(self, samples: int) -> Callable[[range], None] | None:
+        """None where the host gets the gradient as a whole."""
+        self._on_ready = self._client.overlap(samples) if self._by_parts else None
+        if self._on_ready is None:
+            return None
+        self._bus = self._bus or CudaBus()
+        return self._ready
+
+    def _ready(self, part: range) -> None:
+        """This part of the gradient will be complete when the current stream has come here."""
+        assert self._bus is not None
+        if part:
+            here = slice(part.start, part.stop)
+            self._arrivals.add(part, self._bus.down(self._client.grads[here], self.grads[here], self._bus.mark()))
+            self._final = part.start
+        self._arrivals.take(self._on_ready)
 
     def step(self, samples: int, loss: float) -> None:
         began = time.perf_counter()
-        if samples:
-            pinned.download(self._client.grads, self.grads)
+        if samples and self._final:
+            pinned.download(self._client.grads[: self._final], self.grads[: self._final])
+        self._arrivals.take(self._on_ready, all_of_them=True)
+        self._final = self.params.size
         pinned.wait()  # for the parameters' copy as well, which are about to change
         self.copied_s += time.perf_counter() - began
         self._client.step(samples, float(loss))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint.saver import Saver
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
+from psgd.optim.host_updates import HostUpdates
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.device_vectors import on_device
 from psgd.server.context import PushPullContext
@@ -21,10 +22,28 @@ from psgd.worker.push_pull import PushPullWorker
 Vector = NDArray[np.floating]
 
 
-def create_local(params: Vector, optimizer: OptimizerOptions, segment: int, metrics: RunMetrics) -> LocalWorker:
-    """The worker of a single rank."""
+def create_local(
+    params: Vector,
+    optimizer: OptimizerOptions,
+    segment: int,
+    metrics: RunMetrics,
+    updates: HostUpdates | None = None,
+) -> LocalWorker:
+    """The worker of a single rank; with `updates` threads take its steps."""
     shard = Shard(params, optimizer, segment=params.size if on_device(params) else segment)
+    if updates is not None:
+        from psgd.worker.offloaded_local import OffloadedLocal
+
+        return OffloadedLocal(shard, _zeros(params, updates.pinned), metrics, updates)
     return LocalWorker(shard, np.zeros_like(params), metrics)
+
+
+def _zeros(like: Vector, pinned: bool) -> Vector:
+    if not pinned:
+        return np.zeros_like(like)
+    from psgd.backend.offload.bus import zeros_pinned
+
+    return zeros_pinned(like)
 
 
 def create_push_pull(context: PushPullContext, gradients: Gradients) -> PushPullWorker[Any]:

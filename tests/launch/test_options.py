@@ -112,6 +112,8 @@ WRONG_VALUES = {
     "device": ["gpu"],
     "server_device": ["gpu"],
     "data_device": ["gpu"],
+    "offload": ["gradients", "all"],
+    "offload_staleness": ["2", "-1"],
 }
 
 
@@ -252,6 +254,8 @@ def test_a_strategy_takes_its_own_options(strategy, name):
         ({"strategy": "hogwild", "placement": "spread"}, "--placement spread: there are no servers to place"),
         ({"servers": "0", "workers": "1", "placement": "spread"}, "--placement spread: there are no servers"),
         ({"data_device": "cpu"}, "--data-device cpu: expected --device cuda with it"),
+        ({"offload": "optimizer"}, "--offload optimizer: expected --device cuda with it"),
+        ({"offload_staleness": "1", "device": "cuda"}, "--offload-staleness 1: expected --offload optimizer with it"),
         ({"strategy": "allreduce", "record": "x"}, "strategy allreduce has no servers to do that"),
         ({"strategy": "easgd", "staleness_lr": "inverse"}, "strategy easgd has no servers to do that"),
         ({"replay": "x", "target_accuracy": "0.9"}, "--target-accuracy: when it is reached depends on timing"),

@@ -24,6 +24,9 @@ CASES = {
     "hogwild": "",
     "decentralized": "",
     "allreduce-compress": "--scale-lr --compress threshold",
+    "allreduce-offload": "--scale-lr --offload optimizer",
+    "sync-offload": "--scale-lr --offload parameters",
+    "single-offload": "--workers 1 --servers 0 --offload optimizer --offload-staleness 1",
 }
 
 
@@ -37,12 +40,29 @@ def train(*options):
 @pytest.mark.parametrize("case", CASES)
 def test_learns_as_on_the_host(case):
     cupy()
-    strategy = "sync" if case in ("single", "adam") else case.split("-")[0]
+    strategy = "sync" if case in ("single", "adam", "single-offload") else case.split("-")[0]
     result = train("--strategy", strategy, *CASES[case].split())
     assert result["device"] == "cuda"
     assert result["samples"] == 8 * result["train_samples"]
     assert result["test_accuracy"] >= 0.9
     assert 0 < result["train_loss"] < 0.5
+
+
+@pytest.mark.parametrize("how", ["optimizer", "parameters", "optimizer --offload-staleness 1"])
+def test_offload_has_the_bits_of_a_run_without(how, tmp_path):
+    cupy()
+    alone = ["--workers", "1", "--servers", "0", "--optimizer", "adam", "--lr", "0.002", "--checkpoint-every", "100"]
+    whole = train(*alone, "--checkpoint-dir", str(tmp_path / "a"))
+    got = train(*alone, "--checkpoint-dir", str(tmp_path / "b"), "--offload", *how.split())
+    if "staleness" in how:
+        assert got["test_accuracy"] == pytest.approx(whole["test_accuracy"], abs=0.03)
+    else:
+        assert (got["train_loss"], got["test_loss"]) == (whole["train_loss"], whole["test_loss"])
+    stopped = train(*alone, "--checkpoint-dir", str(tmp_path / "c"), "--epochs", "4", "--offload", *how.split())
+    again = train(*alone, "--checkpoint-dir", str(tmp_path / "c"), "--resume", "--offload", *how.split())
+    assert again["samples"] == got["samples"] > stopped["samples"]
+    if "staleness" not in how:
+        assert again["test_loss"] == got["test_loss"]
 
 
 @pytest.mark.parametrize("options", ["--workers 1 --servers 0", "--strategy allreduce", "--strategy sync"])

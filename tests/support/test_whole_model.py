@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from harness import simulation
 from harness.whole_model import WholeModel
 
 from psgd.nn.linear import Linear
@@ -48,17 +47,3 @@ def test_the_order_of_the_microbatches_shows():
     first, last = (whole.gradient_of(batch, lambda n: (3, 3, 3, 1), order)(params, 0, 0) for order in ("first", "last"))
     assert not np.array_equal(first, last)
     np.testing.assert_allclose(first, last, rtol=1e-4, atol=1e-6)
-
-
-def test_the_norm_goes_by_parameter_and_by_part():
-    whole = WholeModel(LAYERS, (7,))
-    grad = (np.random.default_rng(0).standard_normal(whole.layout.size) * 1e3).astype(np.float32)
-    for gap in whole.layout.padding:
-        grad[gap.start : gap.stop] = 0
-    rows = [(slice(0, 6),), (slice(6, 13),)]
-    sums = [whole.squares()(grad), whole.squares({"linear1.weight": rows})(grad), simulation.in_order(grad)]
-    np.testing.assert_allclose(sums, sums[0], rtol=1e-13)
-    rule = simulation.Rule("sgd", grad, squares=lambda grad: 4.0 * sums[0])
-    w = np.zeros_like(grad)
-    rule.step(w, grad, 1.0, clip=float(np.sqrt(sums[0])))
-    np.testing.assert_allclose(w, -0.5 * grad, rtol=1e-6)

@@ -44,3 +44,14 @@ def resnet(width: int = 16, classes: int = 10) -> nn.Sequential:
     stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     blocks = [Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2)]
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, classes))
+
+
+def resnet18(classes: int = 10) -> nn.Sequential:
+    """ResNet-18 for images of 3 x 32 x 32 (He et al. 2016): 11 million parameters, always with the same start."""
+    torch.manual_seed(3)
+    blocks = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    before = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        blocks += [Block(before, width, stride), Block(width, width, 1)]
+        before = width
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))

@@ -1,7 +1,5 @@
-"""What each rank of `psgd bench ddp` does: verify, then time the contenders in turn."""
+"""What each rank of `psgd bench ddp` does on cores: verify, then time the contenders in turn."""
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from mpi4py import MPI
-from torch import distributed as dist
 from torch import nn
 
 import psgd
@@ -17,8 +14,8 @@ import psgd.torch
 from psgd import collectives
 from psgd.kernels.errors import Error
 from psgd.launch.bench.ddp import modules
+from psgd.launch.bench.ddp.group import process_group
 from psgd.launch.bench.peers import cores
-from psgd.launch.bench.peers.gloo_process import store
 from psgd.launch.bench.stats import median
 
 WARM = 3
@@ -38,16 +35,8 @@ def measure(comm: MPI.Intracomm, sizes: Sequence[int], buckets: int, repeats: in
     Raises:
         Error: a contender's gradients or losses are not the others'; on all ranks.
     """
-    torch.set_num_threads(1)
-    if len(set(comm.allgather(socket.gethostname()))) == 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    host = comm.bcast("127.0.0.1" if "GLOO_SOCKET_IFNAME" in os.environ else socket.gethostname(), 0)
-    kept = store(host, 0, comm.size, True) if comm.rank == 0 else None
-    port = comm.bcast(kept.port if kept is not None else 0, 0)
-    kept = kept or store(host, port, comm.size, False)
-    dist.init_process_group("gloo", store=kept, rank=comm.rank, world_size=comm.size)
-    cores.pin(comm)
-    try:
+    with process_group(comm, "gloo"):
+        cores.pin(comm)
         with collectives.Communicator(comm) as ours:
             for nbytes in sizes:
                 steps = _of_buckets(ours, nbytes, buckets)
@@ -58,9 +47,6 @@ def measure(comm: MPI.Intracomm, sizes: Sequence[int], buckets: int, repeats: in
                 steps = _of_resnet(ours, module, ps)
                 _compare(comm, steps)
                 yield {"nbytes": 0, "buckets": 0, **_timed(comm, steps, repeats)}
-        comm.Barrier()
-    finally:
-        dist.destroy_process_group()
 
 
 def _distributed(module: nn.Module, ours: collectives.Communicator | None, **options: Any) -> nn.Module:

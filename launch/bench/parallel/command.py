@@ -8,7 +8,7 @@ import click
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench import markdown
-from psgd.launch.bench.sizes import format_seconds
+from psgd.launch.bench.sizes import format_seconds, parse_counts
 from psgd.launch.whole_numbers import Whole
 
 COLUMNS = ("model", "one rank", "tensor", "ratio", "PyTorch", "ratio")
@@ -36,7 +36,7 @@ def parallel(
     from psgd.launch.bench import job
     from psgd.launch.bench.peers.processes import has_torch
 
-    units = _units(hidden)
+    units = parse_counts("--hidden", hidden)
     if torch and not has_torch():
         raise UsageError("bench parallel: --torch: PyTorch is not installed: pip install 'psgd[torch]'")
 
@@ -56,17 +56,7 @@ def parallel(
                 for _ in rows:
                     pass
 
-    return job.run("parallel", ranks, rank, what="ranks")
-
-
-def _units(text: str) -> list[int]:
-    try:
-        units = [int(each) for each in text.split(",")]
-    except ValueError:
-        units = [0]
-    if min(units) < 1:
-        raise UsageError(f"--hidden: expected numbers of 1 or more, comma-separated, got {text!r}")
-    return units
+    return job.run("parallel", ranks, rank, what="ranks", bind=device == "cpu")
 
 
 def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:

@@ -6,24 +6,22 @@ are taken.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from psgd.checkpoint import extra, shards
 from psgd.checkpoint.folder import Checkpoint
 from psgd.checkpoint.manifest import Manifest
+from psgd.checkpoint.pieces.assembled import Assembled
+from psgd.checkpoint.pieces.lazy_tensors import LazyTensors
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.checkpoint.pieces.overlaps import Overlap, overlaps
-from psgd.checkpoint.shards import ShardFile
+from psgd.checkpoint.pieces.stored import Stored, facts_without_ranges, without_vectors
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import CheckpointError
 from psgd.kernels.notice import say
 from psgd.nn.layout import Layout
-from psgd.runtime.jsonable import JSON, section, wholes
+from psgd.runtime.jsonable import JSON, section
 
 ALIKE = ("version", "samples", "steps")
 """Facts that all pieces of one checkpoint have alike."""
@@ -43,6 +41,30 @@ class OnePiece(Checkpoint):
     def state(self, name: str) -> State:
         shard = self.manifest.shard(name)
         return _finite(self, shards.read(self.path, replace(shard, name=self.piece + name)), name)
+
+
+class Shared(Checkpoint):
+    """One piece, or the only one, of which workers share vectors: in the saved run, in this one, or in both.
+
+    The first worker's state has all of them whole; what is read of them is up to the reader.
+    """
+
+    source: Manifest
+    piece: str
+
+    @classmethod
+    def of(cls, found: Checkpoint, piece: str) -> "Shared":
+        whole = found.manifest
+        made = cls(found.path, _alone(whole, piece, whole.pieces[piece]) if piece else whole)
+        made.source, made.piece = whole, piece
+        return made
+
+    def state(self, name: str) -> State:
+        layout = self.manifest.layout
+        stored = Stored(self.path, self.source, self.piece, name, None if layout is None else layout.size)
+        state = without_vectors(stored)
+        state.tensors = LazyTensors(state.tensors, stored, f"{self.path}: {stored.name}")
+        return state
 
 
 class Rearranged(Checkpoint):
@@ -76,8 +98,9 @@ class Rearranged(Checkpoint):
         return made
 
     def state(self, name: str) -> State:
-        role, _, index = name.partition("-")
-        sources = {piece: _Source(self, piece, role, index, layout) for piece, layout in self.pieces.items()}
+        sources = {
+            piece: Stored(self.path, self.source, piece, name, layout.size) for piece, layout in self.pieces.items()
+        }
         first = next(iter(sources.values()))
         for source in sources.values():
             for fact in ALIKE:
@@ -87,21 +110,17 @@ class Rearranged(Checkpoint):
                         f"{source.facts.get(fact)} in {source.name}"
                     )
         # Small arrays may have a piece's size by chance; not that of every piece.
-        kinds = {n: kind for n, kind in first.vectors.items() if all(n in each.vectors for each in sources.values())}
-        if odd := [n for n in kinds if any(each.vectors[n] != kinds[n] for each in sources.values())]:
+        kinds = {n: kind for n, kind in first.kinds.items() if all(n in each.kinds for each in sources.values())}
+        if odd := [n for n in kinds if any(each.kinds[n] != kinds[n] for each in sources.values())]:
             raise CheckpointError(f"{self.path}: {odd[0]} has another dtype in each piece")
-        tensors = {vector: np.zeros(self.target.size, kind) for vector, kind in kinds.items()}
-        views = {vector: self.target.views(array) for vector, array in tensors.items()}
-        for part in self.parts:
-            for vector in tensors:
-                saved = sources[part.piece].parameter(vector, part.source.offset, part.source.stop)
-                views[vector][part.target.name][part.filled] = saved.reshape(part.source.shape)[part.taken]
-        facts = dict(first.facts)
+        others = dict(first.others(extra=False)) | {n: first.read(n, None) for n in first.kinds if n not in kinds}
+        facts = facts_without_ranges(first.facts)
         if "range" in facts:
-            facts |= {"range": [0, self.target.size, self.target.size], "cut": sorted(tensors)}
+            facts |= {"range": [0, self.target.size, self.target.size], "cut": sorted(kinds)}
         if "loop" in facts:
             facts["loop"] = section(facts, "loop") | {"extra": {}, "scalars": []}
-        return _finite(self, State(tensors | first.others(tensors), facts), name)
+        tensors = LazyTensors(others, Assembled(self.target, self.parts, sources, kinds), f"{self.path}: {name}")
+        return State(tensors, facts)
 
     def tell(self, part: ModelPart | None) -> None:
         """Says that the model was cut otherwise, and what is lost by that. For rank 0."""
@@ -113,72 +132,24 @@ class Rearranged(Checkpoint):
             say("warning: resume: what each worker had in ps.extra is not restored")
 
 
-class _Source:
-    """The shards of one piece that make its state of one name: one worker's, or all servers'."""
-
-    def __init__(self, found: Rearranged, piece: str, role: str, index: str, layout: Layout) -> None:
-        self._found, self._size = found, layout.size
-        names = found.source.names(role, piece) if role == "server" else [f"{piece}{role}-{index}"]
-        self.name = names[0]
-        self._ranges: list[tuple[ShardFile, range]] = []
-        self.vectors: dict[str, Any] = {}
-        self._names: list[str] = []
-        for name in names:
-            shard = found.source.shard(name)
-            header = shards.outline(found.path, shard)
-            start, stop, of = (
-                wholes(header.facts, "range", 3) if "range" in header.facts else (0, self._size, self._size)
-            )
-            if of != self._size or not 0 <= start <= stop <= of:
-                raise CheckpointError(f"{found.path}: {name} has elements {start} to {stop} of {of}, not {self._size}")
-            self._ranges.append((shard, range(start, stop)))
-            if name == names[0]:
-                self.facts: dict[str, JSON] = header.facts
-                self._names = list(header.tensors)
-                self.vectors = {
-                    name: tensor.dtype
-                    for name, tensor in header.tensors.items()
-                    if tensor.shape == (stop - start,) and not name.startswith("extra.")
-                }
-
-    def parameter(self, vector: str, start: int, stop: int) -> NDArray[Any]:
-        """Elements of a vector, from whichever shards have them."""
-        pieces = []
-        at = start
-        for shard, place in sorted(self._ranges, key=lambda each: each[1].start):
-            first, last = max(at, place.start), min(stop, place.stop)
-            if first == at and first < last:
-                pieces.append(shards.elements(self._found.path, shard, vector, first - place.start, last - place.start))
-                at = last
-        if at != stop:
-            raise CheckpointError(f"{self._found.path}: {self.name}: {vector} ends at element {at} of {self._size}")
-        return np.concatenate(pieces)
-
-    def others(self, vectors: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Tensors that are no vectors of the layout, nor the program's own."""
-        names = [name for name in self._names if name not in vectors and not name.startswith("extra.")]
-        if not names:
-            return {}
-        state = shards.read(self._found.path, self._ranges[0][0])
-        return {name: state.tensors[name] for name in names}
-
-
-def for_run(found: Checkpoint, part: ModelPart | None, layout: Layout | None) -> Checkpoint:
+def for_run(found: Checkpoint, part: ModelPart | None, layout: Layout | None, shares: bool = False) -> Checkpoint:
     """A checkpoint as a rank of this run reads it.
 
     Args:
         found: what there is.
         part: this rank's part of the model; None where it has all.
         layout: of this rank's vector, where it is known.
+        shares: this run's workers share vectors, so that each reads its own ranges alone.
 
     Raises:
         CheckpointError: it does not have what the rank needs.
     """
     pieces = found.manifest.pieces
+    shared = shares or found.manifest.shared
     if part is None and not pieces:
-        return found
+        return Shared.of(found, "") if shared else found
     if part is not None and _same(pieces, part.pieces):
-        return OnePiece.of(found, part.name)
+        return Shared.of(found, part.name) if shared else OnePiece.of(found, part.name)
     target = layout if part is None else part.layout
     if target is None:
         raise CheckpointError(f"{found.path}: saved in pieces: to resume it as a whole needs the layout (layout=)")
@@ -191,9 +162,9 @@ def for_run(found: Checkpoint, part: ModelPart | None, layout: Layout | None) ->
 
 
 def joined(found: Checkpoint) -> Checkpoint:
-    """A checkpoint in pieces as one of the whole model, for who reads its weights; another one as it is."""
+    """A checkpoint in pieces or ranges as one of the whole model, for who reads its weights; another one as it is."""
     if not found.manifest.pieces or found.manifest.layout is None:
-        return found
+        return Shared.of(found, "") if found.manifest.shared else found
     return Rearranged.onto(found, found.manifest.layout)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.bench.sizes import format_seconds, format_size, parse_size, parse_sizes
+from psgd.launch.bench.sizes import format_seconds, format_size, parse_counts, parse_size, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,10 @@ def test_any_text_is_a_size_or_refused(text):
 
 def test_seconds():
     assert [format_seconds(s) for s in (None, 2.5, 0.0123, 7.6e-6)] == ["-", "2.5 s", "12.3 ms", "7.6 µs"]
+
+
+def test_counts():
+    assert parse_counts("--batch", "64, 8,1") == [64, 8, 1]
+    for text in ("", "1,", "0", "-1", "1.5", "x", "\u0664"):
+        with pytest.raises(UsageError, match=r"^--batch: expected numbers of 1 or more, comma-separated, got"):
+            parse_counts("--batch", text)

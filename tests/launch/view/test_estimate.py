@@ -41,11 +41,6 @@ def test_the_lecture():
     assert code == 0 and "87 GB" in said and "2800 GB" in said
 
 
-def test_files_are_not_run():
-    with pytest.raises(UsageError, match="it runs no files"):
-        run("--model", "mine.py:make")
-
-
 @pytest.mark.parametrize(("given", "number"), [("80GB", 80 * 10**9), ("16GiB", 16 * 2**30), ("1.5 kb", 1500), ("7", 7)])
 def test_bytes_are_read(given, number):
     assert memory_of(given) == number

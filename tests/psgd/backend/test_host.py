@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from psgd.backend.host import HostBackend, evaluated_at_once
-from psgd.backend.interface import EVALUATION_BATCH
+from psgd.backend.host import HostBackend
 from psgd.data import load
 from psgd.data.dataset import Dataset, split
 from psgd.data.normalization import AS_THEY_ARE, measure
+from psgd.nn.evaluation import EVALUATION_BATCH, evaluated_at_once
 from psgd.nn.models import build
 
 FEATURES, CLASSES, BATCH = 6, 3, 8

@@ -97,7 +97,7 @@ def test_no_link_and_no_pipe_is_read(tmp_path):
 @pytest.mark.parametrize("name", ["../worker-0", "worker/0", "", "a.b", "WORKER-0", "worker-0\n", 3, None])
 def test_names_that_could_lead_elsewhere(name):
     with pytest.raises(CheckpointError):
-        ShardFile.of({"name": name, "size": 1, "sha256": "0" * 64})
+        ShardFile.from_json({"name": name, "size": 1, "sha256": "0" * 64})
 
 
 def test_a_shard_of_another_version_or_name(tmp_path):

@@ -9,11 +9,15 @@ from psgd.nn.models import build
 
 def test_the_largest_batch_is_found():
     model = build("mlp", (1, 8, 8), 10, hidden=32)
+
+    def bytes_of(batch):
+        return activations.count(model, batch)
+
     for batch in (1, 5, 64):
-        needed = activations.count(model, batch)
-        assert activations.largest_batch(model, needed, 100) == batch
-        assert activations.largest_batch(model, needed - 1, 100) == batch - 1
-    assert activations.largest_batch(model, 1 << 40, 100) == 100
+        needed = bytes_of(batch)
+        assert activations.largest_batch(bytes_of, needed, 100) == batch
+        assert activations.largest_batch(bytes_of, needed - 1, 100) == batch - 1
+    assert activations.largest_batch(bytes_of, 1 << 40, 100) == 100
 
 
 def test_recomputing_is_chosen_by_bytes_of_activations():

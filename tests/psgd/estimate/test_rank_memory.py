@@ -1,9 +1,11 @@
 """A run's estimate from its options."""
 
+from dataclasses import dataclass, fields
+
 import numpy as np
 import pytest
 
-from psgd.config import configure
+from psgd.config import TrainConfig, configure
 from psgd.estimate import rank_memory
 from psgd.nn.models import build
 
@@ -30,3 +32,34 @@ def test_more_samples_need_more_activations_alone():
     changed = {name for name in small if small[name] != large[name]}
     assert changed == {rank_memory.ACTIVATIONS, rank_memory.BATCH}
     np.testing.assert_allclose(large[rank_memory.ACTIVATIONS], 2 * small[rank_memory.ACTIVATIONS], rtol=0.01)
+
+
+@dataclass(frozen=True)
+class Offloading(TrainConfig):
+    """The options, with the one for offloading."""
+
+    offload: str | None = None
+
+
+@pytest.mark.parametrize("what", ["optimizer", "parameters"])
+def test_offloaded_workers_are_in_two_places(what):
+    model = build("mlp", (1, 28, 28), 10, hidden=512)
+    plain = configure(strategy="allreduce", optimizer="adam", device="cuda")
+    config = Offloading(**{f.name: getattr(plain, f.name) for f in fields(TrainConfig)}, offload=what)
+    size = model.layout.size * 4
+    card, host = rank_memory.of_run(config, model, 0, 2)
+    assert (card.role, card.device, host.role, host.device) == ("worker", "cuda", rank_memory.ON_HOST, "cpu")
+    assert host.rows["parameters"] == host.rows["gradients"] == size and host.rows["optimizer state"] == 2 * size
+    assert rank_memory.ACTIVATIONS in card.rows and "optimizer state" not in card.rows
+    if what == "optimizer":
+        assert card.rows["parameters"] == card.rows["gradients"] == size
+    else:
+        assert card.rows[rank_memory.TWO_LAYERS] == card.rows[rank_memory.TWO_GRADIENTS] == 2 * 4 * (784 * 512 + 512)
+
+
+def test_layers_on_a_gpu_have_what_they_share():
+    model = build("gpt", (16,), 64, layers=3, width=32, heads=4, tokens=True)
+    rows = rank_memory.on_gpu("parameters", model.layout.size * 4, [model])
+    hidden = 4 * (8 * 32 * 32 + 4 * 32 + 32 + 64)
+    assert rows[rank_memory.TWO_GRADIENTS] == 2 * hidden
+    assert rows[rank_memory.TWO_LAYERS] == 2 * max(hidden, 4 * 64 * 32)

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place, started_here
+from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place, place_here, started_here
 
 TASK = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 
@@ -96,3 +96,19 @@ def test_ranks_started_here(monkeypatch, environment, ranks):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert started_here() == ranks
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (1, 4)),
+        ({"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}, (0, 2)),
+        ({"SLURM_LOCALID": "2", "SLURM_NODEID": "2", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, (2, 3)),
+        ({"SLURM_LOCALID": "2", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, (2, 4)),
+        ({"SLURM_LOCALID": "0", "SLURM_NODEID": "3", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, None),
+        ({"SLURM_LOCALID": "0"}, None),
+    ],
+)
+def test_ranks_of_a_node(variables, expected):
+    assert place_here(variables) == expected

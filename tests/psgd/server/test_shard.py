@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from psgd.kernels.exact_squares import squares
 from psgd.optim import rules, schedules
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.server.shard import Shard
@@ -21,7 +22,7 @@ def step(shard, grads, group):
     return calls
 
 
-def make(segment=8, sum_over_shards=float, **options):
+def make(segment=8, sum_over_shards=lambda mine: mine, **options):
     params = np.arange(N, dtype=np.float64)
     options.setdefault("rule", rules.sgd())
     options.setdefault("schedule", schedules.constant(0.5))
@@ -96,7 +97,7 @@ def test_clip_leaves_small_gradients_alone():
 
 
 def test_clip_uses_the_norm_over_all_shards():
-    shard = make(clip_norm=1.0, sum_over_shards=lambda mine: mine + 100.0)
+    shard = make(clip_norm=1.0, sum_over_shards=lambda mine: mine + squares(np.full(1, 10.0)))
     step(shard, GRADS, [(0, 4, 1.0)])
     norm = np.sqrt(GRADS[0] @ GRADS[0] + 100.0)
     np.testing.assert_allclose(shard.params, np.arange(N) - 0.5 * GRADS[0] / norm, rtol=1e-12)

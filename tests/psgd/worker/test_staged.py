@@ -1,5 +1,6 @@
 """A worker whose parameters are on a GPU and whose strategy is on the host: what is copied, and when."""
 
+import importlib
 import sys
 import types
 
@@ -71,3 +72,31 @@ def test_steps_are_the_hosts(device):
     assert client.evaluated_params is far
     client.finish()
     assert far.tolist() == [18, 18, 18, 18]
+
+
+def test_by_parts_the_host_is_told_of_what_has_arrived(device, monkeypatch):
+    from harness.played_bus import PlayedBus
+
+    staged = importlib.import_module("psgd.worker.staged")
+
+    bus = PlayedBus()
+    monkeypatch.setattr(staged, "CudaBus", lambda: bus)
+    host, far, told = Host(), np.zeros(4), []
+    host.overlap = lambda samples: lambda part: told.append((part, host.grads[part.start : part.stop].tolist()))
+    client = staged.Staged(host, far, by_parts=True)
+    client.start()
+    ready = client.overlap(5)
+    client.grads[:] = [np.nan, 2, 3, 4]
+    for part in (range(2, 4), range(2, 2), range(1, 2)):
+        ready(part)
+    client.grads[0] = 1  # what nobody has told of goes in `step`
+    client.step(5, 0.5)
+    device.wait()
+    assert told == [(range(2, 4), [3, 4]), (range(1, 2), [2])]
+    assert far.tolist() == [9, 9, 9, 9] and bus.bytes_down == 3 * 8
+    host.overlap = lambda samples: None
+    assert client.overlap(5) is None and staged.Staged(host, far).overlap(5) is None
+    client.grads[:] = 1
+    client.step(5, 0.5)
+    device.wait()
+    assert far.tolist() == [8, 8, 8, 8]

@@ -83,12 +83,11 @@ class Alone:
     ) -> "Alone":
         """Takes the steps from `first` up to `last`, cut like ranks of these sizes."""
         pipe, tensor, data = sizes
-        layers, parts = cut_alike(LAYERS, SHAPE, tensor, stages_of(pipe, schedule))
+        layers, _ = cut_alike(LAYERS, SHAPE, tensor, stages_of(pipe, schedule))
         whole = WholeModel(layers, SHAPE)
         size = -(-BATCH // microbatches)
         backward = "last" if schedule == "gpipe" else "first"
         gradient = whole.gradient_of(samples, lambda n: [min(size, n - at) for at in range(0, n, size)], backward)
-        self._rule.squares = whole.squares(parts)
         before = self._applied
         self.w, _, applied = simulation.synchronous(
             self.w,

@@ -1,7 +1,6 @@
 """Runs of a made-up model in pieces: its gradient is by element, so that no cut changes it."""
 
 import functools
-import itertools
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from numpy.typing import NDArray
 
 import psgd
 from harness import simulation
-from harness.whole_model import squares_of
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.nn.layout import Layout
 
@@ -60,22 +58,12 @@ def whole_gradient(w: NDArray[Any], worker: int, clock: int) -> NDArray[Any]:
     return grads
 
 
-def cut_of(tensor: int) -> dict[str, list[tuple[slice, ...]]]:
-    """What each tensor rank has of a parameter that is cut."""
-    found = {}
-    for name, axis in CUT_ALONG.items():
-        cut = edges(dict(SHAPES)[name][axis], tensor)
-        before = (slice(None),) * axis
-        found[name] = [(*before, slice(a, b)) for a, b in itertools.pairwise(cut)]
-    return found
-
-
-def expected(rule: str, workers: int, steps: int, clip: float, tensor: int) -> dict[str, Any]:
+def expected(rule: str, workers: int, steps: int, clip: float) -> dict[str, Any]:
     """Every parameter as one process that sums alike has it. A single worker's gradient is its own mean."""
     start = np.zeros(WHOLE.size, np.float32)
     for name, view in WHOLE.views(start).items():
         view[...] = first_values(name)
-    made = simulation.Rule(rule, start, squares=squares_of(WHOLE, cut_of(tensor)))
+    made = simulation.Rule(rule, start)
     w, _, _ = simulation.synchronous(
         start,
         workers,

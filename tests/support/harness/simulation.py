@@ -37,23 +37,14 @@ class Rule:
         name: sgd, momentum, nesterov or adam.
         like: a vector of that size and dtype.
         decay, factor: weight decay, momentum.
-        squares: sums the squares of a gradient; None: all in order.
 
     Attributes:
         state: arrays, to be replaced by who averages them.
         taken: steps.
     """
 
-    def __init__(
-        self,
-        name: str,
-        like: Vector,
-        decay: float = 0.0,
-        factor: float = 0.9,
-        squares: Callable[[Vector], float] | None = None,
-    ) -> None:
+    def __init__(self, name: str, like: Vector, decay: float = 0.0, factor: float = 0.9) -> None:
         self.name, self.decay, self.factor = name, decay, factor
-        self.squares = squares or in_order
         self.state = [np.zeros_like(like) for _ in range({"sgd": 0, "adam": 2}.get(name, 1))]
         self.taken = 0
 
@@ -61,7 +52,7 @@ class Rule:
         """Changes `w` along `scale * grad`, whose norm is no more than `clip`."""
         kind = w.dtype.type
         self.taken += 1
-        scale = clipped(scale, grad, clip, self.squares)
+        scale = clipped(scale, grad, clip)
         g = kind(scale) * grad
         # But for Adam it is rounded as by PyTorch's SGD.
         g = g + kind(self.decay) * w if self.name == "adam" else multiply_add(self.decay, w, g)
@@ -87,12 +78,12 @@ def power(x: float, n: int) -> float:
     return result
 
 
-def in_order(grad: Vector) -> float:
-    """The sum of the squares, one after the other, as psgd does."""
-    return float(np.cumsum(grad.astype(np.float64).reshape(-1) ** 2)[-1])
+def squares(grad: Vector) -> float:
+    """The sum of the squares, rounded once, as psgd has it: no order and no cut changes it."""
+    return math.fsum((grad.astype(np.float64).reshape(-1) ** 2).tolist())
 
 
-def clipped(scale: float, grad: Vector, clip: float, squares: Callable[[Vector], float] = in_order) -> float:
+def clipped(scale: float, grad: Vector, clip: float) -> float:
     """The scale, smaller where `scale * grad` is longer than `clip`."""
     if not clip:
         return scale

@@ -6,13 +6,13 @@ gradients are added, and the norm. `harness.simulation` has the data-parallel st
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.simulation import Gradient, in_order
+from harness.simulation import Gradient
 from psgd.kernels.layers.loss import softmax_cross_entropy
 from psgd.nn import sequential
 from psgd.nn.layer import Room
@@ -84,30 +84,3 @@ class WholeModel:
             views = [tuple(each[spec.name] for spec in step.specs) for each in (params, grads)]
             dy = step.layer.backward(states[index], dy, *views)
         return loss / batch, own
-
-    def squares(self, parts: Mapping[str, Sequence[tuple[slice, ...]]] | None = None) -> Callable[[Vector], float]:
-        """As `squares_of`, of its layout."""
-        return squares_of(self.layout, parts)
-
-
-def squares_of(
-    layout: Layout, parts: Mapping[str, Sequence[tuple[slice, ...]]] | None = None
-) -> Callable[[Vector], float]:
-    """Sums squares by parameter, of some by parts, in the order of the layers.
-
-    Args:
-        layout: of the whole model.
-        parts: by name, what each tensor rank has of a parameter, in their order.
-    """
-
-    def total(grad: Vector) -> float:
-        result = 0.0
-        for parameter in layout.parameters:
-            view = grad[parameter.offset : parameter.stop].reshape(parameter.shape)
-            own = 0.0
-            for part in (parts or {}).get(parameter.name, [(slice(None),)]):
-                own += in_order(view[part])
-            result += own
-        return result
-
-    return total

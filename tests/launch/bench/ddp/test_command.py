@@ -10,7 +10,16 @@ TIMES = ("gloo_seconds", "hook_seconds", "alone_seconds")
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--sizes", "4XiB"), ("--buckets", "0"), ("--ranks", "1"), ("--repeats", "0"), ("surplus",)]
+    "arguments",
+    [
+        ("--sizes", "4XiB"),
+        ("--buckets", "0"),
+        ("--ranks", "1"),
+        ("--repeats", "0"),
+        ("surplus",),
+        ("--batch", "0"),
+        ("--device", "x"),
+    ],
 )
 def test_wrong_options(psgd_command, arguments):
     result = psgd_command("bench", "ddp", *arguments, timeout=60)

@@ -21,3 +21,12 @@ def test_the_resnet_has_one_start_and_batchnorm():
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
     assert one(torch.randn(2, 3, 8, 8)).shape == (2, 10)
     assert any(isinstance(part, torch.nn.BatchNorm2d) for part in one.modules())
+
+
+def test_resnet18_is_that_of_cifar():
+    from psgd.launch.bench.ddp.modules import resnet18
+
+    module = resnet18()
+    assert 11.1e6 < sum(p.numel() for p in module.parameters()) < 11.2e6
+    assert len([part for part in module.modules() if isinstance(part, torch.nn.Conv2d)]) == 20
+    assert module(torch.randn(2, 3, 32, 32)).shape == (2, 10)

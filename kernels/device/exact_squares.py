@@ -1,0 +1,112 @@
+"""The exact sum of squares in GPU memory: `psgd.kernels.exact_squares`, bit for bit."""
+
+import functools
+from typing import Any
+
+import cupy
+import numpy as np
+
+from psgd.kernels.array import Array
+from psgd.kernels.device.elementwise import OPTIONS, TYPES
+from psgd.kernels.exact_squares import LIMBS, Limbs, digits
+
+_BLOCKS, _THREADS = 1056, 256
+_SOURCE = """
+typedef unsigned long long u64;
+__device__ __forceinline__ void place(u64* limbs, u64 low, u64 high, int position) {  // adds (high, low) 2^position
+    const int shift = position & 31;
+    u64* limb = limbs + (position >> 5);
+    const u64 words[4] = {low & 0xffffffff, low >> 32, high & 0xffffffff, high >> 32};
+    u64 carry = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const u64 word = (words[k] << shift) + carry;
+        if (word & 0xffffffff) atomicAdd(limb + k, word & 0xffffffff);
+        carry = word >> 32;
+    }
+    if (carry) atomicAdd(limb + 4, carry);
+}
+// A thread adds up whole numbers of 128 bits in units of 2^base. What is below its base goes to the block's digits at
+// once; what is 56 bits above moves the base up. 2^13 numbers of 53 + 56 bits of 32 threads fit.
+struct Sum {
+    u64 low, high;
+    int base, count;
+    __device__ __forceinline__ void add(double square, u64* limbs, unsigned& special) {
+        const u64 bits = __double_as_longlong(square);
+        if (bits == 0) return;
+        const int exponent = (int)(bits >> 52);
+        u64 mantissa = bits & 0xfffffffffffffULL;
+        if (exponent == 2047) {
+            special |= mantissa ? 2 : 1;
+            return;
+        }
+        if (exponent) mantissa |= 1ULL << 52;
+        const int position = (exponent ? exponent : 1) - 1;
+        if (position - base > 56 || count == 8192) {
+            place(limbs, low, high, base < 0 ? 0 : base);
+            low = high = count = 0;
+            base = (position > 30 ? position - 30 : 0) & ~15;
+        }
+        const int shift = position - base;
+        if (shift < 0) {
+            place(limbs, mantissa, 0, position);
+            return;
+        }
+        const u64 part = mantissa << shift;
+        low += part;
+        high += (shift ? mantissa >> (64 - shift) : 0) + (low < part);
+        ++count;
+    }
+};
+extern "C" __global__ void squares(const T* values, u64* sums, const long long n) {
+    __shared__ u64 limbs[LIMBS + 4];
+    for (int k = threadIdx.x; k < LIMBS + 4; k += blockDim.x) limbs[k] = 0;
+    __syncthreads();
+    Sum sum = {0, 0, -1000, 0};
+    unsigned special = 0;
+    const long long stride = gridDim.x * (long long)blockDim.x;
+    long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    for (; i + 7 * stride < n; i += 8 * stride) {  // eight loads at once
+        T x[8];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] = values[i + k * stride];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum.add((double)x[k] * x[k], limbs, special);
+    }
+    for (; i < n; i += stride) sum.add((double)values[i] * values[i], limbs, special);
+    bool open = sum.count > 0;
+    while (__any_sync(~0u, open)) {  // threads of one base at a time
+        const int base = __reduce_max_sync(~0u, open ? sum.base : -1000);
+        const bool now = open && sum.base == base;
+        u64 low = now ? sum.low : 0, high = now ? sum.high : 0;
+        for (int lane = 16; lane; lane /= 2) {
+            const u64 other = __shfl_down_sync(~0u, low, lane);
+            high += __shfl_down_sync(~0u, high, lane);
+            low += other;
+            high += low < other;
+        }
+        if (threadIdx.x % 32 == 0) place(limbs, low, high, base);
+        open = open && !now;
+    }
+    if (special) atomicOr(sums + LIMBS, (u64)special);
+    __syncthreads();
+    for (int k = threadIdx.x; k < LIMBS; k += blockDim.x)
+        if (limbs[k]) atomicAdd(sums + k, limbs[k]);
+}
+"""
+
+
+@functools.cache
+def _squares(dtype: str, device: int) -> tuple[Any, Array]:
+    source = f"typedef {TYPES[dtype]} T;\n{_SOURCE.replace('LIMBS', str(LIMBS))}"
+    return cupy.RawKernel(source, "squares", options=OPTIONS), cupy.zeros(LIMBS + 1, np.uint64)
+
+
+def squares(values: Array) -> Limbs:
+    kernel, sums = _squares(values.dtype.name, cupy.cuda.runtime.getDevice())
+    sums.data.memset_async(0, sums.nbytes)
+    kernel((_BLOCKS,), (_THREADS,), (values, sums, np.int64(values.size)))
+    *found, special = sums.tolist()
+    total = sum(each << 32 * k for k, each in enumerate(found))
+    words = np.frombuffer(total.to_bytes(4 * (LIMBS - 1), "little"), "<u4")
+    return digits(words, special)

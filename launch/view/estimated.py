@@ -1,0 +1,94 @@
+"""What `psgd estimate` estimates: a model by name, or what a user's file makes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from psgd.config import TrainConfig
+from psgd.estimate import whole_run
+from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, of_vectors
+from psgd.estimate.whole_run import RunMemory
+from psgd.kernels.errors import UsageError
+from psgd.launch import options
+from psgd.nn.evaluation import EVALUATION_BATCH
+from psgd.nn.model import Model
+from psgd.user import reference, script
+
+if TYPE_CHECKING:
+    from psgd.training.from_file import DataDescription
+
+BUFFERS = "buffers and frozen parameters"
+
+
+def of_config(config: TrainConfig, servers: int, workers: int) -> RunMemory:
+    """Estimates a run. Runs the user's files where the options name some; starts no MPI.
+
+    Args:
+        config: the run.
+        servers: how many there are.
+        workers: how many there are.
+
+    Raises:
+        UsageError: a model that cannot be, or cannot be estimated.
+    """
+    from psgd.training.from_file import DataDescription, read_dataset
+
+    dataset, found = read_dataset(config), reference.find("--model", config.model)
+    if found is None:
+        return whole_run.of_model(config, options.model_of(config, dataset), servers, workers)
+    if config.mesh is not None or config.recompute is not None:
+        raise UsageError(
+            f"{found.where}: expected no --mesh and no --recompute with it; the file says what is recomputed"
+        )
+    description = DataDescription(dataset.sample_shape, dataset.classes, dataset.train.samples, bool(dataset.tokens))
+    loaded = script.load(found)
+    if not _has_torch():
+        return _own(config, found.where, loaded.call(config.seed, description), servers, workers)
+    return _module(config, loaded, description, servers, workers)
+
+
+def _has_torch() -> bool:
+    """Whether there can be a module of PyTorch."""
+    import importlib.util
+
+    return importlib.util.find_spec("torch") is not None
+
+
+def _own(config: TrainConfig, where: str, made: object, servers: int, workers: int) -> RunMemory:
+    """Of a model of psgd's layers."""
+    if not isinstance(made, Model):
+        raise UsageError(f"{where}: expected a torch.nn.Module or a psgd.nn.model.Model, got {type(made).__name__}")
+    return whole_run.of_model(config, made, servers, workers)
+
+
+def _module(
+    config: TrainConfig, loaded: script.Script, data: "DataDescription", servers: int, workers: int
+) -> RunMemory:
+    """Of a module of PyTorch, or whatever else the function returns."""
+    from psgd.torch.fake_run import FakeModule
+    from psgd.training.torch_module import cross_entropy
+
+    where = loaded.reference.where
+    try:
+        fake = FakeModule(lambda: loaded.call(config.seed, data), cross_entropy, data.sample_shape)
+        if fake.module is None:
+            return _own(config, where, fake.made, servers, workers)
+        sample = fake.itemsize
+        for extent in data.sample_shape:
+            sample *= extent
+        passes = {
+            ACTIVATIONS: fake.step(config.batch_size),
+            EVALUATION: fake.evaluation(EVALUATION_BATCH) + EVALUATION_BATCH * (sample + 8),
+            BATCH: config.batch_size * (sample + 8),
+            BUFFERS: fake.others,
+        }
+    except UsageError as error:
+        raise UsageError(
+            f"{where}: {str(error).removeprefix(f'{where}: ').removeprefix('psgd.torch.wrap: ')}"
+        ) from None
+    ranks = of_vectors(config, fake.layout.size * fake.itemsize, servers, workers, passes)
+    return RunMemory(config, ranks, fake.layout.size, f"float{8 * fake.itemsize}", _from_two(fake.step))
+
+
+def _from_two(step: Callable[[int], int]) -> Callable[[int], int]:
+    """Activations by samples; of one sample as of two, since layers that normalize a batch refuse one."""
+    return lambda batch: step(max(batch, 2))

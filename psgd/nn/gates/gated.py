@@ -1,0 +1,74 @@
+"""A layer that tells a gate when a pass comes to it and has left it."""
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from psgd.kernels.array import Array
+from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
+from psgd.nn.stage import Stage
+
+S = TypeVar("S", bound=Stage)
+
+
+class Gate(Protocol):
+    """Who is told."""
+
+    def enter(self, index: int, backward: bool) -> None:
+        """A pass comes to this layer: from now on it reads its parameters, and backward writes their gradient."""
+
+    def leave(self, index: int, backward: bool) -> None:
+        """The layer's work was started: nothing that comes later in this pass reads its parameters."""
+
+
+@dataclass(frozen=True)
+class Gated(Layer[Any]):
+    """A layer as it is, between two calls of a gate.
+
+    Attributes:
+        inner: the layer.
+        index: its place in the stage.
+        gate: who is told.
+    """
+
+    inner: Layer[Any]
+    index: int
+    gate: Gate
+    name = "gated"
+
+    @property
+    def reads_output(self) -> bool:
+        return self.inner.reads_output
+
+    @property
+    def loss(self) -> CutLoss | None:
+        return self.inner.loss
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return self.inner.output_shape(shape)
+
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        return self.inner.weights(shape)
+
+    def allocate(self, room: Room) -> Any:
+        return self.inner.allocate(room)
+
+    def forward(self, state: Any, x: Array, params: Arrays) -> Array:
+        self.gate.enter(self.index, backward=False)
+        y = self.inner.forward(state, x, params)
+        self.gate.leave(self.index, backward=False)
+        return y
+
+    def backward(self, state: Any, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        self.gate.enter(self.index, backward=True)
+        dx = self.inner.backward(state, dy, params, grads)
+        self.gate.leave(self.index, backward=True)
+        return dx
+
+
+def gated(stage: S, gate: Gate) -> S:
+    """Returns the same stage on no vector yet, all of whose layers tell the gate. It draws no first parameters."""
+    part = copy.copy(stage)
+    steps = [replace(step, layer=Gated(step.layer, i, gate)) for i, step in enumerate(stage._steps)]
+    part._assemble(steps, stage.input_shape, stage.output_shape)
+    return part

@@ -1,0 +1,102 @@
+"""psgd's layers run by unit: a unit's parameters and gradients are there while it is computed, in pooled memory.
+
+All is bound once: a parameter's place is its unit's buffer, whatever lies there at the moment.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from psgd.kernels.array import Array, array_module
+from psgd.nn import sequential
+from psgd.nn.layout import Layout
+from psgd.nn.stage import OnReady, Stage
+from psgd.parallel.sharded import units
+from psgd.parallel.sharded.exchange import Exchange
+from psgd.parallel.sharded.gathered_layers import Gathered
+from psgd.parallel.sharded.slices import Slices
+
+S = TypeVar("S", bound=Stage)
+
+
+def by_unit(stage: S, exchange: Exchange) -> S:
+    """Returns the same layers, bound to an exchange's buffers: no `bind` follows.
+
+    Each pass is to be announced by `exchange.begin`, and backward needs `on_ready(exchange)`.
+
+    Args:
+        stage: whose units, of `units.of_stage`, the exchange has; with or without recomputation.
+        exchange: of stage 2 or 3.
+    """
+    groups = units.grouped([len(each) for each in stage.ready_ranges], stage.dtype.itemsize)
+    steps = [_merged(stage.steps[group.start : group.stop], unit, exchange) for unit, group in enumerate(groups)]
+    made = stage.regrouped(steps)
+    xp = array_module(exchange.params)
+    gaps = [(gap.start, _in(exchange, exchange.gradients, gap)) for gap in made.layout.padding]
+    made.bind_views(xp, views(made.layout, exchange, exchange.parameters), _gradients(made.layout, exchange), gaps)
+    return made
+
+
+def on_ready(exchange: Exchange) -> OnReady:
+    """What tells the exchange that a unit's gradient is final: for `backward` of what `by_unit` returned."""
+    numbers = {unit.start: number for number, unit in enumerate(exchange.slices.units)}
+
+    def ready(part: range) -> None:
+        exchange.leave(numbers[part.start], backward=True)
+
+    return ready
+
+
+def shared_units(stage: Stage, ranges: Sequence[range]) -> list[list[int]]:
+    """For each unit of a stage the units elsewhere whose parameters it uses too, under another name."""
+    groups = units.grouped([len(each) for each in stage.ready_ranges], stage.dtype.itemsize)
+    places = {p.name: p.offset for p in stage.layout.parameters}
+    names = dict(stage.layout.tied)
+    found: list[list[int]] = []
+    for unit, group in enumerate(groups):
+        specs = (spec for step in stage.steps[group.start : group.stop] for spec in step.specs)
+        offsets = {places[names[spec.name]] for spec in specs if spec.name in names}
+        found.append(sorted({_unit_of(ranges, offset) for offset in offsets} - {unit}))
+    return found
+
+
+def views(layout: Layout, exchange: Exchange, buffers: Sequence[Array]) -> dict[str, Array]:
+    """Each parameter, by every name, in its unit's buffer."""
+    found = {p.name: _in(exchange, buffers, range(p.offset, p.stop)).reshape(p.shape) for p in layout.parameters}
+    return found | {name: found[same] for name, same in layout.tied}
+
+
+def first_own(stage: Stage, slices: Slices, seed: int) -> npt.NDArray[Any]:
+    """A rank's own part of what `stage.init` returns, on the host: drawn one parameter at a time."""
+    own = np.zeros(slices.size, stage.dtype)
+    places = {p.name: range(p.offset, p.stop) for p in stage.layout.parameters}
+    for name, values in stage.first_values(seed):
+        place = places[name]
+        mine = slices.within(place)
+        if mine:
+            first = slices.own[_unit_of(slices.units, place.start)].start
+            start = max(first, place.start) - place.start
+            own[mine.start : mine.stop] = values.reshape(-1)[start : start + len(mine)]
+    return own
+
+
+def _merged(steps: Sequence[sequential.Step], unit: int, exchange: Exchange) -> sequential.Step:
+    specs = tuple(spec for step in steps for spec in step.specs)
+    return sequential.Step(Gathered(tuple(steps), unit, exchange), "", steps[0].shape, specs, steps[0].index)
+
+
+def _gradients(layout: Layout, exchange: Exchange) -> dict[str, Array]:
+    return views(layout, exchange, exchange.gradients)
+
+
+def _in(exchange: Exchange, buffers: Sequence[Array], part: range) -> Array:
+    """A range of the whole vector in its unit's buffer."""
+    unit = _unit_of(exchange.slices.units, part.start)
+    start = exchange.slices.units[unit].start
+    return buffers[unit][part.start - start : part.stop - start]
+
+
+def _unit_of(ranges: Sequence[range], offset: int) -> int:
+    return next(number for number, each in enumerate(ranges) if offset in each)

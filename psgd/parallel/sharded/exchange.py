@@ -1,0 +1,197 @@
+"""What the ranks of a sharded run exchange in a step of stage 2 or 3, beside what they compute.
+
+Stage 2: a rank has all parameters, and of the gradient one unit at a time: each is reduced, and every rank keeps its
+own part. Stage 3: of the parameters too a rank has its own part, and a unit is gathered before it is used, forward and
+backward, while the unit before is computed.
+
+A pass is one forward and backward over all units, or forward alone. All ranks make the same passes: one without samples
+takes part by `pass_by`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from psgd.kernels.array import Array, array_module
+from psgd.kernels.errors import UsageError
+from psgd.parallel.sharded.gathers import Gathers
+from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.scatters import Scatters
+from psgd.parallel.sharded.slices import Slices
+from psgd.parallel.sharded.unit_buffers import UnitBuffers
+from psgd.parallel.sharded.visits import plan
+from psgd.runtime.device_vectors import on_device
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
+
+
+class Exchange:
+    """One rank's part. Creating is collective, blocks.
+
+    Args:
+        comm: the ranks that share the samples; it stays the caller's, who makes no other non-blocking calls on it.
+        slices: of this rank.
+        params: stage 3: this rank's own vector. Stage 2: the whole one.
+        stage: 2 or 3.
+        steps: whose gradients make one update. Above 1 each rank keeps its own sum of them whole.
+        shared: for each unit the units elsewhere whose weights it uses too, under another name.
+
+    Attributes:
+        slices, stage, steps, params: as given.
+        own: this rank's reduced gradient, once `finish` has returned.
+        parameters: for each unit the whole of it: valid from `arrive` to `leave`.
+        gradients: for each unit where its gradient is written between `arrive` and `leave` of backward.
+        scatters: the sum of gradients.
+        added: steps in the sum.
+        buffer_bytes: of all memory that is not a rank's own vector.
+    """
+
+    def __init__(
+        self,
+        comm: "Communicator",
+        slices: Slices,
+        params: Array,
+        stage: int,
+        steps: int = 1,
+        shared: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        if stage not in (2, 3) or params.size != (slices.size if stage == 3 else slices.whole):
+            raise UsageError(f"shard: expected stage 2 or 3 and a vector of its size, got {stage} and {params.size}")
+        self.slices, self.stage, self.steps, self.params = slices, stage, steps, params
+        self._comm = comm
+        units = range(len(slices.units))
+        shared = shared or [()] * len(units)
+        order, turns = behind(params), UnitBuffers(comm, slices, params)
+        own = self._vector(slices.of(0).size)[: slices.size]  # the first rank has most, and memory is alike on all
+        self.own, self.gradients = own, turns.units
+        self.buffer_bytes = turns.nbytes
+        sums = None
+        if steps > 1:
+            whole = self._vector(slices.whole)
+            self.buffer_bytes += int(whole.nbytes)
+            sums = [whole[unit.start : unit.stop] for unit in slices.units]
+        places = [slices.place(unit) for unit in units]
+        self.scatters = Scatters(comm, slices, turns.units, [own[place] for place in places], sums, order)
+        self._frees = [_next_in(turns.of, unit) for unit in units]
+        alone = {unit for others in shared for unit in others}
+        if stage == 3:
+            slots = UnitBuffers(comm, slices, params, alone)
+            self.buffer_bytes += slots.nbytes
+            self.parameters = slots.units
+            self.gathers = Gathers(comm, slices, [params[place] for place in places], slots.units, order)
+            self._visits = plan(slots.of, shared)
+        else:
+            self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
+            self.gathers = Gathers(
+                comm, slices, [params[part.start : part.stop] for part in slices.own], self.parameters, order
+            )
+            self._visits = plan(tuple(units), [()] * len(units))
+        self.added = 0
+        self._samples = 0
+        self._trains = self._reduces = self._inside = False
+        self._next = 0
+
+    def _vector(self, size: int) -> Array:
+        """Zeros that the other ranks can read."""
+        like = self.params
+        return array_module(like).zeros(size, like.dtype) if on_device(like) else self._comm.empty(size, like.dtype)
+
+    @property
+    def announced(self) -> bool:
+        """Whether a training pass has begun and not ended."""
+        return self._inside and self._trains
+
+    @property
+    def nbytes(self) -> int:
+        """What this rank has sent in reduce-scatters and received in all-gathers; over all ranks as much each way."""
+        return self.gathers.nbytes + self.scatters.nbytes
+
+    def begin(self, samples: int, trains: bool = True) -> None:
+        """A pass begins; with it the first gather. Does not block.
+
+        Args:
+            samples: of a training pass, behind its gradient.
+            trains: backward follows forward.
+
+        Raises:
+            UsageError: the pass before has not ended, or its step has not been taken.
+        """
+        if self._inside or (trains and self.added == self.steps):
+            raise UsageError("shard: a pass is still under way: call step() before the next one")
+        self._inside, self._trains, self._samples, self._next = True, trains, samples, 0
+        self._reduces = trains and self.added + 1 == self.steps
+        self._start(self._visits.gathers[0] if self.stage == 3 else ())
+
+    def arrive(self, unit: int, backward: bool = False) -> None:
+        """The next visit: blocks until the unit is there, and, backward, its gradient may be written.
+
+        A forward pass that nobody has announced begins here; no backward pass follows it.
+        """
+        if not (self._inside or unit or backward):
+            self.begin(0, trains=False)
+        visit = self._visit(unit, backward)
+        if self.stage == 3:
+            for each in self._visits.gathers[visit]:
+                self.gathers.wait(each)
+            if self._more(visit):
+                self._start(self._visits.ahead[visit])
+        freed = self._frees[unit]
+        if backward and freed is not None:
+            self.scatters.wait(freed)
+
+    def leave(self, unit: int, backward: bool = False) -> None:
+        """The visit ends: nobody reads the unit until it is gathered again. Backward, its gradient is final."""
+        visit = self._visit(unit, backward)
+        if backward:
+            self.scatters.add(unit, self._samples, self._reduces)
+        if self.stage == 3 and self._more(visit):
+            self._start(self._visits.after[visit])
+        self._next += 1
+        if self._next == self._visits.forward * (2 if self._trains else 1):
+            self._inside = False
+            if self._trains:
+                self.scatters.step(self._samples)
+                self.added += 1
+
+    def pass_by(self, trains: bool = True) -> None:
+        """A whole pass of a rank that has no samples for it. Blocks."""
+        self.begin(0, trains)
+        units = range(self._visits.forward)
+        for unit in units:
+            self.arrive(unit)
+            self.leave(unit)
+        for unit in reversed(units) if trains else ():
+            self.arrive(unit, backward=True)
+            self.leave(unit, backward=True)
+
+    def finish(self) -> None:
+        """All steps of the sum were made: blocks until this rank's part of it is reduced. The next pass begins one."""
+        self.scatters.clear()
+        self.added = 0
+
+    def free(self) -> None:
+        """Ends its calls; the communicator stays the caller's."""
+        self.scatters.free()
+        self.gathers.free()
+
+    def _visit(self, unit: int, backward: bool) -> int:
+        visit = 2 * self._visits.forward - 1 - unit if backward else unit
+        if not self._inside or visit != self._next:
+            raise UsageError(
+                f"shard: expected visit {self._next} of a pass that has begun, got {visit}: all units take turns, "
+                "forward and then backward, once in each pass"
+            )
+        return visit
+
+    def _more(self, visit: int) -> bool:
+        """Whether the next visit belongs to this pass."""
+        return self._trains or visit + 1 < self._visits.forward
+
+    def _start(self, units: Sequence[int]) -> None:
+        for unit in units:
+            self.gathers.start(unit)
+
+
+def _next_in(slots: Sequence[int], unit: int) -> int | None:
+    """The unit whose gradient was in this one's buffer before it, as backward goes from the last to the first."""
+    return next((each for each in range(unit + 1, len(slots)) if slots[each] == slots[unit]), None)

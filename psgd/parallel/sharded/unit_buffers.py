@@ -1,0 +1,61 @@
+"""The buffers in which units are whole for a while: two that all take turns in, so that one is filled beside another.
+
+Unit u lies in buffer u % 2. A unit that is in use beside others, as a weight with two names, has a buffer of its own.
+All are parts of one allocation, made once.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from psgd.collectives.mpi.split import ALIGN_BYTES
+from psgd.kernels.array import Array, array_module
+from psgd.parallel.sharded.slices import Slices
+from psgd.runtime.device_vectors import on_device
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
+
+
+class UnitBuffers:
+    """Creating is collective, blocks.
+
+    Args:
+        comm: the ranks that share the vector; on a node they read each other's buffers.
+        slices: of this rank.
+        like: an array of the dtype and device.
+        alone: units with a buffer of their own.
+
+    Attributes:
+        of: for each unit the number of its buffer.
+        units: for each unit its buffer, as long as the unit.
+        nbytes: of all buffers.
+    """
+
+    def __init__(self, comm: "Communicator", slices: Slices, like: Array, alone: Collection[int] = ()) -> None:
+        self.of = assign(len(slices.units), alone)
+        starts, size = places(slices, self.of, max(1, ALIGN_BYTES // like.dtype.itemsize))
+        memory = array_module(like).zeros(size, like.dtype) if on_device(like) else comm.empty(size, like.dtype)
+        self.nbytes = int(memory.nbytes)
+        self.units = tuple(
+            memory[starts[slot] : starts[slot] + len(unit)] for slot, unit in zip(self.of, slices.units, strict=True)
+        )
+
+
+def assign(units: int, alone: Collection[int] = ()) -> tuple[int, ...]:
+    """The number of each unit's buffer: those that take turns alternate between 0 and 1, others have their own."""
+    own = {unit: 2 + number for number, unit in enumerate(sorted(alone))}
+    turns = iter([unit for unit in range(units) if unit not in own])
+    taken = {unit: number % 2 for number, unit in enumerate(turns)}
+    return tuple(own[unit] if unit in own else taken[unit] for unit in range(units))
+
+
+def places(slices: Slices, slots: Collection[int], align: int) -> tuple[dict[int, int], int]:
+    """Where each buffer begins, in elements, and the size of all: each is as large as its largest unit."""
+    sizes: dict[int, int] = {}
+    for slot, unit in zip(slots, slices.units, strict=True):
+        sizes[slot] = max(sizes.get(slot, 0), len(unit))
+    starts, size = {}, 0
+    for slot in sorted(sizes):
+        starts[slot] = size
+        size += -(-sizes[slot] // align) * align
+    return starts, size

@@ -1,0 +1,14 @@
+"""Sizes of the benchmark."""
+
+from psgd.launch.bench.gpt2.trial import Trial
+
+GPT2 = Trial(48, 1600, 25, 1024, 50257, 32, 4, 3, 8, 2, "cuda")
+
+
+def test_a_step_is_cut_into_passes():
+    assert GPT2.passes == 4
+
+
+def test_operations_are_eight_a_parameter_and_token():
+    parameters = 12 * 48 * 1600**2 + 50257 * 1600
+    assert 1 < GPT2.flops / (8 * parameters * 32 * 1024) < 1.15

@@ -1,0 +1,112 @@
+"""Whole runs of small models with and without sharding, with delays, for comparison bit by bit."""
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import psgd
+from psgd.collectives import Communicator
+from psgd.nn.layers.dropout import Dropout
+from psgd.nn.linear import Linear
+from psgd.nn.model import Model
+from psgd.nn.models import build
+from psgd.parallel.sharded import by_unit, units
+from psgd.parallel.sharded.exchange import Exchange
+from psgd.parallel.sharded.slices import Slices
+
+BATCH = 6
+
+
+def mlp(width: int = 7) -> Model:
+    """Layers of odd sizes, some without parameters."""
+    return Model([Linear(width, relu=True), Dropout(0.3), Linear(15), Linear(17, relu=True), Linear(5)], (width,))
+
+
+def tied() -> Model:
+    """Text, whose first and last layer share a weight."""
+    return build("gpt", (8,), 13, tokens=True, layers=2, width=12, heads=2)
+
+
+@dataclass
+class Ran:
+    """What a run ended with: losses of this rank's steps, the whole final parameters, and the connection's counts."""
+
+    losses: list[float]
+    params: Any
+    nbytes: list[int]
+    slices: Slices | None
+    exchange: Exchange | None
+
+
+def batch(model: Model, rank: int, step: int) -> tuple[Any, Any]:
+    """Samples of a step, each rank's own; some steps are without for some ranks, some have few."""
+    rng = np.random.default_rng([rank, step])
+    n = (0, 2, 3, 4, 6, 6, 4)[(rank + step) % 7]
+    tokens = model.output_shape[:-1]
+    if tokens:
+        x = rng.integers(0, model.classes, (n, *model.input_shape)).astype(np.float32)
+    else:
+        x = rng.standard_normal((n, *model.input_shape)).astype(np.float32)
+    return x, rng.integers(0, model.classes, (n, *tokens))
+
+
+def run(
+    comm: MPI.Intracomm, model: Model, stage: int, steps: int = 50, delays: bool = True, uneven: int = 0, **options: Any
+) -> Ran:
+    """Trains with Adam, without sharding where stage is 0. Collective.
+
+    Args:
+        comm: all ranks, each a worker.
+        model: on no vector yet.
+        stage: 0 to 3.
+        steps: of worker 0.
+        delays: each rank waits now and then, at random.
+        uneven: so many steps more for each rank than for the one before.
+        **options: of `psgd.connect`.
+    """
+    options = {"rule": "adam", "lr": 0.01} | options
+    several = options.get("accumulate", 1)
+    chance = random.Random(comm.rank * 7 + stage)
+    exchange, wrapped = None, Communicator(comm)
+    ready = None
+    if stage > 1:
+        slices = Slices(units.of_stage(model), comm.size, comm.rank)
+        params = by_unit.first_own(model, slices, 3) if stage == 3 else model.init(3)
+        shared = by_unit.shared_units(model, slices.units)
+        exchange = Exchange(wrapped, slices, params, stage, several, shared)
+        made, ready = by_unit.by_unit(model, exchange), by_unit.on_ready(exchange)
+    else:
+        params, made = model.init(3), model
+    context = made.context(BATCH)
+    losses, nbytes = [], []
+    with psgd.connect(comm, params, strategy="allreduce", shard=exchange or stage, **options) as ps:
+        client: Any = ps._client
+        if exchange is None:
+            made.bind(ps.params, ps.grads)
+        for step in range(steps + uneven * comm.rank):
+            x, y = batch(made, comm.rank, step)
+            context.draw(step, np.arange(len(x)) + 100 * comm.rank)
+            if delays and chance.random() < 0.1:
+                time.sleep(chance.random() * 0.004)
+            loss = 0.0
+            if len(x):
+                told = ps.overlap(len(x))
+                loss = made.gradient(context, x, y, ready or told)
+            losses.append(loss)
+            ps.step(len(x), loss)
+            nbytes.append(getattr(client, "nbytes", 0))
+    if exchange is not None:
+        exchange.free()
+    whole = params
+    if stage == 3:
+        assert exchange is not None
+        whole = np.empty(exchange.slices.whole, params.dtype)
+        for unit, part in enumerate(exchange.slices.units):
+            mine = params[exchange.slices.place(unit)]
+            comm.Allgatherv(mine, [whole[part.start : part.stop], list(exchange.slices.counts(unit))])
+    wrapped.free()
+    return Ran(losses, whole, nbytes, getattr(client, "slices", None), exchange)
