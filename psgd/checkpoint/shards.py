@@ -64,8 +64,8 @@ class ShardFile:
         if not isinstance(self.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise CheckpointError(f"shard {self.name}: expected 64 hexadecimal digits, got {self.sha256!r}")
         ends = [end for each in self.ranges or () for end in (each.start, each.stop)]
-        good = type(self.of) is int and 0 <= self.of < MOST_COUNTED
-        if not good or ends != sorted(ends) or any(not 0 <= end <= self.of for end in ends):
+        sound = type(self.of) is int and 0 <= self.of < MOST_COUNTED
+        if not sound or ends != sorted(ends) or any(not 0 <= end <= self.of for end in ends):
             raise CheckpointError(f"shard {self.name}: expected ascending ranges of {self.of} elements")
 
     @classmethod

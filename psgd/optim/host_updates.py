@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.kernels.exact_squares import Limbs
 from psgd.optim.catalog import RULES
 from psgd.optim.optimizer import Optimizer
 
@@ -26,11 +27,10 @@ PIECE = 1 << 18
 
 
 class _Job:
-    """A part with what its step goes by, and how much of it is not done."""
+    """A part with what its step goes by (None: its squares are summed), and how much of it is not done."""
 
-    def __init__(self, part: range, lr: float, scale: float, version: int) -> None:
-        self.part, self.lr, self.scale, self.version = part, lr, scale, version
-        self.left = 0
+    def __init__(self, part: range, step: tuple[float, float, int] | None) -> None:
+        self.part, self.step, self.left = part, step, len(part)
 
 
 class _Piece(NamedTuple):
@@ -51,6 +51,7 @@ class _Work:
         self.jobs: list[_Job] = []
         self.changed = threading.Condition()
         self.on_done: Callable[[range], None] | None = None
+        self.limbs: Limbs | None = None
         self.error: BaseException | None = None
         self.closed = False
 
@@ -59,11 +60,11 @@ class _Work:
         while (piece := self._next()) is not None:
             job = piece.job
             try:
-                self._update(piece)
+                self._do(piece)
                 with self.changed:
                     job.left -= piece.stop - piece.start
                     last = not job.left
-                if last and self.on_done is not None:
+                if last and self.on_done is not None and job.step is not None:
                     self.on_done(job.part)
             except BaseException as error:
                 with self.changed:
@@ -81,10 +82,15 @@ class _Work:
                 self.changed.wait()
             return None if self.closed else heapq.heappop(self.pieces)
 
-    def _update(self, piece: _Piece) -> None:
-        mine, job, optimizer = slice(piece.start, piece.stop), piece.job, self.optimizer
-        state = tuple(each[mine] for each in optimizer.state)
-        optimizer.update(optimizer.params[mine], self.grads[mine], state, job.lr, job.scale, job.version)
+    def _do(self, piece: _Piece) -> None:
+        mine, step, optimizer = slice(piece.start, piece.stop), piece.job.step, self.optimizer
+        if step is not None:
+            state = tuple(each[mine] for each in optimizer.state)
+            optimizer.update(optimizer.params[mine], self.grads[mine], state, *step)
+            return
+        limbs = optimizer.options.digits(self.grads[mine], piece.start)
+        with self.changed:
+            self.limbs = limbs if self.limbs is None else self.limbs + limbs
 
     def close(self) -> None:
         """Ends the threads."""
@@ -146,11 +152,25 @@ class HostUpdates:
             scale: of the gradient.
             version: of the step, from 1.
         """
+        self._start(part, (lr, scale, version))
+
+    def add_squares(self, part: range) -> None:
+        """Starts adding the squares of this part's gradient, for a norm that the steps go by."""
+        self._start(part, None)
+
+    def squares(self) -> Limbs:
+        """The digits of the sum of all that was added since the last call. Blocks until it is."""
+        self.wait()
+        work = self._work
+        assert work is not None and work.limbs is not None  # something was added
+        found, work.limbs = work.limbs, None
+        return found
+
+    def _start(self, part: range, step: tuple[float, float, int] | None) -> None:
         self.wait(part)
         work = self._work
         assert work is not None  # `open` comes first
-        job = _Job(part, lr, scale, version)
-        job.left = len(part)
+        job = _Job(part, step)
         pieces = [
             _Piece(start, next(self._numbers), min(start + PIECE, part.stop), job)
             for start in range(part.start, part.stop, PIECE)

@@ -146,7 +146,7 @@ def expected_bytes(model: Model, batch: int, mode: str) -> int:
     most, own = max(each.size for each in layers), max(len(each.own) for each in layers)
     held = 2 * (most + own) if mode == "parameters" else 2 * model.layout.size
     tied = sum(len(part) for each in layers for part in each.tied)
-    return (held + tied) * int(model.dtype.itemsize) + activations.count(model, batch)
+    return (held + tied) * int(model.dtype.itemsize) + activations.count(model, batch, device="cuda")
 
 
 def _first_steps(contender: Any, x: Array, y: Array) -> Array:
