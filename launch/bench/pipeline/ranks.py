@@ -62,18 +62,9 @@ def measure(
     all_x = xp.asarray(rng.standard_normal((many, _FEATURES)).astype(np.float32))
     all_y = xp.asarray(rng.integers(0, _CLASSES, many))
     model = Model([Linear(sizes.width, relu=True)] * (1 + sizes.layers) + [Linear(_CLASSES)], (_FEATURES,))
-<<<<<<< HEAD
-    context, one_rank = None, None
-    if comm.rank == 0:
-        params = model.init(SEED)
-        grads = np.zeros_like(params)
-        model.bind(params, grads)
-        context = model.context(sizes.batch)
-        one_rank = Alone(model, context, params, grads)
-=======
     settle = (lambda: None) if xp is np else xp.cuda.get_current_stream().synchronize
     reference = _reference(comm, model, xp, sizes.batch, device)
->>>>>>> gpu18
+    one_rank = reference.steps if isinstance(reference, _Whole) else None
     for name in names:
         if not catalog.SCHEDULES[name].flushes:
             x, y = all_x[: sizes.batch], all_y[: sizes.batch]
@@ -109,7 +100,6 @@ def measure(
         yield facts | row | ({} if xp is np else {"bubble": None})
 
 
-<<<<<<< HEAD
 def _without_flushes(
     comm: MPI.Intracomm,
     name: str,
@@ -135,10 +125,6 @@ def _without_flushes(
         together.close()
 
 
-def _loss(of: Any, trains: bool, *arguments: Any) -> float:
-    """Of a model or a pipeline: the mean with its gradient, or the sum alone."""
-    return float(of.gradient(*arguments) if trains else of.evaluate(*arguments)[1])
-=======
 def _module(comm: MPI.Intracomm, device: str) -> Any:
     """Gives each rank its core, or its GPU; returns where arrays are made."""
     if device == "cpu":
@@ -155,7 +141,11 @@ class _Whole:
     """The whole model on the host, called as a pipeline is."""
 
     def __init__(self, model: Model, batch: int) -> None:
+        params = model.init(SEED)
+        grads = np.zeros_like(params)
+        model.bind(params, grads)
         self._model, self._context = model, model.context(batch)
+        self.steps = Alone(model, self._context, params, grads)
 
     def gradient(self, n: int, x: Any, y: Any) -> float:
         return self._model.gradient(self._context, x, y)
@@ -168,13 +158,12 @@ def _reference(comm: MPI.Intracomm, model: Model, xp: Any, batch: int, device: s
     """What rank 0 computes alone: on a GPU by graphs too, so as a pipeline of one stage and one microbatch."""
     if comm.rank:
         return None
+    if device == "cpu":
+        return _Whole(model, batch)
     params = xp.asarray(model.init(SEED))
-    if device == "cuda":
-        alone = Pipeline(MPI.COMM_SELF, model, (), batch=batch, device=device)
-        alone.bind(params, xp.zeros_like(params))
-        return alone
-    model.bind(params, np.zeros_like(params))
-    return _Whole(model, batch)
+    alone = Pipeline(MPI.COMM_SELF, model, (), batch=batch, device=device)
+    alone.bind(params, xp.zeros_like(params))
+    return alone
 
 
 def _loss(settle: Callable[[], None], of: Any, trains: bool, *arguments: Any) -> float:
@@ -182,7 +171,6 @@ def _loss(settle: Callable[[], None], of: Any, trains: bool, *arguments: Any) ->
     found = float(of.gradient(*arguments) if trains else of.evaluate(*arguments)[1])
     settle()
     return found
->>>>>>> gpu18
 
 
 def _verify(comm: MPI.Intracomm, name: str, alone: Callable[[], float], together: Callable[[], float]) -> None:
