@@ -160,7 +160,7 @@ def _square(values: np.ndarray, out: np.ndarray) -> None:
 @part
 def _largest(bits: np.ndarray) -> int:
     """Of numbers that are not negative, as bits."""
-    most = np.int64(0)
+    most: int = 0
     for i in range(bits.size):
         most = max(most, bits[i])
     return most
@@ -174,7 +174,7 @@ def _move(block: np.ndarray, moved: np.ndarray, constant: float) -> None:
 
 @part
 def _total(moved_bits: np.ndarray, constant_bits: int) -> int:
-    total = np.int64(0)
+    total: int = 0
     for i in range(moved_bits.size):
         total += moved_bits[i] - constant_bits
     return total
@@ -189,7 +189,7 @@ def _keep_rest(block: np.ndarray, moved: np.ndarray, constant: float) -> None:
 @part
 def _any(bits: np.ndarray) -> int:
     """Whether any number is not 0."""
-    found = np.int64(0)
+    found: int = 0
     for i in range(bits.size):
         found |= bits[i] << 1
     return found
