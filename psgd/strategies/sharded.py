@@ -16,8 +16,8 @@ from psgd.kernels.errors import UsageError
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.own_update import OwnUpdate
 from psgd.parallel.sharded.slices import Slices
-from psgd.strategies.own_update import OwnUpdate
 from psgd.strategies.scattered_buckets import ScatteredBuckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
