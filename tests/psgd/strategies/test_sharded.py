@@ -7,6 +7,7 @@ import pytest
 from harness import sharded_runs
 from harness.sharded_runs import batch, mlp, run, tied
 
+from psgd.kernels.errors import PeerLostError
 from psgd.parallel.sharded import units
 from psgd.worker import gradient_watch
 
@@ -93,3 +94,20 @@ def test_a_gradient_that_is_not_finite_is_told_by_the_rank_that_made_it(comm):
     else:
         assert len(said) == 1
         assert said[0].startswith("warning: rank 1 (worker 1), step 3: the gradient is not finite")
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_worker_that_fails_in_a_pass_ends_the_others(comm, stage):
+    """They wait for a unit that never comes."""
+
+    def batches(model, rank, step):
+        if rank == 1 and step == 3:
+            raise ZeroDivisionError
+        return batch(model, rank, step)
+
+    expected = ZeroDivisionError if comm.rank == 1 else PeerLostError
+    with small_units(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharded_runs, "batch", batches)
+        with pytest.raises(expected):
+            run(comm, mlp(7), stage, steps=6, delays=False)
