@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.nn.stage import OnReady
+from psgd.parallel.sharded import near_gathers
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.scatters import Scatters
@@ -83,14 +84,18 @@ class Exchange:
             slots = UnitBuffers(comm, slices, params, alone)
             self.buffer_bytes += slots.nbytes
             self.parameters = slots.units
-            self.gathers = Gathers(comm, slices, [params[place] for place in places], slots.units, order)
+            parts = [params[place] for place in places]
             self._visits = plan(slots.of, shared)
         else:
             self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
-            self.gathers = Gathers(
-                comm, slices, [params[part.start : part.stop] for part in slices.own], self.parameters, order
-            )
+            parts = [params[part.start : part.stop] for part in slices.own]
             self._visits = plan(tuple(units), [()] * len(units))
+        near = near_gathers.possible(comm, params)
+        self.gathers = (
+            near_gathers.NearGathers(comm, slices, parts, self.parameters)
+            if near
+            else Gathers(comm, slices, parts, self.parameters, order)
+        )
         self.ready = self._ready
         self._at = {unit.start: number for number, unit in enumerate(slices.units)}
         self.added = 0
@@ -181,6 +186,7 @@ class Exchange:
     def finish(self) -> None:
         """All steps of the sum were made: blocks until this rank's part of it is reduced. The next pass begins one."""
         self.scatters.clear()
+        self.gathers.changed()
         self.added = 0
 
     def free(self) -> None:
