@@ -13,7 +13,7 @@ from psgd.launch.whole_numbers import Whole
 from psgd.parallel.schedules.catalog import SCHEDULES
 
 COLUMNS = ("schedule", "one rank", "pipeline", "ratio", "bubble", "expected")
-KNOWN = tuple(name for name, entry in SCHEDULES.items() if entry.flushes)
+KNOWN = tuple(SCHEDULES)
 
 
 @click.command()
@@ -49,7 +49,8 @@ def pipeline(
     the batch whole. Outputs alone are those of four batches. Contenders take turns. Verified first: the pipeline's
     loss is the whole model's, up to rounding. The ratio is one rank's time over that of all. The bubble is the share
     of the ranks' time that is not compute; the expected one is that of a schedule whose backward passes take twice as
-    long as forward ones.
+    long as forward ones. pipedream and pipedream-2bw take steps, too, and are timed while the pipeline is full; a line
+    below the table says what each rank did then, in the run with the median bubble, and which bubble was least.
     """
     from psgd.launch.bench import job
 
@@ -85,6 +86,7 @@ def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:
     """Prints each row as it comes."""
     if form != "json":
         click.echo(markdown.head(COLUMNS) if form else _line(COLUMNS))
+    notes: list[str] = []
     for row in rows:
         one, all_of_them = row["one_seconds"], row["pipeline_seconds"]
         shares = f"{100 * row['bubble']:.1f} %", f"{100 * row['expected_bubble']:.1f} %"
@@ -96,9 +98,22 @@ def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:
             *shares,
         )
         click.echo(json.dumps(row) if form == "json" else markdown.line(cells) if form else _line(cells))
+        if not form and "shares" in row:
+            notes.append(_shares(row))
+    for note in notes:
+        click.echo(note)
     if not form:
         click.echo("median step; results verified")
 
 
+def _shares(row: dict[str, Any]) -> str:
+    """What the ranks of a pipeline that is never empty did."""
+    ranks = (
+        f"rank {rank} {100 * each['passes']:.1f} % passes, {100 * each['steps']:.1f} % steps"
+        for rank, each in enumerate(row["shares"])
+    )
+    return f"{row['schedule']}: {'; '.join(ranks)}; least bubble {100 * row['least_bubble']:.1f} %"
+
+
 def _line(cells: tuple[str, ...]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, (12, 9, 9, 6, 8, 8), strict=True))
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, (13, 9, 9, 6, 8, 8), strict=True))

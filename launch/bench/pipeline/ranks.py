@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from psgd.kernels.array import Array
 from psgd.kernels.errors import Error
 from psgd.launch.bench.peers import cores
+from psgd.launch.bench.pipeline.full_pipeline import Alone, Continuous, timed
 from psgd.launch.bench.stats import median
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
+from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.rehearsal import DOUBLE, rehearse
@@ -54,12 +57,21 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
     all_x = rng.standard_normal((many, _FEATURES)).astype(np.float32)
     all_y = rng.integers(0, _CLASSES, many)
     model = Model([Linear(sizes.width, relu=True)] * (1 + sizes.layers) + [Linear(_CLASSES)], (_FEATURES,))
-    context = None
+    context, one_rank = None, None
     if comm.rank == 0:
         params = model.init(SEED)
-        model.bind(params, np.zeros_like(params))
+        grads = np.zeros_like(params)
+        model.bind(params, grads)
         context = model.context(sizes.batch)
+        one_rank = Alone(model, context, params, grads)
     for name in names:
+        if not catalog.SCHEDULES[name].flushes:
+            x, y = all_x[: sizes.batch], all_y[: sizes.batch]
+            cuts = tuple(range(1 + sizes.layers // comm.size, 1 + sizes.layers, sizes.layers // comm.size))
+            two = catalog.SCHEDULES[name].least_every(comm.size) > 1
+            row = _without_flushes(comm, name, model, cuts, one_rank, x, y, sizes.microbatches if two else 1, repeats)
+            yield {"schedule": name, "ranks": comm.size, **sizes._asdict(), "expected_bubble": 0.0} | row
+            continue
         trains = name != INFERENCE
         chunks = 2 if catalog.SCHEDULES[name].chunks else 1
         each = sizes.layers // (comm.size * chunks)
@@ -84,6 +96,31 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
         busy, whole = sum(cell.stop - cell.start for cell in cells), max(cell.stop for cell in cells)
         expected = 1 - busy / (comm.size * whole)
         yield {"schedule": name, "ranks": comm.size, **sizes._asdict(), "expected_bubble": expected} | row
+
+
+def _without_flushes(
+    comm: MPI.Intracomm,
+    name: str,
+    model: Model,
+    cuts: Cuts,
+    one_rank: Alone | None,
+    x: Array,
+    y: Array,
+    microbatches: int,
+    repeats: int,
+) -> dict[str, Any]:
+    """The row of a schedule whose stages take steps. Collective."""
+    two = catalog.SCHEDULES[name].least_every(comm.size) > 1
+    together = Continuous(comm, model, cuts, SEED, x, y, microbatches=microbatches, two_versions=two)
+
+    def alone() -> float:
+        return 0.0 if one_rank is None else one_rank.step(x, y)
+
+    try:
+        _verify(comm, name, alone, together.run)
+        return timed(comm, alone, together, repeats)
+    finally:
+        together.close()
 
 
 def _loss(of: Any, trains: bool, *arguments: Any) -> float:

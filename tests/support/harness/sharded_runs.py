@@ -55,7 +55,14 @@ def batch(model: Model, rank: int, step: int) -> tuple[Any, Any]:
 
 
 def run(
-    comm: MPI.Intracomm, model: Model, stage: int, steps: int = 50, delays: bool = True, uneven: int = 0, **options: Any
+    comm: MPI.Intracomm,
+    model: Model,
+    stage: int,
+    steps: int = 50,
+    delays: bool = True,
+    uneven: int = 0,
+    first: int = 0,
+    **options: Any,
 ) -> Ran:
     """Trains with Adam, without sharding where stage is 0. Collective.
 
@@ -66,6 +73,7 @@ def run(
         steps: of worker 0.
         delays: each rank waits now and then, at random.
         uneven: so many steps more for each rank than for the one before.
+        first: step at which it begins.
         **options: of `psgd.connect`.
     """
     options = {"rule": "adam", "lr": 0.01} | options
@@ -87,7 +95,7 @@ def run(
         client: Any = ps._client
         if exchange is None:
             made.bind(ps.params, ps.grads)
-        for step in range(steps + uneven * comm.rank):
+        for step in range(first, steps + uneven * comm.rank):
             x, y = batch(made, comm.rank, step)
             context.draw(step, np.arange(len(x)) + 100 * comm.rank)
             if delays and chance.random() < 0.1:

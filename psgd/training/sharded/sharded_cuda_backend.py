@@ -1,7 +1,7 @@
 """Gradients on a GPU of a model whose units come and go with an exchange."""
 
 from psgd.backend.cuda import CudaBackend
-from psgd.training.sharded_backend import Passes
+from psgd.training.sharded.shared_passes import Passes
 
 
 class ShardedCudaBackend(Passes, CudaBackend):

@@ -19,8 +19,9 @@ from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.slices import Slices
 from psgd.runtime.agreement import gather
-from psgd.training import gathered, preparation, sharded_backend
+from psgd.training import gathered, preparation
 from psgd.training.roles import Roles
+from psgd.training.sharded import sharded_backend
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 

@@ -1,4 +1,4 @@
-"""Gradients of a model whose units come and go with an exchange; evaluation in which all workers take part."""
+"""What a backend does differently where its model's units come and go with an exchange."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,33 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psgd.backend.host import HostBackend
-from psgd.config import TrainConfig
-from psgd.data import Dataset
-from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
-from psgd.nn.model import Model
 from psgd.nn.stage import OnReady
 from psgd.parallel.sharded import by_unit
 from psgd.parallel.sharded.exchange import Exchange
-
-
-def make(
-    config: TrainConfig, model: Model, exchange: Exchange, dataset: Dataset, statistics: Statistics
-) -> "ShardedHostBackend":
-    """The backend on this worker's device. `model` is what `by_unit` has returned for the exchange."""
-    batch_size = min(config.batch_size, dataset.train.samples)
-    backend: Any
-    if config.device == "cpu":
-        backend = ShardedHostBackend(model, dataset, statistics, batch_size)
-    else:
-        from psgd.training.sharded_cuda_backend import ShardedCudaBackend
-
-        keep = None if config.data_device == "auto" else config.data_device == "cuda"
-        backend = ShardedCudaBackend(model, dataset, statistics, batch_size, keep)
-    backend.passes_through(exchange)
-    made: ShardedHostBackend = backend
-    return made
 
 
 class Passes:
@@ -73,7 +50,3 @@ class Passes:
         for _ in range(mine, len(range(0, samples, parts * step))):
             self._exchange.pass_by(trains=False)
         return result
-
-
-class ShardedHostBackend(Passes, HostBackend):
-    """On this process's cores. Implements `Backend`."""

@@ -17,8 +17,8 @@ from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.slices import Slices
-from psgd.strategies.own_update import OwnUpdate
-from psgd.strategies.scattered_buckets import ScatteredBuckets
+from psgd.strategies.sharded.own_update import OwnUpdate
+from psgd.strategies.sharded.scattered_buckets import ScatteredBuckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 from psgd.worker.serverless.lockstep import LockstepWorker
