@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import psgd
 from psgd.data import load
-from psgd.data.normalization import measure
+from psgd.data.normalization import AS_THEY_ARE, measure
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
 from psgd.nn.models import build
@@ -34,7 +34,7 @@ def run(model, what, rule, behind=0, by_parts=True, steps=STEPS, clip=0.0):
     dataset = load("genesis", 32) if model == "gpt" else load("digits")
     sizes = {"layers": 3, "width": 64, "heads": 2} if model == "gpt" else {"hidden": 24}
     made = build(model, dataset.sample_shape, dataset.classes, tokens=dataset.tokens, **sizes)
-    params, statistics = made.init(3), measure(dataset.train)
+    params, statistics = made.init(3), AS_THEY_ARE if dataset.tokens else measure(dataset.train)
     updates = None
     if what is None:
         vector = xp.asarray(params)
