@@ -112,6 +112,7 @@ def run(
     empty: bool = False,
     module: nn.Module | None = None,
     sharding: dict[str, Any] | None = None,
+    device: Any = "cpu",
     **options: Any,
 ) -> Ran:
     """Trains with Adam, unsharded where the stage is 0, with random delays. Collective.
@@ -125,16 +126,17 @@ def run(
         empty: some ranks have no samples in some steps.
         module: to be trained; None makes one of the kind, another on each rank.
         sharding: options of `psgd.torch.shard`.
+        device: where it is trained.
         **options: of `psgd.connect`.
     """
     torch.set_num_threads(1)
-    module = module or made(kind, comm.rank)
+    module = (module or made(kind, comm.rank)).to(device)
     chance = random.Random(comm.rank * 7 + stage)
     model: Any = psgd.torch.shard(module, comm, stage=stage, **sharding or {}) if stage else psgd.torch.wrap(module)
     losses, nbytes = [], []
     with psgd.connect(comm, model, strategy="allreduce", **({"rule": "adam", "lr": 0.01} | options)) as ps:
         for step in range(ps.clock, steps + uneven * comm.rank):
-            x, y = batch(kind, comm.rank, step, empty)
+            x, y = (each.to(device) for each in batch(kind, comm.rank, step, empty))
             if chance.random() < 0.1:
                 time.sleep(chance.random() * 0.004)
             if not len(x):
@@ -147,7 +149,7 @@ def run(
             ps.step(len(x), loss.item())
             losses.append(loss.item())
             nbytes.append(getattr(ps._client, "nbytes", 0))
-    state = model.state_dict(None) if stage else {n: t.clone() for n, t in module.state_dict().items()}
+    state = model.state_dict(None) if stage else {n: t.cpu().clone() for n, t in module.state_dict().items()}
     return Ran(losses, state, nbytes, model)
 
 
