@@ -7,12 +7,12 @@ import torch
 
 from psgd.kernels.errors import UsageError
 from psgd.torch.sharded.foresight import Foresight
+from psgd.torch.sharded.module_units import Unit
 from psgd.torch.sharded.residence import Residence, Saved, saved
-from psgd.torch.sharded.units import Unit
 
 
-class Gathers(Protocol):
-    """How a unit becomes whole, in `psgd.torch.sharded.transfers`.
+class UnitSource(Protocol):
+    """How a unit becomes whole, in `psgd.torch.sharded.module_exchange`.
 
     Attributes:
         overlaps: what was started goes on while this rank computes.
@@ -44,7 +44,7 @@ class Keeper:
         tell: called before each of them is done; None: nobody listens.
     """
 
-    def __init__(self, units: Sequence[Unit], gathers: Gathers) -> None:
+    def __init__(self, units: Sequence[Unit], gathers: UnitSource) -> None:
         self._homes = [Residence(unit) for unit in units]
         self._gathers = gathers
         self._held = [0] * len(units)  # by forward passes

@@ -18,12 +18,12 @@ from psgd.torch import owned
 from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.same_memory import array_of, tensor_of
 from psgd.torch.sharded import first_values, states
-from psgd.torch.sharded.checked import Checked
+from psgd.torch.sharded.examined import Checked
 from psgd.torch.sharded.first_pass import FirstPass
-from psgd.torch.sharded.gradients import Gradients
 from psgd.torch.sharded.keeper import Keeper
 from psgd.torch.sharded.module_exchange import ModuleExchange, vector
-from psgd.torch.sharded.passes import Passes
+from psgd.torch.sharded.module_gradients import ModuleGradients
+from psgd.torch.sharded.pass_hooks import PassHooks
 from psgd.torch.streams import Streams
 from psgd.worker.bound_model import BoundModel, Wait
 from psgd.worker.interface import Vector
@@ -66,13 +66,13 @@ class ShardedModule(BoundModel):
             self.sharding.follow = self._streams.follow
         self._keeper = Keeper(self.units, self.sharding)
         final: Callable[[int], None] = self._keeper.used if stage == 3 else _stays
-        self._gradients = Gradients(self.units, self.sharding, final, self._keeper.note)
+        self._gradients = ModuleGradients(self.units, self.sharding, final, self._keeper.note)
         self._done: list[tuple[str, int]] = []  # by the last pass with samples
         self._first: FirstPass | None = None
         self._bound = self._closed = False
         owned.take((slot.parameter for unit in self.units for slot in unit.slots), self)
         self._share_out(checked)
-        self._passes = Passes(self.module, checked.plan, self._keeper) if stage == 3 else None
+        self._passes = PassHooks(self.module, checked.plan, self._keeper) if stage == 3 else None
         self._guard = states.Guard(self.module) if stage == 3 else None
 
     @property

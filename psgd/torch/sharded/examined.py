@@ -14,7 +14,7 @@ from psgd.torch import owned, parameters
 from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.sharded import first_values
 from psgd.torch.sharded.first_values import Init
-from psgd.torch.sharded.units import Asked, Plan, plan
+from psgd.torch.sharded.module_units import Asked, UnitPlan, plan
 
 NAME = "psgd.torch.shard"
 
@@ -44,7 +44,7 @@ class Checked:
     layout: Layout
     dtype: torch.dtype
     device: torch.device
-    plan: Plan
+    plan: UnitPlan
     signature: str
     rank: int
 
