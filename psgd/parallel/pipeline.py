@@ -258,7 +258,7 @@ class Pipeline:
         if self._mapped is not None and not self._failed:
             self._mapped.close()
         self._told.close()
-        self._tied.close()
+        self._tied.close(self._failed)
         self._alarm.close()
         self._liveness.close()
         # After a failure messages are left that nobody takes: whoever got this communicator's number would find them.
@@ -319,7 +319,7 @@ class Pipeline:
                 if names[p.name] in found:
                     at = place_here * self._ranks + self._rank
                     mine[names[p.name], at] = range(part.start + p.offset, part.start + p.stop)
-        return TiedGradients(self._comm, ties, mine, stages[0].dtype)
+        return TiedGradients(self._comm, ties, mine, stages[0].dtype, self.on_gpu)
 
     @contextmanager
     def _together(self) -> Iterator[None]:
