@@ -17,7 +17,7 @@ KNOWN = tuple(SCHEDULES)
 
 
 @click.command()
-@click.option("--schedules", default=",".join(KNOWN), show_default=True, help="Comma-separated: a row each.")
+@click.option("--schedules", show_default=",".join(KNOWN), help="Comma-separated: a row each.")
 @click.option(
     "--layers",
     type=Whole(2),
@@ -35,7 +35,7 @@ KNOWN = tuple(SCHEDULES)
 @click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
 def pipeline(
     *,
-    schedules: str,
+    schedules: str | None,
     layers: int,
     width: int,
     batch: int,
@@ -52,13 +52,14 @@ def pipeline(
     loss is the whole model's, up to rounding. The ratio is one rank's time over that of all. The bubble is the share
     of the ranks' time that is not compute; the expected one is that of a schedule whose backward passes take twice as
     long as forward ones. pipedream and pipedream-2bw take steps, too, and are timed while the pipeline is full; a line
-    below the table says what each rank did then, in the run with the median bubble, and which bubble was least.
-    long as forward ones. With --device cuda each rank has a GPU, passes are CUDA graphs on one GPU as on all (unless
-    PSGD_CUDA_GRAPHS=0), and the bubble is not measured.
+    below the table says what each rank did then, in the run with the median bubble, and which bubble was least. With
+    --device cuda each rank has a GPU, passes are CUDA graphs on one GPU as on all (unless PSGD_CUDA_GRAPHS=0), the
+    bubble is not measured, and schedules without flushes are left out.
     """
     from psgd.launch.bench import job
 
-    names = schedules.split(",")
+    able = [name for name in KNOWN if device == "cpu" or SCHEDULES[name].flushes]
+    names = able if schedules is None else schedules.split(",")
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--schedules: expected some of {', '.join(KNOWN)}, comma-separated, got {unknown[0]!r}")
     if steps := [name for name in names if device == "cuda" and not SCHEDULES[name].flushes]:
