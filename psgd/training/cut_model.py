@@ -32,6 +32,9 @@ from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 from psgd.training.trainer import Trainer
 
+_PEERS = "peers"
+"""What `Communicator.last` says of a call that the ranks' GPUs have carried out among themselves."""
+
 
 def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     """The same task with this rank's part of its model; without a mesh the task itself. Collective, blocks.
@@ -76,7 +79,7 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         microbatches=parts,
         recompute=recompute,
         device=config.device,
-        graphs=tensor.size == 1,  # a graph must not wait for other ranks' hosts, as layers cut by tensor do
+        graphs=lambda: tensor.size == 1 or tensor.last[1] == _PEERS,  # a graph cannot wait for other ranks' hosts
     )
     return replace(task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model))
 
