@@ -53,7 +53,9 @@ def check(given: Mapping[str, Any], on_device: bool, servers: int, alone: bool) 
     if wish != "optimizer":
         raise UsageError(f'offload: expected "optimizer" or None, got {wish!r}')
     if given["shard"]:
-        raise UsageError("offload: not with shard, whose workers have parts of the state on their GPUs; omit one of them")
+        raise UsageError(
+            "offload: not with shard, whose workers have parts of the state on their GPUs; omit one of them"
+        )
     if servers:
         raise UsageError("offload: the optimizer is on the servers, which are on hosts; omit it")
     if not on_device:
