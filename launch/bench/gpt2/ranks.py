@@ -83,10 +83,14 @@ def _ours(comm: MPI.Intracomm, trial: Trial, tokens: Tokens, peak: float) -> dic
     slices = Slices(units.of_stage(model), comm.size, comm.rank)
     own: Any = by_unit.first_own(model, slices, SEED) if trial.shard == 3 else model.init(SEED)
     xp: Any = np
+    peak_of_pool = None
     if trial.device == "cuda":
         import cupy
 
-        xp, own = cupy, cupy.asarray(own)
+        from psgd.launch.bench.gpt2.pool_peak import PoolPeak
+
+        xp, peak_of_pool = cupy, PoolPeak()
+        own = cupy.asarray(own)
     drawn_s = time.perf_counter() - began
     wrapped = Communicator(comm)
     shared = by_unit.shared_units(model, slices.units)
@@ -108,12 +112,13 @@ def _ours(comm: MPI.Intracomm, trial: Trial, tokens: Tokens, peak: float) -> dic
             losses.append(comm.allreduce(loss) / comm.size)
     exchange.free()
     wrapped.free()
-    held = xp.get_default_memory_pool().total_bytes() if trial.device == "cuda" else 0
+    held = 0 if peak_of_pool is None else peak_of_pool.close()
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     more = {
         "drawn_s": drawn_s,
         "estimated_bytes": estimate.total,
         "bytes_by_estimate": dict(estimate.rows),
+        "pool_bytes": 0 if trial.device == "cpu" else xp.get_default_memory_pool().total_bytes(),
         "most_resident_bytes": comm.allreduce(resident, MPI.MAX),
     }
     return _rates(comm, trial, peak, (losses, seconds, held)) | more

@@ -257,7 +257,7 @@ def main() -> None:
         if (found := judged(world, case)) is not None:
             line, fine = found
             wrong += not fine
-            print(line + "" if fine else line + " !", flush=True)
+            print(line if fine else f"{line} !", flush=True)
     sys.exit(bool(world.bcast(wrong)))
 
 
