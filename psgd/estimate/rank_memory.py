@@ -97,14 +97,14 @@ def of_vectors(
     passes = {name: number for name, number in passes.items() if number}
     state = state_vectors(config)
     options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
-    shard = (getattr(config, "shard", None) or 0) if workers > 1 else 0
+    shard = (config.shard or 0) if workers > 1 else 0
     if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options):
         communicators += 1 + (shard > 1 and bool(stages))  # the model's own exchange
     collective = {SLOTS: communicators * SLOT_BYTES} if communicators else {}
     firsts = strategy_vectors.of_worker(config.strategy, options, state, workers)
     others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
-    slots = {} if (offload := getattr(config, "offload", None)) is None else on_gpu(offload, size, stages)
+    slots = {} if config.offload is None else on_gpu(config.offload, size, stages)
     found = []
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}

@@ -44,12 +44,10 @@ def freed_memory_leaves():
 
 
 def resident():
-    """Bytes of this process's pages; of those that others have too its share."""
+    """Bytes of this process's pages but for files'; of those that others have too its share."""
     gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) << 10
-    return 0
+    lines = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines())
+    return sum(int(line[1]) << 10 for line in lines if line[0] in ("Pss_Anon:", "Pss_Shmem:"))
