@@ -17,7 +17,7 @@ from psgd.data import load
 from psgd.data.sampler import order
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.gpt2 import expected
-from psgd.launch.bench.gpt2.trial import Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial
 from psgd.launch.bench.stats import median
 from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
@@ -27,7 +27,7 @@ LR, SEED = 2e-4, 0
 Tokens = Callable[[int, int], tuple[Any, Any]]
 
 
-def measure(comm: MPI.Intracomm, trial: Trial, peak: float, peer: bool) -> dict[str, Any]:
+def measure(comm: MPI.Intracomm, trial: GPT2Trial, peak: float, peer: bool) -> dict[str, Any]:
     """Trains with psgd, and then with PyTorch's FSDP2 where that is wanted. Collective, blocks.
 
     Args:
@@ -62,7 +62,7 @@ def measure(comm: MPI.Intracomm, trial: Trial, peak: float, peer: bool) -> dict[
     return found
 
 
-def _tokens(comm: MPI.Intracomm, trial: Trial) -> Tokens:
+def _tokens(comm: MPI.Intracomm, trial: GPT2Trial) -> Tokens:
     """Gives this rank's samples and labels of a pass, of the text's bytes."""
     data = load("genesis", trial.context)
     rows = order(data.train.samples, SEED, 0)
@@ -75,7 +75,7 @@ def _tokens(comm: MPI.Intracomm, trial: Trial) -> Tokens:
     return take
 
 
-def _ours(comm: MPI.Intracomm, trial: Trial, tokens: Tokens, peak: float) -> dict[str, Any]:
+def _ours(comm: MPI.Intracomm, trial: GPT2Trial, tokens: Tokens, peak: float) -> dict[str, Any]:
     whole = expected.model_of(trial)
     model = expected.recomputing(trial, whole)
     estimate = expected.of_trial(trial, model)
@@ -134,7 +134,9 @@ def _timed(comm: MPI.Intracomm, xp: Any, seconds: list[float]) -> Iterator[None]
     seconds.append(time.perf_counter() - began)
 
 
-def _rates(comm: MPI.Intracomm, trial: Trial, peak: float, ran: tuple[list[float], list[float], int]) -> dict[str, Any]:
+def _rates(
+    comm: MPI.Intracomm, trial: GPT2Trial, peak: float, ran: tuple[list[float], list[float], int]
+) -> dict[str, Any]:
     """What a contender has shown: the slowest rank's median step, without the first."""
     losses, seconds, held = ran
     each = comm.allreduce(median(seconds[1:]), MPI.MAX)
