@@ -9,10 +9,6 @@ from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.schedules import constant
 from psgd.parallel.sharded.own_update import OwnUpdate
 from psgd.parallel.sharded.slices import Slices
-<<<<<<<< HEAD:tests/psgd/strategies/sharded/test_own_update.py
-from psgd.parallel.sharded.own_update import OwnUpdate
-========
->>>>>>>> shard:tests/psgd/parallel/sharded/test_own_update.py
 
 
 @pytest.mark.ranks(3)
