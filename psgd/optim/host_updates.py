@@ -49,7 +49,8 @@ class _Work:
         self.optimizer, self.grads = optimizer, grads
         self.pieces: list[_Piece] = []
         self.jobs: list[_Job] = []
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.more, self.done = (threading.Condition(self.lock) for _ in range(2))  # for threads, and for their owner
         self.on_done: Callable[[range], None] | None = None
         self.limbs: Limbs | None = None
         self.error: BaseException | None = None
@@ -61,25 +62,26 @@ class _Work:
             job = piece.job
             try:
                 self._do(piece)
-                with self.changed:
+                with self.lock:
                     job.left -= piece.stop - piece.start
                     last = not job.left
                 if last and self.on_done is not None and job.step is not None:
                     self.on_done(job.part)
             except BaseException as error:
-                with self.changed:
+                with self.lock:
                     self.error, self.closed = self.error or error, True
-                    self.changed.notify_all()
+                    self.more.notify_all()
+                    self.done.notify_all()
                 return
             if last:
-                with self.changed:
+                with self.lock:
                     self.jobs.remove(job)
-                    self.changed.notify_all()
+                    self.done.notify_all()
 
     def _next(self) -> _Piece | None:
-        with self.changed:
+        with self.lock:
             while not self.pieces and not self.closed:
-                self.changed.wait()
+                self.more.wait()
             return None if self.closed else heapq.heappop(self.pieces)
 
     def _do(self, piece: _Piece) -> None:
@@ -89,14 +91,14 @@ class _Work:
             optimizer.update(optimizer.params[mine], self.grads[mine], state, *step)
             return
         limbs = optimizer.options.digits(self.grads[mine], piece.start)
-        with self.changed:
+        with self.lock:
             self.limbs = limbs if self.limbs is None else self.limbs + limbs
 
     def close(self) -> None:
         """Ends the threads."""
-        with self.changed:
+        with self.lock:
             self.closed = True
-            self.changed.notify_all()
+            self.more.notify_all()
 
 
 class HostUpdates:
@@ -177,11 +179,11 @@ class HostUpdates:
         ]
         if not pieces:
             return
-        with work.changed:
+        with work.lock:
             work.jobs.append(job)
             for piece in pieces:
                 heapq.heappush(work.pieces, piece)
-            work.changed.notify_all()
+            work.more.notify(len(pieces))
 
     def wait(self, part: range | None = None) -> None:
         """Returns when no step on any of these elements is under way; None: on any at all.
@@ -192,9 +194,9 @@ class HostUpdates:
         work = self._work
         if work is None:
             return
-        with work.changed:
+        with work.lock:
             while work.error is None and any(part is None or _overlap(job.part, part) for job in work.jobs):
-                work.changed.wait()
+                work.done.wait()
             if work.error is not None:
                 raise work.error
 

@@ -55,7 +55,8 @@ class Pipeline:
         recompute: makes of a stage one that recomputes activations, as `Stage.recomputed`; None keeps all.
         device: "cpu", or "cuda": stages compute on each rank's current GPU, and messages go from GPU to GPU where they
             are of one host. Vectors are CuPy's then; samples and labels are there or on the host.
-        graphs: on a GPU, passes become CUDA graphs, unless `PSGD_CUDA_GRAPHS=0`; not for layers that wait for the GPU.
+        graphs: says, once passes have run on a GPU, whether they may become CUDA graphs: not where layers wait for the
+            GPU. None: they may. With `PSGD_CUDA_GRAPHS=0` none do.
 
     Attributes:
         layout: of this rank's parameters, with their names in the whole; may be empty.
@@ -80,7 +81,7 @@ class Pipeline:
         crowded: bool | None = None,
         recompute: Callable[[Stage], Stage] | None = None,
         device: str = "cpu",
-        graphs: bool = True,
+        graphs: Callable[[], bool] | None = None,
     ) -> None:
         ranks = comm.Get_size()
         complaint = _complaint(ranks, model, cuts, schedule, batch, microbatches)
@@ -108,6 +109,10 @@ class Pipeline:
         shapes = [model.shapes[cut] for cut in cuts]
         depths = links.depths(schedule, ranks, self._chunks_each, -(-batch // self._size))
         self._gpu: Any = None if device == "cpu" else _gpu()
+
+        def captures() -> bool:
+            return bool(self._gpu.captures) and (graphs is None or graphs())
+
         self._xp: Any = np if self._gpu is None else self._gpu.xp
         self._mapped: device_links.Mapped | None = None
         every = links.edges(shapes, ranks, depths)
@@ -121,9 +126,7 @@ class Pipeline:
         for at, stage in zip(mine, self.stages, strict=True):
             computes: Stage | CapturedStage = stage
             if self._gpu is not None:
-                computes = CapturedStage(
-                    stage, self._gpu, -(-batch // self._size), at == last, graphs and self._gpu.captures
-                )
+                computes = CapturedStage(stage, self._gpu, -(-batch // self._size), at == last, captures)
                 self._captured.append(computes)
             self._chunks.append(Chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
         self._executor = Executor(self._chunks, waiter)
@@ -258,7 +261,7 @@ class Pipeline:
         if self._mapped is not None and not self._failed:
             self._mapped.close()
         self._told.close()
-        self._tied.close()
+        self._tied.close(self._failed)
         self._alarm.close()
         self._liveness.close()
         # After a failure messages are left that nobody takes: whoever got this communicator's number would find them.
@@ -319,7 +322,7 @@ class Pipeline:
                 if names[p.name] in found:
                     at = place_here * self._ranks + self._rank
                     mine[names[p.name], at] = range(part.start + p.offset, part.start + p.stop)
-        return TiedGradients(self._comm, ties, mine, stages[0].dtype)
+        return TiedGradients(self._comm, ties, mine, stages[0].dtype, self.on_gpu)
 
     @contextmanager
     def _together(self) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """A PyTorch module whose trainable parameters and gradients are views of two flat vectors."""
 
-import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,19 +9,15 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from psgd.kernels.errors import UsageError
-from psgd.torch import buffers, parameters
+from psgd.torch import buffers, owned, parameters
 from psgd.torch.frontier import Frontier
 from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.same_memory import array_of, tensor_of
 from psgd.torch.streams import Streams
 from psgd.worker.bound_model import BoundModel, Wait
 from psgd.worker.interface import Vector
-
-_OWNERS = WeakTensorKeyDictionary()
-"""By trainable parameter, a weak reference to what it is part of."""
 
 
 class Wrapped(BoundModel):
@@ -40,9 +35,7 @@ class Wrapped(BoundModel):
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"psgd.torch.wrap: expected a torch.nn.Module, got {type(module).__name__}")
         buffers.checked(mode)
-        for name, parameter in module.named_parameters():
-            if parameter in _OWNERS and _OWNERS[parameter]() is not None:
-                raise UsageError(f"psgd.torch.wrap: {name} is part of a wrapped module already: wrap a module once")
+        owned.check(module)
         self.module = module
         self._slots, self.layout, dtype = parameters.find(module)
         self._kept = KeptBuffers(module, mode)
@@ -54,7 +47,7 @@ class Wrapped(BoundModel):
         self._served: Vector | None = None  # on a server, in place of one on a GPU
         for slot in self._slots:
             slot.of(self._own).copy_(slot.parameter.detach())
-            _OWNERS[slot.parameter] = weakref.ref(self)
+        owned.take((slot.parameter for slot in self._slots), self)
         self.spoiled = False
         self._bound, self._hooks = False, list[RemovableHandle]()
         self._frontier = Frontier([slot.offset for slot in self._slots], self.layout.size)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.metrics.trace.span import Span, Traceable
 from psgd.optim.host_updates import HostUpdates
 from psgd.optim.optimizer import clipped
 from psgd.server.shard import Shard
@@ -106,9 +105,6 @@ class OffloadedLocal(LocalWorker):
         if self.checkpoint.reached:
             self._updates.wait()
             self._updates.settled = True
-
-    def spans(self) -> list[Traceable]:
-        return [*super().spans(), Span(self._updates, "wait", "apply")]
 
     def state(self) -> State:
         self._updates.wait()

@@ -24,7 +24,7 @@ CASES = {
     "hogwild": "",
     "decentralized": "",
     "allreduce-pipe": "--mesh pipe=2",
-    "allreduce-interleaved": "--mesh pipe=2 --pipe-schedule interleaved --optimizer momentum --lr 0.02 --clip-norm 1",
+    "allreduce-zero-bubble": "--mesh pipe=2 --pipe-schedule zero-bubble --optimizer momentum --lr 0.02 --clip-norm 1",
     "allreduce-tensor": "--mesh tensor=2",
     "allreduce-all": "--mesh pipe=2,tensor=2,data=2 --scale-lr",
     "sync-pipe": "--mesh pipe=2,data=2 --servers 1 --scale-lr --data-device cpu",

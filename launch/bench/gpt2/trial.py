@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class ShardedTrial:
+class GPT2Trial:
     """The options of the command.
 
     Attributes:

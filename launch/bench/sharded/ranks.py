@@ -82,12 +82,11 @@ class ShardedSteps:
         self.stage, self.exchange, self.params = stage, exchange, ps.params
         self._comm, self._ps, self._model = comm, ps, model
         self._context = model.context(batch)
-        self._ready = None if exchange is None else by_unit.on_ready(exchange)
 
     def step(self, x: Any, y: Any) -> None:
         """One step, with all that was started done."""
         on_ready = self._ps.overlap(len(x))
-        loss = float(self._model.gradient(self._context, x, y, self._ready or on_ready))
+        loss = float(self._model.gradient(self._context, x, y, on_ready))
         self._ps.step(len(x), loss)
         synchronize(self.params)
 

@@ -49,10 +49,10 @@ class CapturedStage:
         gpu: `psgd.parallel.stages.gpu.Gpu`.
         most: microbatches of a batch.
         last: it has a loss.
-        captures: passes become graphs; else they run as on the host.
+        captures: whether passes become graphs; else they run as on the host. Asked when one has run.
     """
 
-    def __init__(self, stage: Stage, gpu: Any, most: int, last: bool, captures: bool) -> None:
+    def __init__(self, stage: Stage, gpu: Any, most: int, last: bool, captures: Callable[[], bool]) -> None:
         self._stage, self._gpu, self._last = stage, gpu, last
         self._captures = captures
         waits = not last or stage.layers[-1].loss is not None
@@ -149,7 +149,7 @@ class CapturedStage:
         by_python = launch is None or not records
         if by_python:
             self._put_back(fixed)
-            if self._captures and records and key in fixed.graphs:
+            if records and key in fixed.graphs and self._captures():
                 launch = fixed.graphs[key] = self._gpu.launcher(noted)
             else:
                 noted()
@@ -158,7 +158,7 @@ class CapturedStage:
         if launch is not None and records:
             launch()
         if leaves:
-            if by_python and self._captures:
+            if by_python and self._gpu.captures:
                 fixed.left[key] = [(each, _values(each)) for each in _states(ctx.states)]
             fixed.last, fixed.by_python = key, by_python
         return fixed.results[key]

@@ -16,8 +16,8 @@ from psgd.kernels.errors import UsageError
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.own_update import OwnUpdate
 from psgd.parallel.sharded.slices import Slices
-from psgd.strategies.sharded.own_update import OwnUpdate
 from psgd.strategies.sharded.scattered_buckets import ScatteredBuckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
@@ -193,11 +193,17 @@ class ModelSharded(_Sharded):
     def _weighs(self) -> Any:
         return self.exchange.scatters
 
-    def overlap(self, samples: int) -> None:
-        """Begins a pass. None: the exchange itself is told what is final."""
-        if samples:
-            self.exchange.begin(samples)
-            self._passed = True
+    def overlap(self, samples: int) -> Callable[[range], None] | None:
+        """Begins a pass. What it returns is to be called with each unit's range: else the pass does not end."""
+        if not samples:
+            return None
+        self.exchange.begin(samples)
+        self._passed = True
+        return self.exchange.ready
+
+    def unit_grads(self, part: range) -> Array:
+        """The gradient that was made of this unit, as it is before it is summed."""
+        return self.exchange.gradient_of(part)
 
     def _take_step(self, samples: int, loss: float) -> None:
         self._rounds.note(samples, loss)

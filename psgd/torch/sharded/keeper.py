@@ -1,18 +1,18 @@
 """Which units are whole at the moment: gathered before they are used, the next one ahead of time, and let go after."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from psgd.kernels.errors import UsageError
 from psgd.torch.sharded.foresight import Foresight
+from psgd.torch.sharded.module_units import Unit
 from psgd.torch.sharded.residence import Residence, Saved, saved
-from psgd.torch.sharded.units import Unit
 
 
-class Gathers(Protocol):
-    """How a unit becomes whole, in `psgd.torch.sharded.transfers`.
+class UnitSource(Protocol):
+    """How a unit becomes whole, in `psgd.torch.sharded.module_exchange`.
 
     Attributes:
         overlaps: what was started goes on while this rank computes.
@@ -41,9 +41,10 @@ class Keeper:
         most: most elements that were whole or on their way at once.
         record: what the training pass that is under way has done, in order, for ranks that take part without samples;
             None outside of such.
+        tell: called before each of them is done; None: nobody listens.
     """
 
-    def __init__(self, units: Sequence[Unit], gathers: Gathers) -> None:
+    def __init__(self, units: Sequence[Unit], gathers: UnitSource) -> None:
         self._homes = [Residence(unit) for unit in units]
         self._gathers = gathers
         self._held = [0] * len(units)  # by forward passes
@@ -52,6 +53,7 @@ class Keeper:
         self._where: dict[int, tuple[int, int | None]] = {}
         self._training, self._evaluation = Foresight(), Foresight()
         self.record: list[tuple[str, int]] | None = None
+        self.tell: Callable[[str, int], None] | None = None
         self._queued = False  # the call at the end of backward
         self._now = self.most = 0
 
@@ -233,8 +235,10 @@ class Keeper:
             self.used(unit)
 
     def note(self, what: str, unit: int) -> None:
-        """Records what is done in a training pass."""
+        """Records what is about to be done in a training pass."""
         if self.record is not None:
+            if self.tell is not None:
+                self.tell(what, unit)
             self.record.append((what, unit))
 
     def _count(self, elements: int) -> None:

@@ -1,7 +1,7 @@
 """`psgd.torch.shard`: a module of which each rank keeps its own part, for `psgd.connect`."""
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,14 +14,16 @@ from psgd.collectives import Communicator
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.parallel.sharded.slices import Slices
+from psgd.torch import owned
 from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.same_memory import array_of, tensor_of
 from psgd.torch.sharded import first_values, states
-from psgd.torch.sharded.checked import Checked
-from psgd.torch.sharded.gradients import Gradients
+from psgd.torch.sharded.examined import Checked
+from psgd.torch.sharded.first_pass import FirstPass
 from psgd.torch.sharded.keeper import Keeper
 from psgd.torch.sharded.module_exchange import ModuleExchange, vector
-from psgd.torch.sharded.passes import Passes
+from psgd.torch.sharded.module_gradients import ModuleGradients
+from psgd.torch.sharded.pass_hooks import PassHooks
 from psgd.torch.streams import Streams
 from psgd.worker.bound_model import BoundModel, Wait
 from psgd.worker.interface import Vector
@@ -64,11 +66,13 @@ class ShardedModule(BoundModel):
             self.sharding.follow = self._streams.follow
         self._keeper = Keeper(self.units, self.sharding)
         final: Callable[[int], None] = self._keeper.used if stage == 3 else _stays
-        self._gradients = Gradients(self.units, self.sharding, final, self._keeper.note)
+        self._gradients = ModuleGradients(self.units, self.sharding, final, self._keeper.note)
         self._done: list[tuple[str, int]] = []  # by the last pass with samples
+        self._first: FirstPass | None = None
         self._bound = self._closed = False
+        owned.take((slot.parameter for unit in self.units for slot in unit.slots), self)
         self._share_out(checked)
-        self._passes = Passes(self.module, checked.plan, self._keeper) if stage == 3 else None
+        self._passes = PassHooks(self.module, checked.plan, self._keeper) if stage == 3 else None
         self._guard = states.Guard(self.module) if stage == 3 else None
 
     @property
@@ -108,6 +112,9 @@ class ShardedModule(BoundModel):
         self._check()
         self._gradients.finish()
         self._done = self._keeper.end()
+        if self._keeper.tell is not None:
+            self._keeper.tell("end", 0)
+            self._keeper.tell = None
         self._compare()
         self.sharding.passed()
 
@@ -115,7 +122,7 @@ class ShardedModule(BoundModel):
         self._keeper.refresh()  # the worker has gathered all units, in stage 2
 
     def unbind(self) -> None:
-        self._bound = False
+        self._bound, self._keeper.tell = False, None
         self._gradients.detach()
         if self.sharding.stage == 3:
             self._keeper.forget()
@@ -129,7 +136,9 @@ class ShardedModule(BoundModel):
                 f"psgd.connect: expected the {self.slices.ranks} ranks among which the module is sharded, in their "
                 f"order, got {comm.Get_size()}"
             )
+        self._first = FirstPass(comm, wait)
         self._kept.begin(comm, wait, kept)
+        self._keeper.refresh()  # a checkpoint's
 
     def kept(self) -> dict[str, NDArray[np.uint8]]:
         return self._kept.kept()
@@ -222,21 +231,30 @@ class ShardedModule(BoundModel):
         """The worker announces a training pass."""
         if self._streams is not None:
             self._streams.follow()
+        if not self._done and self._first is not None:
+            self._first.begin(samples)
+            self._keeper.tell = self._first.tell if self._first.mixed else None
+        self._start()
+
+    def _start(self) -> None:
         self._gradients.begin()
         self._keeper.begin()
 
     def _pass_by(self) -> None:
         """Takes part in a pass for which this rank has no samples: does what it did in its last one."""
+        if self._streams is not None:
+            self._streams.follow()
+        todo: Iterable[tuple[str, int]] = self._done
         if not self._done:
-            raise UsageError(
-                "step: expected samples on each rank in its first step, got none: a rank takes part in others' steps "
-                "of a sharded module by what it has done before"
-            )
-        self._begin(0)
-        for what, unit in self._done:
+            assert self._first is not None  # in a block
+            if not self._first.begin(0):
+                return
+            todo = self._first.follow()
+        self._start()
+        for what, unit in todo:
             (self._keeper if what in ("gather", "leave") else self._gradients).again(what, unit)
         self._gradients.finish()
-        self._keeper.end()
+        self._done = self._keeper.end()
         self._compare()
 
     def _compare(self) -> None:

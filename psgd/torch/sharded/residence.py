@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from psgd.torch.sharded.units import Unit
+from psgd.torch.sharded.module_units import Unit
 
 
 @dataclass(frozen=True)

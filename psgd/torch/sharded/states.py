@@ -8,14 +8,14 @@ import torch
 from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import agree
 from psgd.torch.sharded.keeper import Keeper
+from psgd.torch.sharded.module_units import Unit
 from psgd.torch.sharded.residence import Residence
-from psgd.torch.sharded.units import Unit
 
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
 
 
-class Whole(Protocol):
+class HasUnits(Protocol):
     """A sharded module."""
 
     @property
@@ -55,7 +55,7 @@ class Guard:
         )
 
 
-def gathered(whole: Whole, keeper: Keeper, guard: Guard | None, wanted: bool) -> dict[str, torch.Tensor]:
+def gathered(whole: HasUnits, keeper: Keeper, guard: Guard | None, wanted: bool) -> dict[str, torch.Tensor]:
     """All values on the CPU, where they are wanted; tensors of their own. Collective, blocks."""
     found: dict[str, torch.Tensor] = {}
     if wanted:
@@ -89,7 +89,7 @@ def gathered(whole: Whole, keeper: Keeper, guard: Guard | None, wanted: bool) ->
 
 
 def load(
-    whole: Whole,
+    whole: HasUnits,
     state: Mapping[str, torch.Tensor] | None,
     training: bool,
     comm: "Communicator",
@@ -117,7 +117,7 @@ def load(
             tensor.copy_(value)
 
 
-def _rest(whole: Whole) -> dict[str, torch.Tensor]:
+def _rest(whole: HasUnits) -> dict[str, torch.Tensor]:
     """Frozen parameters and the buffers that a state has, by name."""
     trained = {id(slot.parameter) for unit in whole.units for slot in unit.slots}
     found = {name: p for name, p in whole.module.named_parameters() if id(p) not in trained}
@@ -129,7 +129,7 @@ def _rest(whole: Whole) -> dict[str, torch.Tensor]:
     return kept
 
 
-def _wrong(whole: Whole, state: Mapping[str, torch.Tensor] | None) -> str | None:
+def _wrong(whole: HasUnits, state: Mapping[str, torch.Tensor] | None) -> str | None:
     """What is wrong with a state, if anything."""
     if not isinstance(state, Mapping):
         return f"expected a dictionary of tensors on the first rank, got {type(state).__name__}"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from psgd.torch.sharded import first_values
-from psgd.torch.sharded.checked import Checked
+from psgd.torch.sharded.examined import Checked
 from psgd.torch.wrapped import Wrapped
 
 

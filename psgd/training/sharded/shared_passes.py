@@ -38,7 +38,7 @@ class Passes:
         exchange, announced = self._exchange, self._exchange.announced
         if not announced:
             exchange.begin(len(indices))
-        loss = super().gradient(indices, self._ready, touch)  # type: ignore[misc]  # of the class behind
+        loss = super().gradient(indices, on_ready or self._ready, touch)  # type: ignore[misc]  # of the class behind
         if not announced:
             exchange.finish()
         return loss

@@ -53,3 +53,9 @@ def test_layers_on_a_gpu_have_what_they_share():
     hidden = 4 * (8 * 32 * 32 + 4 * 32 + 32 + 64)
     assert rows[rank_memory.TWO_GRADIENTS] == 2 * hidden
     assert rows[rank_memory.TWO_LAYERS] == 2 * max(hidden, 4 * 64 * 32)
+
+
+def test_slots_are_as_large_as_their_layout():
+    from psgd.collectives.shm import layout
+
+    assert 2 * (layout.REGION_BYTES + 3 * layout.FETCH_BYTES + 64) == rank_memory.SLOT_BYTES

@@ -168,6 +168,23 @@ def test_without_graphs_and_with_large_messages(comm, place):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_of_one_stage_is_raised_on_all(comm, place):
+    with pytest.MonkeyPatch.context() as patch:
+        xp, _ = at(place, comm, patch)
+        pipeline = Pipeline(comm, Model(MLP, (2, 3)), (4,), batch=8, microbatches=4, device="cuda")
+        params = xp.asarray(pipeline.init(1))
+        pipeline.bind(params, xp.zeros_like(params))
+        for step in range(3):
+            pipeline.draw(KEY, np.arange(8))
+            pipeline.gradient(8, *images(8, step))
+        x, y = images(8, 3)
+        with pytest.raises(UsageError, match="labels on the last stage, got 7"), pipeline:
+            pipeline.gradient(8, x, y[:7])
+    comm.Barrier()
+
+
+@pytest.mark.ranks(2)
 def test_a_vector_on_the_host_is_refused(comm):
     with Pipeline(comm, Model(MLP, (2, 3)), (4,), batch=4) as pipeline:
         pipeline._xp = types.SimpleNamespace(__name__="cupy")

@@ -80,13 +80,12 @@ def run(
     several = options.get("accumulate", 1)
     chance = random.Random(comm.rank * 7 + stage)
     exchange, wrapped = None, Communicator(comm)
-    ready = None
     if stage > 1:
         slices = Slices(units.of_stage(model), comm.size, comm.rank)
         params = by_unit.first_own(model, slices, 3) if stage == 3 else model.init(3)
         shared = by_unit.shared_units(model, slices.units)
         exchange = Exchange(wrapped, slices, params, stage, several, shared)
-        made, ready = by_unit.by_unit(model, exchange), by_unit.on_ready(exchange)
+        made = by_unit.by_unit(model, exchange)
     else:
         params, made = model.init(3), model
     context = made.context(BATCH)
@@ -102,8 +101,7 @@ def run(
                 time.sleep(chance.random() * 0.004)
             loss = 0.0
             if len(x):
-                told = ps.overlap(len(x))
-                loss = made.gradient(context, x, y, ready or told)
+                loss = made.gradient(context, x, y, ps.overlap(len(x)))
             losses.append(loss)
             ps.step(len(x), loss)
             nbytes.append(getattr(client, "nbytes", 0))

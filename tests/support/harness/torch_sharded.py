@@ -83,10 +83,9 @@ def values(part: nn.Module) -> None:
 
 
 def batch(kind: str, rank: int, step: int, empty: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each rank's own; some steps are without samples for some ranks, but for the first."""
+    """Each rank's own; with `empty` some steps are without samples for some ranks."""
     generator = torch.Generator().manual_seed(1000 * rank + step)
     n = (4, 2, 3, 0, 4, 6)[(rank + step) % 6] if empty else (4, 2, 3, 5)[(rank + step) % 4]
-    n = n or (2 if step == 0 else 0)
     if kind == "encoder":
         tokens = torch.randint(0, 11, (n, 6), generator=generator)
         return tokens, tokens.roll(1, 1)
@@ -114,6 +113,7 @@ def run(
     first: int = 0,
     module: nn.Module | None = None,
     sharding: dict[str, Any] | None = None,
+    device: Any = "cpu",
     **options: Any,
 ) -> Ran:
     """Trains with Adam, unsharded where the stage is 0, with random delays. Collective.
@@ -125,19 +125,20 @@ def run(
         steps: of the first rank; each has `uneven` more than the one before.
         uneven: see `steps`.
         empty: some ranks have no samples in some steps.
-        first: step at which it begins.
+        first: step at which it begins; 0: behind those of the checkpoint that it resumes.
         module: to be trained; None makes one of the kind, another on each rank.
         sharding: options of `psgd.torch.shard`.
+        device: where it is trained.
         **options: of `psgd.connect`.
     """
     torch.set_num_threads(1)
-    module = module or made(kind, comm.rank)
+    module = (module or made(kind, comm.rank)).to(device)
     chance = random.Random(comm.rank * 7 + stage)
     model: Any = psgd.torch.shard(module, comm, stage=stage, **sharding or {}) if stage else psgd.torch.wrap(module)
     losses, nbytes = [], []
     with psgd.connect(comm, model, strategy="allreduce", **({"rule": "adam", "lr": 0.01} | options)) as ps:
-        for step in range(first, steps + uneven * comm.rank):
-            x, y = batch(kind, comm.rank, step, empty)
+        for step in range(first or ps.clock, steps + uneven * comm.rank):
+            x, y = (each.to(device) for each in batch(kind, comm.rank, step, empty))
             if chance.random() < 0.1:
                 time.sleep(chance.random() * 0.004)
             if not len(x):
@@ -150,5 +151,12 @@ def run(
             ps.step(len(x), loss.item())
             losses.append(loss.item())
             nbytes.append(getattr(ps._client, "nbytes", 0))
-    state = model.state_dict(None) if stage else {n: t.clone() for n, t in module.state_dict().items()}
+    state = model.state_dict(None) if stage else {n: t.cpu().clone() for n, t in module.state_dict().items()}
     return Ran(losses, state, nbytes, model)
+
+
+def same_state(got: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    """Checks names, their order and all bits."""
+    assert list(got) == list(wanted)
+    for name, value in wanted.items():
+        assert torch.equal(got[name], value), name

@@ -23,7 +23,7 @@ MODELS = {
 def both(model):
     """The stage and its captured one, on vectors of their own."""
     gpu, plain = FakeGpu(), model.cut(0, len(model.layers))
-    captured = CapturedStage(model.cut(0, len(model.layers)), gpu, 4, last=True, captures=True)
+    captured = CapturedStage(model.cut(0, len(model.layers)), gpu, 4, last=True, captures=lambda: True)
     gpu.stages = [captured]
     vectors = []
     for each in (plain, captured):

@@ -4,9 +4,12 @@ import contextlib
 
 import numpy as np
 import pytest
-from harness.sharded_runs import mlp, run, tied
+from harness import sharded_runs
+from harness.sharded_runs import batch, mlp, run, tied
 
+from psgd.kernels.errors import PeerLostError
 from psgd.parallel.sharded import units
+from psgd.worker import gradient_watch
 
 STAGES = (1, 2, 3)
 
@@ -65,3 +68,46 @@ def test_memory_is_what_the_formulas_say(comm):
             assert exchange.params.size == (own if stage == 3 else found.params.size)
             vectors = 4 if stage == 3 else 2  # two units of gradients, and of parameters
             assert exchange.buffer_bytes <= 4 * vectors * (largest + 16)
+
+
+@pytest.mark.ranks(2)
+def test_a_gradient_that_is_not_finite_is_told_by_the_rank_that_made_it(comm):
+    """Before it is summed: the other's own part is not finite either, but what it made was."""
+    said = []
+
+    def poisoned(model, rank, step):
+        x, y = batch(model, rank, step)
+        if rank == 1 and step == 2:
+            x[:1] = np.nan
+        return x, y
+
+    with (
+        small_units(),
+        np.errstate(all="ignore"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(gradient_watch, "say", said.append)
+        patch.setattr(sharded_runs, "batch", poisoned)
+        run(comm, mlp(7), 3, steps=3, delays=False)
+    if comm.rank == 0:
+        assert said == []
+    else:
+        assert len(said) == 1
+        assert said[0].startswith("warning: rank 1 (worker 1), step 3: the gradient is not finite")
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_worker_that_fails_in_a_pass_ends_the_others(comm, stage):
+    """They wait for a unit that never comes."""
+
+    def batches(model, rank, step):
+        if rank == 1 and step == 3:
+            raise ZeroDivisionError
+        return batch(model, rank, step)
+
+    expected = ZeroDivisionError if comm.rank == 1 else PeerLostError
+    with small_units(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharded_runs, "batch", batches)
+        with pytest.raises(expected):
+            run(comm, mlp(7), stage, steps=6, delays=False)

@@ -4,56 +4,11 @@ import copy
 
 import pytest
 
-from psgd.kernels.errors import UsageError
-
 torch = pytest.importorskip("torch")
 from harness import torch_sharded as cases  # noqa: E402
-
-from psgd.torch import parameters  # noqa: E402
-from psgd.torch.sharded.keeper import Keeper  # noqa: E402
-from psgd.torch.sharded.passes import Passes  # noqa: E402
-from psgd.torch.sharded.units import plan  # noqa: E402
+from harness.torch_played import Sharded  # noqa: E402
 
 nn = torch.nn
-
-
-class Played:
-    """Gathers from a whole vector into memory of its own, which is poisoned when it is let go."""
-
-    def __init__(self, units, store, overlaps):
-        self.overlaps, self.log = overlaps, []
-        self._units, self._store, self._lent = units, store, {}
-
-    def gather(self, unit, ahead=False):
-        self.log.append((unit, ahead))
-        part = self._units[unit].part
-        self._lent[unit] = self._store[part.start : part.stop].clone()
-        return self._lent[unit]
-
-    def arrived(self, unit):
-        assert unit in self._lent
-
-    def let_go(self, unit):
-        if unit in self._lent:
-            self._lent.pop(unit).fill_(float("nan"))
-
-
-class Sharded:
-    def __init__(self, module, asked=None, overlaps=False):
-        slots, layout, _ = parameters.find(module)
-        self.plan = plan(module, slots, layout.size, asked)
-        store = torch.zeros(layout.size)
-        for slot in slots:
-            slot.of(store).copy_(slot.parameter.detach())
-        self.gathers = Played(self.plan.units, store, overlaps)
-        self.keeper = Keeper(self.plan.units, self.gathers)
-        for unit in self.plan.units:
-            self.keeper.take(unit.index, torch.empty(len(unit.part)))
-            self.keeper.leave(unit.index)
-        self.passes = Passes(module, self.plan, self.keeper)
-
-    def nothing_is_whole(self):
-        return all(self.keeper.whole(unit.index) is None for unit in self.plan.units)
 
 
 def same_gradients(module, reference):
@@ -127,41 +82,6 @@ def test_modules_of_odd_kinds():
         result.sum().backward()
     same_gradients(module, reference)
     sharded.keeper.end()
-    assert sharded.nothing_is_whole()
-
-
-def test_a_part_that_is_called_by_itself_is_whole_as_well():
-    reference = cases.made("encoder")
-    module = copy.deepcopy(reference)
-    sharded = Sharded(module)
-    tokens = cases.batch("encoder", 0, 0)[0]
-    assert torch.equal(module.head(module.embed(tokens)), reference.head(reference.embed(tokens)))
-    assert sharded.nothing_is_whole()
-
-
-def test_an_error_in_a_pass_leaves_nothing_whole():
-    module = cases.made("mlp")
-    sharded = Sharded(module)
-    with pytest.raises(RuntimeError):
-        module(torch.randn(2, 8))
-    assert sharded.nothing_is_whole()
-    assert module(torch.randn(2, 7)).isfinite().all()
-
-
-class Shows(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
-
-    def forward(self, x):
-        return self.weight[:2]
-
-
-def test_a_view_of_a_parameter_as_the_result_is_refused():
-    module = nn.Sequential(Shows())
-    sharded = Sharded(module)
-    with pytest.raises(UsageError, match="got a view of a parameter"):
-        module(torch.ones(1))
     assert sharded.nothing_is_whole()
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import psgd
-from psgd.kernels.errors import UsageError
 
 torch = pytest.importorskip("torch")
 from harness import torch_sharded as cases  # noqa: E402
@@ -16,20 +15,14 @@ TWICE = {"encoder": ["layers.layers.0"]}
 """Blocks that run twice forward, and are gathered twice there."""
 
 
-def same_state(got, wanted):
-    assert list(got) == list(wanted)
-    for name, value in wanted.items():
-        assert torch.equal(got[name], value), name
-
-
 @pytest.mark.ranks(2, 3, timeout=240)
 @pytest.mark.parametrize("kind", cases.KINDS)
 def test_losses_and_weights_are_those_of_allreduce_and_bytes_those_of_the_formula(comm, kind):
-    whole = cases.run(comm, kind, 0, 50)
+    whole = cases.run(comm, kind, 0, 50, clip_norm=0.5)
     for stage in (1, 2, 3):
-        ran = cases.run(comm, kind, stage, 50)
+        ran = cases.run(comm, kind, stage, 50, clip_norm=0.5)
         assert ran.losses == whole.losses
-        same_state(ran.state, whole.state)
+        cases.same_state(ran.state, whole.state)
         if stage > 1:
             units = [
                 len(part) - len(own) for part, own in zip(ran.model.slices.units, ran.model.slices.own, strict=True)
@@ -46,7 +39,7 @@ def test_ranks_without_samples_take_part(comm):
         for stage in (2, 3):
             ran = cases.run(comm, kind, stage, 9, uneven=2, empty=True)
             assert ran.losses == whole.losses
-            same_state(ran.state, whole.state)
+            cases.same_state(ran.state, whole.state)
             ran.model.close()
 
 
@@ -66,7 +59,7 @@ def test_accumulated_steps_units_by_name_and_few_bits(comm):
         for stage in (2, 3):
             ran = cases.run(comm, "encoder", stage, 8, uneven=1, module=make(), sharding=sharding, **options)
             assert ran.losses == whole.losses
-            same_state(ran.state, whole.state)
+            cases.same_state(ran.state, whole.state)
             ran.model.close()
 
 
@@ -92,122 +85,28 @@ def test_a_rank_keeps_its_part_of_everything(comm):
     model.close()
 
 
-@pytest.mark.ranks(2, timeout=120)
-def test_states_evaluation_and_what_is_no_forward_pass(comm):
-    for stage in (1, 2, 3):
-        module = cases.made("resnet", comm.rank)
-        first, other = cases.made("resnet", 0), cases.made("resnet", 7)
-        with psgd.torch.shard(module, comm, stage=stage) as model:
-            x = cases.batch("resnet", comm.rank, 0)[0]
-            with psgd.connect(comm, model, strategy="allreduce", lr=0.0):
-                module.eval()
-                with torch.no_grad():
-                    assert torch.equal(module(x), first.eval()(x))
-            state = model.state_dict()
-            assert (state == {}) == (comm.rank > 0)
-            if comm.rank == 0:
-                same_state(state, first.state_dict())
-            model.load_state_dict(other.state_dict() if stage == 1 or comm.rank == 0 else None)
-            same_state(model.state_dict(None), other.state_dict())
-            with model.gathered() as whole:
-                for p, q in zip(whole.parameters(), other.parameters(), strict=True):
-                    assert torch.equal(p, q)
-            if stage == 3:
-                refused = "the module is sharded, and this rank has a part of it"
-                with pytest.raises(UsageError, match=refused):
-                    module.state_dict()
-                with pytest.raises(UsageError, match=refused):
-                    module.load_state_dict({})
-                wrong = other.state_dict() | {"stem.bias": torch.zeros(4)}
-                with pytest.raises(UsageError, match=r"stem.bias: expected shape \(3,\), got \(4,\)"):
-                    model.load_state_dict(wrong if comm.rank == 0 else None)
+@pytest.mark.ranks(3, timeout=240)
+def test_a_checkpoint_is_resumed_in_every_stage_by_other_numbers_of_ranks(comm, tmp_path):
+    folder = comm.bcast(str(tmp_path))
+    for kind, dtype in (("resnet", torch.float32), ("encoder", torch.bfloat16)):
 
+        def run(ranks, stage, steps, where, kind=kind, dtype=dtype, **options):
+            module = cases.made(kind, ranks.rank).to(dtype)
+            where = {"checkpoint_dir": f"{folder}/{kind}{where}"}
+            ran = cases.run(ranks, kind, stage, steps, module=module, clip_norm=0.5, **where, **options)
+            if stage:
+                ran.model.close()
+            return ran
 
-class Crossed(nn.Module):
-    def __init__(self, order):
-        super().__init__()
-        self.order, self.parts = order, nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-
-    def forward(self, x):
-        for index in self.order:
-            x = self.parts[index](x)
-        return x
-
-
-@pytest.mark.ranks(2, timeout=120)
-def test_wrong_use_is_told_on_all_ranks(comm):
-    def trained(module, wrong, message, **options):
-        model = psgd.torch.shard(module, comm, **options)
-        with (
-            pytest.raises(UsageError, match=message),
-            psgd.connect(comm, model, strategy="allreduce", lr=0.1) as ps,
-        ):
-            wrong(ps, module, torch.randn(2, 3))
-
-    def without_overlap(ps, module, x):
-        module(x).sum().backward()
-
-    def without_backward(ps, module, x):
-        ps.step(2)
-
-    def twice(ps, module, x):
-        ps.overlap(2)
-        module(x).sum().backward()
-        module(x).sum().backward()
-
-    def replaced(ps, module, x):
-        ps.overlap(2)
-        module(x).sum().backward()
-        module.parts[0].weight = nn.Parameter(torch.ones(3, 3))
-        ps.step(2)
-
-    def right(ps, module, x):
-        ps.overlap(2)
-        module(x).sum().backward()
-        ps.step(2)
-
-    def nothing_first(ps, module, x):
-        ps.step(0)
-
-    for stage in (2, 3):
-        trained(Crossed([0, 1]), without_overlap, r"expected ps.overlap\(samples\) before backward", stage=stage)
-        trained(Crossed([0, 1]), without_backward, r"expected ps.overlap\(samples\) before the backward", stage=stage)
-        trained(Crossed([0, 1]), twice, "got a second", stage=stage)
-        trained(Crossed([0, 1]), replaced, "parts.0.weight was replaced", stage=stage)
-        trained(Crossed([0, 1]), nothing_first, "expected samples on each rank in its first step", stage=stage)
-    trained(Crossed([[0, 1], [1, 0]][comm.rank]), right, "in different orders")
-    for options, message in (
-        ({"stage": 4}, "expected 1, 2 or 3, got 4"),
-        ({"accumulate": 0}, "accumulate: expected a whole number"),
-        ({"units": ["nowhere"]}, "'nowhere', which matches none"),
-        ({"seed": comm.rank}, "seed"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            psgd.torch.shard(Crossed([0]), comm, **options)
-    with pytest.raises(UsageError, match="strategy allreduce"):
-        psgd.connect(comm, psgd.torch.shard(Crossed([0]), comm), strategy="sync")
-
-
-@pytest.mark.ranks(1, 2, timeout=120)
-def test_first_values_of_a_module_on_the_meta_device(comm):
-    states = []
-    for stage in (1, 2, 3):
-        with torch.device("meta"):
-            module = cases.made("encoder")
-            module.layers.layers[1] = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(6))
-        before = torch.random.get_rng_state()
-        model = psgd.torch.shard(module, comm, stage=stage, init=cases.values, seed=5)
-        assert torch.equal(before, torch.random.get_rng_state())
-        states.append(model.state_dict(None))
-        assert module.head.weight is module.embed.weight
-        model.close()
-    same_state(states[1], states[0])
-    same_state(states[2], states[0])
-    assert all(value.isfinite().all() for value in states[0].values())
-    with torch.device("meta"):
-        module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    model = psgd.torch.shard(module, comm, seed=1)
-    assert model.state_dict(None)["1.running_var"].eq(1).all()
-    weight = model.state_dict(None)["0.weight"]
-    assert 0 < weight.abs().max() <= 3**-0.5
-    model.close()
+        for stage in (0, 2, 3):
+            run(comm, stage, 3, stage, checkpoint_every=3)
+        for count in (3, 2, 1):
+            part = comm.Split(comm.rank < count)
+            if comm.rank < count:
+                whole = run(part, 0, 6, 0, resume=True)
+                assert len(whole.losses) == (3 if count == 3 else 6), "others count steps anew"
+                for before, stage in ((0, 3), (3, 0), (2, 3), (3, 2), (3, 1)):
+                    ran = run(part, stage, 6, before, resume=True)
+                    assert ran.losses == whole.losses, (before, stage)
+                    cases.same_state(ran.state, whole.state)
+            part.Free()

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from psgd.torch import parameters  # noqa: E402
+from psgd.torch.sharded.module_units import plan  # noqa: E402
 from psgd.torch.sharded.residence import Residence, saved  # noqa: E402
-from psgd.torch.sharded.units import plan  # noqa: E402
 
 
 def home(dtype=None):

@@ -9,10 +9,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.hooks import RemovableHandle
 
 from psgd.torch.sharded.keeper import Keeper
-from psgd.torch.sharded.units import Plan
+from psgd.torch.sharded.module_units import UnitPlan
 
 
-class Passes:
+class PassHooks:
     """Puts hooks on a module, until `remove`.
 
     Args:
@@ -21,7 +21,7 @@ class Passes:
         keeper: of them.
     """
 
-    def __init__(self, module: torch.nn.Module, plan: Plan, keeper: Keeper) -> None:
+    def __init__(self, module: torch.nn.Module, plan: UnitPlan, keeper: Keeper) -> None:
         self._keeper = keeper
         self._hooks: list[RemovableHandle] = []
         self._packing: list[Any] = []  # what was entered and is to be left, the newest last

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from psgd.torch.sharded.checked import check
+from psgd.torch.sharded.examined import check
 from psgd.torch.sharded.first_values import Init
 from psgd.torch.sharded.module import ShardedModule
-from psgd.torch.sharded.units import Asked
+from psgd.torch.sharded.module_units import Asked
 from psgd.torch.sharded.whole_module import WholeModule
 
 

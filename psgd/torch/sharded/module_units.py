@@ -37,7 +37,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Plan:
+class UnitPlan:
     """A module's units, and who needs which.
 
     Attributes:
@@ -52,7 +52,7 @@ class Plan:
     users: dict[str, tuple[int, ...]]
 
 
-def plan(module: torch.nn.Module, slots: Sequence[Slot], size: int, asked: Asked = None) -> Plan:
+def plan(module: torch.nn.Module, slots: Sequence[Slot], size: int, asked: Asked = None) -> UnitPlan:
     """Cuts a module's vector into units.
 
     Args:
@@ -86,7 +86,7 @@ def plan(module: torch.nn.Module, slots: Sequence[Slot], size: int, asked: Asked
             owners[name] = _needs(part, name, blocks, unit_of)
         elif own := _numbers(part.parameters(recurse=False), unit_of):
             users[name] = own
-    return Plan(units, owners, users)
+    return UnitPlan(units, owners, users)
 
 
 def _blocks(module: torch.nn.Module, asked: Asked) -> set[str]:

@@ -10,11 +10,11 @@ from mpi4py import MPI
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.nn.layout import Layout
 from psgd.runtime.agreement import agree
-from psgd.torch import parameters
+from psgd.torch import owned, parameters
 from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.sharded import first_values
 from psgd.torch.sharded.first_values import Init
-from psgd.torch.sharded.units import Asked, Plan, plan
+from psgd.torch.sharded.module_units import Asked, UnitPlan, plan
 
 NAME = "psgd.torch.shard"
 
@@ -44,7 +44,7 @@ class Checked:
     layout: Layout
     dtype: torch.dtype
     device: torch.device
-    plan: Plan
+    plan: UnitPlan
     signature: str
     rank: int
 
@@ -96,6 +96,7 @@ def _checked(
 ) -> Checked:
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    owned.check(module)
     meta = first_values.check(module, init)
     if meta:
         first_values.leave_meta(module, torch.device(device))

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from harness import torch_sharded as cases  # noqa: E402
 
 from psgd.torch import parameters  # noqa: E402
-from psgd.torch.sharded.units import plan  # noqa: E402
+from psgd.torch.sharded.module_units import plan  # noqa: E402
 
 
 def planned(module, asked=None):

@@ -8,7 +8,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from psgd.kernels.errors import UsageError
-from psgd.torch.sharded.units import Unit
+from psgd.torch.sharded.module_units import Unit
 
 
 class Reduces(Protocol):
@@ -21,7 +21,7 @@ class Reduces(Protocol):
         """Starts to add up what all ranks have made there. Collective."""
 
 
-class Gradients:
+class ModuleGradients:
     """One rank's.
 
     Args:
@@ -54,7 +54,7 @@ class Gradients:
                 slot.parameter.grad = None
 
     def detach(self) -> None:
-        """Gradients are the module's own again."""
+        """ModuleGradients are the module's own again."""
         while self._hooks:
             self._hooks.pop().remove()
         self._clear()

@@ -7,8 +7,8 @@ from psgd.collectives import Communicator
 from psgd.optim import rules
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.schedules import constant
+from psgd.parallel.sharded.own_update import OwnUpdate
 from psgd.parallel.sharded.slices import Slices
-from psgd.strategies.sharded.own_update import OwnUpdate
 
 
 @pytest.mark.ranks(3)
