@@ -17,7 +17,7 @@ from psgd.data import load
 from psgd.data.sampler import order
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.gpt2 import expected
-from psgd.launch.bench.gpt2.trial import GPT2Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial, tell
 from psgd.launch.bench.stats import median
 from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
@@ -110,6 +110,7 @@ def _ours(comm: MPI.Intracomm, trial: GPT2Trial, tokens: Tokens, peak: float) ->
                     ps.step(len(x), mine)
                     loss += float(mine) / trial.passes
             losses.append(comm.allreduce(loss) / comm.size)
+            tell(comm.rank, "psgd", losses, seconds)
     exchange.free()
     wrapped.free()
     held = 0 if peak_of_pool is None else peak_of_pool.close()
