@@ -2,7 +2,9 @@
 
 import contextlib
 import gc
+import json
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -51,6 +53,8 @@ def measure(comm: MPI.Intracomm, trial: GPT2Trial, peak: float, peer: bool) -> d
         found: dict[str, Any] = asdict(trial) | {"psgd": _ours(comm, trial, tokens, peak)}
     except UsageError as error:
         raise AgreedUsageError(str(error)) from None
+    if comm.rank == 0:
+        print(json.dumps(found["psgd"]), file=sys.stderr, flush=True)  # the peer may yet fail
     if peer:
         gc.collect()
         import cupy
