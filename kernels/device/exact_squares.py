@@ -16,12 +16,9 @@ typedef unsigned long long u64;
 struct Wide {  // of 192 bits
     u64 word[3];
     __device__ __forceinline__ void add(u64 low, u64 mid, u64 high) {
-        word[0] += low;
-        const u64 carry = word[0] < low;
-        word[1] += mid;
-        word[2] += high + (word[1] < mid);
-        word[1] += carry;
-        word[2] += word[1] < carry;
+        asm("add.cc.u64 %0, %0, %3; addc.cc.u64 %1, %1, %4; addc.u64 %2, %2, %5;"
+            : "+l"(word[0]), "+l"(word[1]), "+l"(word[2])
+            : "l"(low), "l"(mid), "l"(high));
     }
 };
 __device__ __forceinline__ void place(u64* limbs, const Wide& wide, int position) {  // adds wide 2^position

@@ -38,6 +38,7 @@ from psgd.training import cut_model, events, from_file, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
 from psgd.training.sharded import sharded_model
+from psgd.training.survival import survival
 from psgd.training.task import Task, open_task
 from psgd.training.trainable import OwnModel, Trainable
 
@@ -127,6 +128,7 @@ def run(
             backend = trainer.backend
             connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
             connection.trace_also(*cut_model.passes(task.model))
+        survival.prepare(connection, comm, config, log, None if trainer is None else trainer.course)
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
             from_file.tell_changes(config, connection.resumed_from, files)
@@ -149,8 +151,8 @@ def run(
             board.finish(metrics)
         if config.save is not None and roles.saves and not connection.leaving:
             _save(config.save, task.model, params, rank == 0)
-        cut_model.close(task.model)
-        sharded_model.close(task.model)
+        for kind in (cut_model, sharded_model):
+            kind.close(task.model)
         roles.free()
         return found
 

@@ -1,5 +1,6 @@
 """A model in pieces as what a run trains: stages of a pipeline, layers cut by tensor, copies along the data axis."""
 
+import importlib
 import os
 from collections import Counter
 from dataclasses import replace
@@ -31,6 +32,9 @@ from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 from psgd.training.trainer import Trainer
 
+_PEERS = "peers"
+"""What `Communicator.last` says of a call that the ranks' GPUs have carried out among themselves."""
+
 
 def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     """The same task with this rank's part of its model; without a mesh the task itself. Collective, blocks.
@@ -48,6 +52,10 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         )
     whole = model.model
     wish = Decision(mesh.sizes["pipe"], batch, config.microbatches, config.pipe_schedule, config.cut)
+    if config.device == "cuda" and not catalog.SCHEDULES[wish.schedule].flushes:
+        raise AgreedUsageError(
+            f"--device cuda: not with --pipe-schedule {wish.schedule}, whose stages compute on cores: omit one of both"
+        )
     cuts = _cuts(whole, config, mesh, wish)
     tensor = Communicator(mesh.tensor)
     if tensor.size > 1:
@@ -62,7 +70,17 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return replace(
             task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, parts, recompute)
         )
-    pipeline = Pipeline(mesh.pipe, whole, cuts, wish.schedule, batch=batch, microbatches=parts, recompute=recompute)
+    pipeline = Pipeline(
+        mesh.pipe,
+        whole,
+        cuts,
+        wish.schedule,
+        batch=batch,
+        microbatches=parts,
+        recompute=recompute,
+        device=config.device,
+        graphs=lambda: tensor.size == 1 or tensor.last[1] == _PEERS,  # a graph cannot wait for other ranks' hosts
+    )
     return replace(task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model))
 
 
@@ -72,9 +90,15 @@ def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, wish: Decision) 
     found: dict[str, Any] = {}
     if mesh.world.Get_rank() == 0:
         state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values())
+        here = max(nodes.values())
+        xp: Any = np
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // here
+        if config.device == "cuda":
+            xp = importlib.import_module("cupy")
+            runtime = xp.cuda.runtime
+            memory = runtime.memGetInfo()[0] // -(-here // runtime.getDeviceCount())
         try:
-            found["cuts"] = wish.cuts(model, len(state), memory)
+            found["cuts"] = wish.cuts(model, len(state), memory, xp)
         except UsageError as error:
             found["error"] = str(error)
     found = gather(mesh.world, found)[0]

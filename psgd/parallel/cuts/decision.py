@@ -1,6 +1,7 @@
 """Where a run cuts its model into stages: one decision, for the run itself and for what is said of it before."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,13 +49,14 @@ class Decision:
         """Samples of a microbatch."""
         return -(-self.batch // self.microbatches)
 
-    def cuts(self, model: Stage, state_vectors: int, memory: int | None = None) -> Cuts:
+    def cuts(self, model: Stage, state_vectors: int, memory: int | None = None, xp: Any = np) -> Cuts:
         """Where stages begin: as given, or by layers that are measured here.
 
         Args:
             model: the whole.
             state_vectors: that the update rule keeps.
             memory: bytes of a rank, for its stages together; None is any number.
+            xp: `numpy` or `cupy`, where layers are measured.
 
         Raises:
             UsageError: layers that cannot be those, or no cut fits into the memory.
@@ -64,7 +66,7 @@ class Decision:
             return check_cuts(given, len(model.layers), self.ranks * each)
         if self.ranks * each == 1:
             return ()
-        costs = measure(model, np.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
+        costs = measure(model, xp.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
         limits = catalog.make(self.schedule, self.ranks, self._following, each).in_flight_limit
         return partition(costs, self.ranks * each, None if memory is None else memory // each, limits * each)
 

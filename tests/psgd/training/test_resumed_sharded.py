@@ -67,3 +67,27 @@ def test_a_run_goes_on_with_the_same_bits(comm, tmp_path):
         same(run(few, dataset, saved, 2, shard=3, checkpoint_dir=saved, resume=True), fewer)
     comm.Barrier()
     few.Free()
+
+
+@pytest.mark.ranks(4, timeout=200)
+def test_models_in_pieces_too(comm, tmp_path):
+    """Saved in pieces with and without ranges, both are resumed alike: in pieces, in others, or whole."""
+    dataset = data(comm, tmp_path)
+    mesh = "pipe=2,data=2"
+    whole = run(comm, dataset, tmp_path / "whole", 2, mesh=mesh)
+    few = comm.Split(comm.rank > 1, comm.rank)
+    ends = {}
+    for before in (None, 1):
+        saved = tmp_path / f"from{before}"
+        run(comm, dataset, saved, 1, mesh=mesh, shard=before, checkpoint_dir=saved, checkpoint_every=3)
+        again = {"checkpoint_dir": saved, "resume": True}
+        for after, where in ((1, mesh), (1, "tensor=2,data=2"), (None, "tensor=2,data=2"), (3, None), (None, None)):
+            if where is None:
+                found = run(few, dataset, saved, 2, shard=after, **again) if comm.rank < 2 else None
+                comm.Barrier()
+            else:
+                found = run(comm, dataset, saved, 2, shard=after, mesh=where, **again)
+            if where == mesh:
+                same(found, whole)
+            same(found, ends.setdefault(where, found))
+    few.Free()

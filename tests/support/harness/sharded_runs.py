@@ -73,7 +73,7 @@ def run(
         steps: of worker 0.
         delays: each rank waits now and then, at random.
         uneven: so many steps more for each rank than for the one before.
-        first: step at which it begins.
+        first: step at which it begins, where it does not resume from its own.
         **options: of `psgd.connect`.
     """
     options = {"rule": "adam", "lr": 0.01} | options
@@ -94,7 +94,7 @@ def run(
         client: Any = ps._client
         if exchange is None:
             made.bind(ps.params, ps.grads)
-        for step in range(first, steps + uneven * comm.rank):
+        for step in range(ps.clock or first, steps + uneven * comm.rank):
             x, y = batch(made, comm.rank, step)
             context.draw(step, np.arange(len(x)) + 100 * comm.rank)
             if delays and chance.random() < 0.1:

@@ -60,6 +60,23 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(comm, tmp_pa
             np.testing.assert_array_equal(found.params, whole.params)
 
 
+@pytest.mark.ranks(3, timeout=200)
+def test_accumulated_steps_and_workers_that_had_finished(comm, tmp_path):
+    """Worker 0 is done before the checkpoint of the second case, and saves its part all the same."""
+    for number, options in enumerate(({"accumulate": 2, "checkpoint_every": 3}, {"uneven": 2, "checkpoint_every": 7})):
+        kept = {"checkpoint_every": options.pop("checkpoint_every"), **options}
+        path = tmp_path / f"{number}-0"
+        saved(comm, lambda: mlp(15), 0, path, **kept)
+        wanted = resumed(comm, lambda: mlp(15), 0, path, **options)
+        for before, after in ((1, 3), (3, 2), (2, 0), (3, 3)):
+            path = tmp_path / f"{number}-{before}-{after}"
+            saved(comm, lambda: mlp(15), before, path, **kept)
+            same(resumed(comm, lambda: mlp(15), after, path, **options), wanted)
+        if comm.rank == 0:
+            found = folder.newest(path).manifest
+            assert (found.step, found.format) == (kept["checkpoint_every"], "psgd checkpoint 4")
+
+
 @pytest.mark.ranks(4, timeout=200)
 @pytest.mark.parametrize("named", [True, False])
 def test_any_number_of_ranks_resumes_it_in_any_stage_and_without_sharding(comm, tmp_path, named):

@@ -54,6 +54,18 @@ def test_the_first_stands_for_all_and_others_have_facts_and_what_is_no_vector(tm
         assert sorted(stored.others(extra=False)) == ["noise"]
 
 
+def test_files_of_other_sizes_or_dtypes_are_refused(tmp_path):
+    manifest = written(tmp_path)
+    ranges = list(RANGES["worker-2"])
+    odd = {"params": np.zeros(3), "state0": np.zeros(4, np.float32), "noise": np.zeros((4, 2))}
+    other = shards.write(tmp_path, "worker-2", odd, "{}", ranges, 11)
+    stored = Stored(tmp_path, Manifest(5, 50, shards=(*manifest.shards[:2], other)), "", "worker-0", 11)
+    with pytest.raises(CheckpointError, match=r"worker-2\.safetensors: .* out of bounds"):
+        stored.read("params", None)
+    with pytest.raises(CheckpointError, match="worker-2: expected a vector state0 of float64, got float32 of shape"):
+        stored.read("state0", None)
+
+
 def test_a_whole_vector_is_read_in_parts(tmp_path):
     tensors = {"params": WHOLE, "state0": WHOLE + 1, "other": np.zeros(3)}
     files = [shards.write(tmp_path, "worker-0", tensors, "{}"), shards.write(tmp_path, "worker-1", {}, "{}")]

@@ -5,7 +5,7 @@ import pytest
 
 from psgd.collectives import Communicator
 from psgd.strategies.buckets import Buckets
-from psgd.strategies.scattered_buckets import ScatteredBuckets
+from psgd.strategies.sharded.scattered_buckets import ScatteredBuckets
 
 
 @pytest.mark.ranks(3)

@@ -18,7 +18,7 @@ from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.own_update import OwnUpdate
 from psgd.parallel.sharded.slices import Slices
-from psgd.strategies.scattered_buckets import ScatteredBuckets
+from psgd.strategies.sharded.scattered_buckets import ScatteredBuckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 from psgd.worker.serverless.lockstep import LockstepWorker
