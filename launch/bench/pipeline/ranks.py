@@ -12,7 +12,7 @@ from mpi4py import MPI
 from psgd.kernels.array import Array
 from psgd.kernels.errors import Error
 from psgd.launch.bench.peers import cores
-from psgd.launch.bench.pipeline.full_pipeline import Alone, Continuous, timed
+from psgd.launch.bench.pipeline.full_pipeline import Continuous, StepsAlone, timed
 from psgd.launch.bench.stats import median
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
@@ -105,7 +105,7 @@ def _without_flushes(
     name: str,
     model: Model,
     cuts: Cuts,
-    one_rank: Alone | None,
+    one_rank: StepsAlone | None,
     x: Array,
     y: Array,
     microbatches: int,
@@ -145,7 +145,7 @@ class _Whole:
         grads = np.zeros_like(params)
         model.bind(params, grads)
         self._model, self._context = model, model.context(batch)
-        self.steps = Alone(model, self._context, params, grads)
+        self.steps = StepsAlone(model, self._context, params, grads)
 
     def gradient(self, n: int, x: Any, y: Any) -> float:
         return self._model.gradient(self._context, x, y)

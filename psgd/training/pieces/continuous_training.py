@@ -178,8 +178,9 @@ class ContinuousModel(CutModel):
 
     Args:
         pipeline: of this rank.
-        tensor, mesh, whole: as `CutModel`.
+        tensor, mesh: as `CutModel`.
         schedule: of a step.
+        whole: the whole model, as a description.
         epoch: microbatches of an epoch.
     """
 
@@ -194,7 +195,7 @@ class ContinuousModel(CutModel):
         whole: Model,
         epoch: int,
     ) -> None:
-        super().__init__(pipeline, tensor, mesh, schedule, whole)
+        super().__init__(pipeline, tensor, mesh, schedule, whole.layout, whole.tokens)
         self._continuous, self._epoch = pipeline, epoch
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:

@@ -12,7 +12,7 @@ from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
-from psgd.nn.model import Model
+from psgd.nn.layout import Layout
 from psgd.parallel.axes import AXES
 from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.pipeline import Pipeline
@@ -33,7 +33,8 @@ class CutModel:
         tensor: what its layers exchange partial results by; freed with it.
         mesh: all ranks; freed by its owner.
         schedule: of a whole batch.
-        whole: the whole model, as a description.
+        whole: of the whole model; no rank needs such a vector.
+        tokens: of a sample that has a loss for each of them; else 1.
 
     Attributes:
         layout: of this rank's part.
@@ -46,14 +47,20 @@ class CutModel:
     trainer: type[Trainer] = Trainer
 
     def __init__(
-        self, pipeline: Pipeline, tensor: Communicator, mesh: ProcessMesh, schedule: Schedule, whole: Model
+        self,
+        pipeline: Pipeline,
+        tensor: Communicator,
+        mesh: ProcessMesh,
+        schedule: Schedule,
+        whole: Layout,
+        tokens: int = 1,
     ) -> None:
         self.pipeline, self.layout, self.mesh = pipeline, pipeline.layout, mesh
         self._tensor = tensor
-        self._schedule, self._tokens = schedule, whole.tokens
+        self._schedule, self._tokens = schedule, tokens
         self._draws: DrawsByStep | None = None
         axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
-        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole.layout)
+        self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         if serves:
