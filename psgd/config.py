@@ -154,6 +154,11 @@ class TrainConfig:
         """How many ranks hold one copy of the model together: each worker and each server is so many."""
         return ranks_of_a_copy(self.axes)
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether the model is trained as a pipeline or by tensor, even if by one rank."""
+        return self.mesh is not None and (self.parts > 1 or self.microbatches is not None)
+
     def of_the_run(self) -> dict[str, Any]:
         """What the run shares with one that resumes it, as JSON values; of a user's file the name, not the folder."""
         names = *OF_THE_RUN, *self.of_the_model()

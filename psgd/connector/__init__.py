@@ -37,7 +37,7 @@ from psgd.runtime.mesh import Mesh
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder, Replay, load
-from psgd.strategies.sharded import Shard
+from psgd.strategies.sharded.sharded_worker import Shard
 from psgd.worker.bound_model import BoundModel
 
 
@@ -174,7 +174,8 @@ def connect(
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         complaint = complaint or text
     epoch = metrics.samples_per_epoch if isinstance(metrics, RunMetrics) else 0
-    everyone = part.world if isinstance(part, ModelPart) else comm
+    everyone, different = in_pieces.everyone(comm, part, model)
+    complaint = complaint or different
     agree(everyone, "psgd.connect", signed, complaint, {"run": run or None, "metrics.samples_per_epoch": epoch or None})
     assert checked is not None  # else there was a complaint
     plan, chosen = checked.plan, checked.run

@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mpi4py import MPI
+
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.kernels.errors import UsageError
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.optim.whole_norm import WholeNorm
-from psgd.runtime.agreement import agree
+from psgd.runtime.agreement import agree, gather
 from psgd.strategies import catalog
+from psgd.worker.bound_model import BoundModel
 
 IN_STEP = ("sync", "allreduce", "averaging", "easgd")
 """Strategies with which all parts are at the same step at any time; easgd with `easgd_order="sync"`."""
@@ -23,6 +26,24 @@ IN_STEP = ("sync", "allreduce", "averaging", "easgd")
 def in_step(strategy: str, easgd_order: str = "sync") -> bool:
     """Whether all parts of a model take the same steps in the same order with this strategy."""
     return strategy in IN_STEP and (strategy != "easgd" or easgd_order == "sync")
+
+
+def everyone(comm: MPI.Intracomm, part: object, model: BoundModel | None) -> tuple[MPI.Intracomm, str | None]:
+    """All ranks of the run, and what is wrong if ranks with the same part have other buffers. Collective, blocks.
+
+    Args:
+        comm: the ranks that have the same part, or all where there is none.
+        part: as given to `psgd.connect`.
+        model: of which this rank's parameters are.
+    """
+    if not isinstance(part, ModelPart):
+        return comm, None
+    mine = None if model is None else model.signature
+    others = [each["model"] for each in gather(comm, {"model": mine})]
+    if all(other == mine for other in others):
+        return part.world, None
+    other = next(each for each in others if each != mine)
+    return part.world, f"params: expected the same model on all ranks with this part, got {mine} and {other}"
 
 
 def check(given: Mapping[str, Any], size: int) -> None:

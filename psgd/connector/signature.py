@@ -49,6 +49,7 @@ def signature(
     }
     if plan.part is not None:  # what is compared is the whole model's: the parts have other sizes
         signed |= {"size": plan.part.whole.size, "layout": repr(plan.part.whole), "segment_bytes": given.segment_bytes}
+        signed["model"] = None  # of a part it is compared by `in_pieces.everyone`
     return signed
 
 

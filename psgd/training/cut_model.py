@@ -1,8 +1,10 @@
 """A model in pieces as what a run trains: stages of a pipeline, layers cut by tensor, copies along the data axis."""
 
+import importlib
 import os
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.metrics.trace.span import Traceable
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
-from psgd.parallel.cuts.decision import Decision
+from psgd.parallel.cuts.decision import Decision, Timed
 from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.pipeline import Pipeline
@@ -31,6 +33,9 @@ from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 from psgd.training.trainer import Trainer
 
+_PEERS = "peers"
+"""What `Communicator.last` says of a call that the ranks' GPUs have carried out among themselves."""
+
 
 def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     """The same task with this rank's part of its model; without a mesh the task itself. Collective, blocks.
@@ -41,14 +46,24 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     if mesh is None:
         return task
     model, batch = task.model, min(config.batch_size, task.samples)
-    if not isinstance(model, OwnModel):
-        raise AgreedUsageError(
-            f"--mesh {config.mesh}: expected a model of psgd's own layers, got {config.model}; PyTorch's are cut in a "
-            "loop of your own: see psgd.torch.pipeline"
-        )
-    whole = model.model
     wish = Decision(mesh.sizes["pipe"], batch, config.microbatches, config.pipe_schedule, config.cut)
-    cuts = _cuts(whole, config, mesh, wish)
+    if config.device == "cuda" and not catalog.SCHEDULES[wish.schedule].flushes:
+        raise AgreedUsageError(
+            f"--device cuda: not with --pipe-schedule {wish.schedule}, whose stages compute on cores: omit one of both"
+        )
+    if not isinstance(model, OwnModel):
+        if config.device == "cuda":
+            raise AgreedUsageError(
+                f"--device cuda: not with --mesh {config.mesh} and a PyTorch module, whose stages compute on cores: "
+                "omit one of both, or see psgd.torch.pipeline"
+            )
+        from psgd.training.pieces.module_in_pieces import cut_module
+        from psgd.training.torch_module import UncutModule  # which load PyTorch, as the user's file has
+
+        assert isinstance(model, UncutModule)
+        return replace(task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish)))
+    whole = model.model
+    cuts = _cuts(config, mesh, wish, whole)
     tensor = Communicator(mesh.tensor)
     if tensor.size > 1:
         cut_layers = plan(whole.layers, whole.input_shape, tensor, cuts, loss=True)
@@ -62,19 +77,37 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return replace(
             task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, parts, recompute)
         )
-    pipeline = Pipeline(mesh.pipe, whole, cuts, wish.schedule, batch=batch, microbatches=parts, recompute=recompute)
-    return replace(task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model))
+    pipeline = Pipeline(
+        mesh.pipe,
+        whole,
+        cuts,
+        wish.schedule,
+        batch=batch,
+        microbatches=parts,
+        recompute=recompute,
+        device=config.device,
+        graphs=lambda: tensor.size == 1 or tensor.last[1] == _PEERS,  # a graph cannot wait for other ranks' hosts
+    )
+    return replace(
+        task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model.layout, model.model.tokens)
+    )
 
 
-def _cuts(model: Model, config: TrainConfig, mesh: ProcessMesh, wish: Decision) -> Cuts:
+def _cuts(config: TrainConfig, mesh: ProcessMesh, wish: Decision, model: Model, timed: Timed | None = None) -> Cuts:
     """Where stages begin: as given, or measured by rank 0 for its memory; the same on all ranks."""
     nodes = Counter(str(each["node"]) for each in gather(mesh.world, {"node": node_name()}))
     found: dict[str, Any] = {}
     if mesh.world.Get_rank() == 0:
         state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values())
+        here = max(nodes.values())
+        xp: Any = np
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // here
+        if config.device == "cuda":
+            xp = importlib.import_module("cupy")
+            runtime = xp.cuda.runtime
+            memory = runtime.memGetInfo()[0] // -(-here // runtime.getDeviceCount())
         try:
-            found["cuts"] = wish.cuts(model, len(state), memory)
+            found["cuts"] = wish.cuts(model, len(state), memory, timed, xp)
         except UsageError as error:
             found["error"] = str(error)
     found = gather(mesh.world, found)[0]

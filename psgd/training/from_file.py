@@ -105,10 +105,11 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
                 f"{found.where}: expected a model of psgd's layers for text, got a PyTorch module; train one in a loop "
                 "of your own, with psgd.torch.wrap"
             )
-        from psgd.training.torch_module import TorchModel
+        from psgd.training.torch_module import TorchModel, UncutModule
 
-        module: TorchModel = _trial(found, data, TorchModel, *parts, data.sample_shape)
-        if config.device == "cpu" and module.wrapped.device.type != "cpu":
+        kind = UncutModule if config.in_pieces else TorchModel
+        module: TorchModel = _trial(found, data, kind, *parts, data.sample_shape)
+        if not config.in_pieces and config.device == "cpu" and module.wrapped.device.type != "cpu":
             got = module.wrapped.device
             raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
         return module

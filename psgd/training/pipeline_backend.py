@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from psgd.data import Dataset
 from psgd.data.batches import Batches
@@ -27,6 +27,7 @@ class PipelineBackend:
         statistics: of the training set.
         batch_size: most samples of a step.
         tokens: of a sample that has a loss for each of them; else 1.
+        dtype: float32 or float64, of the samples.
     """
 
     def __init__(
@@ -37,13 +38,14 @@ class PipelineBackend:
         statistics: Statistics,
         batch_size: int,
         tokens: int = 1,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         self._pipeline, self._key = pipeline, 0
         self._at_once = evaluated_at_once(tokens, in_pieces=True)
         self._first, self._last = stages.Get_rank() == 0, stages.Get_rank() == stages.Get_size() - 1
         most = min(batch_size, dataset.train.samples)
-        self._batches = Batches(dataset.train, statistics, most) if self._reads else None
-        self._test = Batches(dataset.test, statistics, self._at_once) if self._reads else None
+        self._batches = Batches(dataset.train, statistics, most, dtype) if self._reads else None
+        self._test = Batches(dataset.test, statistics, self._at_once, dtype) if self._reads else None
         self._samples = dataset.test.samples
 
     @property

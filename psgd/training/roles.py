@@ -50,7 +50,7 @@ def assign(config: TrainConfig, comm: MPI.Intracomm) -> Roles:
         AgreedUsageError: so many ranks cannot be such a mesh, or a GPU is missing; on all ranks.
     """
     mesh = None
-    if config.mesh is not None and (config.parts > 1 or config.microbatches is not None):
+    if config.in_pieces:
         mesh = ProcessMesh(comm, **{**config.axes, "data": comm.Get_size() // config.parts})
     data = comm if mesh is None else mesh.data
     servers = config.servers

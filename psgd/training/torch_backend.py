@@ -116,7 +116,7 @@ def untouched(module: torch.nn.Module) -> Iterator[None]:
     """As `evaluating`; and whatever happens inside, its buffers and PyTorch's random numbers are then as before."""
     before: list[tuple[Any, Any]] = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     place = place_of(module)
-    with torch.random.fork_rng(devices=[] if place.type == "cpu" else [place.index]), evaluating(module):
+    with torch.random.fork_rng(devices=[place.index] if place.type == "cuda" else []), evaluating(module):
         yield
     with torch.no_grad():
         for buffer, value in before:

@@ -12,6 +12,7 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
+from psgd.nn.layout import Layout
 from psgd.runtime.rng import generator
 from psgd.torch import wrap
 from psgd.torch.wrapped import Wrapped
@@ -35,19 +36,21 @@ class TorchModel:
         loss: a function of output and labels, or None: cross-entropy.
         shape: of one sample, for lazy layers.
 
+    Attributes:
+        module: the user's.
+        layout: of its trainable parameters.
+        loss: of output and labels.
+
     Raises:
         UsageError: something in the module cannot be trained, or the loss cannot be called.
     """
 
     def __init__(self, module: "torch.nn.Module | Wrapped", loss: LossOf | None, shape: tuple[int, ...] = ()) -> None:
-        if loss is not None and not callable(loss):
-            raise UsageError(f"expected a loss that can be called with (output, labels), got {type(loss).__name__}")
-        if not isinstance(module, Wrapped) and any(map(torch.nn.parameter.is_lazy, module.parameters())):
-            with evaluating(module), torch.no_grad():
-                module(torch.zeros((_TRIAL, *shape), device=place_of(module)))
+        self.loss = _checked(loss)
+        if not isinstance(module, Wrapped):
+            _settle(module, shape)
         self.wrapped = module if isinstance(module, Wrapped) else wrap(module)
-        self.layout = self.wrapped.layout
-        self._loss = cross_entropy if loss is None else loss
+        self.module, self.layout = self.wrapped.module, self.wrapped.layout
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
         if config.device == "cuda" and not serves and self.wrapped.device.type == "cpu":
@@ -63,8 +66,8 @@ class TorchModel:
             from psgd.training.torch_cuda_backend import TorchCudaBackend
 
             keep = None if config.data_device == "auto" else config.data_device == "cuda"
-            return TorchCudaBackend(self.wrapped, self._loss, dataset, statistics, batch_size, keep)
-        return TorchBackend(self.wrapped, self._loss, dataset, statistics, batch_size)
+            return TorchCudaBackend(self.wrapped, self.loss, dataset, statistics, batch_size, keep)
+        return TorchBackend(self.wrapped, self.loss, dataset, statistics, batch_size)
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
         """Dropout and the like draw from here on as they would in any run at this place."""
@@ -87,7 +90,7 @@ class TorchModel:
         Raises:
             UsageError: the output is not one score for each class, or the loss not one number.
         """
-        module = self.wrapped.module
+        module = self.module
         with untouched(module):
             place = place_of(module)
             x = torch.zeros((_TRIAL, *shape), dtype=input_dtype(module), device=place)
@@ -99,9 +102,45 @@ class TorchModel:
                     f"expected a module that gives scores of shape (n, {classes}), one for each class; for samples of "
                     f"shape ({_TRIAL}, {', '.join(map(str, shape))}) it gave {got}"
                 )
-            loss = self._loss(output, torch.zeros(_TRIAL, dtype=torch.int64, device=place))
+            loss = self.loss(output, torch.zeros(_TRIAL, dtype=torch.int64, device=place))
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
                 what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
                 raise UsageError(
                     f"expected a loss that gives one number to differentiate, the batch's mean; got {what}"
                 )
+
+
+class UncutModule(TorchModel):
+    """A module that is about to be cut: nothing of it is in a vector yet, and it may be on the meta device.
+
+    Args:
+        module: the user's.
+        loss: as `TorchModel`.
+        shape: of one sample.
+
+    Attributes:
+        shape: as given.
+
+    Raises:
+        UsageError: as `TorchModel`.
+    """
+
+    def __init__(self, module: "torch.nn.Module | Wrapped", loss: LossOf | None, shape: tuple[int, ...] = ()) -> None:
+        if isinstance(module, Wrapped):
+            raise UsageError("expected a module for --mesh that is not wrapped, since each rank wraps its part of it")
+        self.module, self.loss, self.shape = module, _checked(loss), shape
+        _settle(module, shape)
+        self.layout = Layout([(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad])
+
+
+def _checked(loss: LossOf | None) -> LossOf:
+    if loss is not None and not callable(loss):
+        raise UsageError(f"expected a loss that can be called with (output, labels), got {type(loss).__name__}")
+    return cross_entropy if loss is None else loss
+
+
+def _settle(module: torch.nn.Module, shape: tuple[int, ...]) -> None:
+    """Lets lazy layers find their shapes."""
+    if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+        with evaluating(module), torch.no_grad():
+            module(torch.zeros((_TRIAL, *shape), device=place_of(module)))

@@ -1,6 +1,8 @@
 """Where a run cuts its model into stages: one decision, for the run itself and for what is said of it before."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from psgd.parallel.options import AUTO, layers, microbatches_of
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.schedule import Schedule
 
+Timed = Callable[[int, int], list[LayerCost]]
+"""Of so many samples, and so many vectors of an update rule, to what each layer costs."""
 INTERLEAVED = 2
 """Stages of a rank where a schedule has several, and the cuts are measured."""
 
@@ -48,13 +52,22 @@ class Decision:
         """Samples of a microbatch."""
         return -(-self.batch // self.microbatches)
 
-    def cuts(self, model: Stage, state_vectors: int, memory: int | None = None) -> Cuts:
+    def cuts(
+        self,
+        model: Stage,
+        state_vectors: int,
+        memory: int | None = None,
+        timed: Timed | None = None,
+        xp: Any = np,
+    ) -> Cuts:
         """Where stages begin: as given, or by layers that are measured here.
 
         Args:
             model: the whole.
             state_vectors: that the update rule keeps.
             memory: bytes of a rank, for its stages together; None is any number.
+            timed: measures the layers of a model that is another library's.
+            xp: `numpy` or `cupy`, where layers are measured.
 
         Raises:
             UsageError: layers that cannot be those, or no cut fits into the memory.
@@ -64,7 +77,10 @@ class Decision:
             return check_cuts(given, len(model.layers), self.ranks * each)
         if self.ranks * each == 1:
             return ()
-        costs = measure(model, np.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
+        if timed is not None:
+            costs = timed(self.size, state_vectors)
+        else:
+            costs = measure(model, xp.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
         limits = catalog.make(self.schedule, self.ranks, self._following, each).in_flight_limit
         return partition(costs, self.ranks * each, None if memory is None else memory // each, limits * each)
 

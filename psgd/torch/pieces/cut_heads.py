@@ -43,6 +43,22 @@ class HeadsModule(torch.nn.Module):  # type: ignore[misc]
         self.query, self.key, self.value = query, key, value
         self.out = RowModule(whole.out_proj, comm, whole.head_dim)
 
+    def in_whole(self) -> dict[str, tuple[str, int, int]]:
+        """Where the parameters of its linear modules are in the whole attention, which may have three as one.
+
+        Returns:
+            By the name here: the name there, the row with which it begins there, and how many rows that one has.
+        """
+        inner = {"query": self.query, "key": self.key, "value": self.value}
+        rows = sum(part.out_features for part in inner.values())
+        found: dict[str, tuple[str, int, int]] = {}
+        for place, (name, part) in enumerate(inner.items()):
+            first = sum(each.out_features for each in list(inner.values())[:place])
+            one = ("in_proj_weight", first, rows) if self._joint else (f"{name[0]}_proj_weight", 0, part.out_features)
+            found |= {f"{name}.weight": one, f"{name}.bias": ("in_proj_bias", first, rows)}
+        rows = self.out.out_features
+        return found | {f"out.{key}": (f"out_proj.{key}", 0, rows) for key in ("weight", "bias")}
+
     def reset_parameters(self) -> None:
         """The whole's values, but for the order of random numbers."""
         for part in (self.query, self.key, self.value):

@@ -49,7 +49,11 @@ class CutWeights(torch.nn.Module):  # type: ignore[misc]
         return torch.nn.Parameter(part, requires_grad=whole.requires_grad and part.numel() > 0)
 
     def places(self) -> dict[str, tuple[Shape, Shape]]:
-        """For each trained parameter that is a part, also one without elements: the whole's shape, and where it begins.
+        """As `parts`, of the parameters that are trained."""
+        return {name: place for name, place in self.parts().items() if self._trained[name]}
+
+    def parts(self) -> dict[str, tuple[Shape, Shape]]:
+        """For each parameter that is a part, also one without elements: the whole's shape, and where it begins.
 
         Returns:
             By the parameter's name here.
@@ -58,7 +62,7 @@ class CutWeights(torch.nn.Module):  # type: ignore[misc]
         found: dict[str, tuple[Shape, Shape]] = {"weight": ((self.out_features, self.in_features), start)}
         if self.bias is not None and self.axis == 0:
             found["bias"] = ((self.out_features,), (self.mine.start,))
-        return {name: place for name, place in found.items() if self._trained[name]}
+        return found
 
     def reset_parameters(self) -> None:
         """The values that a whole `nn.Linear` would have, by the same random numbers: the weight is drawn whole."""

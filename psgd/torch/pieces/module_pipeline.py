@@ -45,7 +45,8 @@ def pipeline(
     layers values.
 
     Args:
-        module: the same description on all ranks, with values on all ranks or on the meta device.
+        module: the same description on all ranks, with values on all ranks or on the meta device. On one rank it may
+            be any module that takes one tensor and gives one.
         comm: the ranks of the pipeline; it stays the caller's.
         cuts: the numbers of the layers with which the second and further stages begin, ascending.
         sample: one sample, or its shape if its dtype is the module's. The shapes of what goes from stage to stage are
@@ -72,6 +73,7 @@ class ModulePipeline(Wrapped):
         module: this rank's layers, with their names in the whole.
         layout, params, grads: as of `Wrapped`.
         pipeline: psgd's, with its counters.
+        whole: the layout of the whole module; no rank needs such a vector.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class ModulePipeline(Wrapped):
         except UsageError as refusal:
             self.pipeline.close()
             raise refusal from cause
-        self.layout, self._whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
+        self.layout, self.whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
         own_layers.share(comm, self.module, whole.first_names)
 
     def gradient(self, n: int, x: Any, y: Any, key: int | None = None) -> float:
@@ -155,7 +157,7 @@ class ModulePipeline(Wrapped):
             mesh: of whose axes `pipe` this is made, and perhaps `tensor`.
         """
         places = {"pipe": mesh.pipe.Get_rank(), "tensor": mesh.tensor.Get_rank()}
-        return ModelPart(mesh.world, mesh.replica, coordinates=places, layout=self.layout, whole=self._whole)
+        return ModelPart(mesh.world, mesh.replica, coordinates=places, layout=self.layout, whole=self.whole)
 
     def announce(self, ready: Callable[[range], None]) -> None:
         """The next `gradient` calls `ready`, a stage at a time."""
@@ -194,7 +196,7 @@ def _agreed(
     """The whole as a description, if it can be cut on all ranks."""
     whole, complaint = None, None
     try:
-        whole = SequentialStages(module, sample, loss)
+        whole = SequentialStages(module, sample, loss, uncut=comm.Get_size() == 1 and not cuts)
         own_layers.check(whole.layers, init)
         complaint = _misplaced(whole, cuts, comm.Get_size())
     except UsageError as error:

@@ -65,8 +65,11 @@ def keep(
     container = torch.nn.Module()
     for number, layer in enumerate(layers):
         if layer in mine:
-            _fill(layer.module, number, init, seed)
-            container.add_module(layer.key, layer.module)
+            fill(layer.module, number, init, seed)
+            if layer.key:
+                container.add_module(layer.key, layer.module)
+            else:
+                container = layer.module
         elif not any(id(part) in kept for part in layer.module.modules()):
             layer.module.to("meta")
     _tie(container, first_names)
@@ -99,7 +102,15 @@ def share(comm: MPI.Intracomm, module: torch.nn.Module, first_names: Mapping[str
             part.Free()
 
 
-def _fill(module: torch.nn.Module, number: int, init: Init | None, seed: int) -> None:
+def fill(module: torch.nn.Module, number: int, init: Init | None, seed: int) -> None:
+    """Gives a layer first values on the CPU, if it was on the meta device.
+
+    Args:
+        module: the layer.
+        number: of it in the whole.
+        init: as `check`.
+        seed: as `keep`.
+    """
     if not any(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()]):
         return
     module.to_empty(device="cpu")

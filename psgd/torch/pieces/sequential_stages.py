@@ -24,13 +24,17 @@ class NamedLayer:
 
     Attributes:
         name: of its class.
-        key: its name in the sequence.
+        key: its name in the sequence; empty where it is the whole module.
         module: itself; its tensors may be on the meta device.
     """
 
     name: str
     key: str
     module: torch.nn.Module
+
+    def named(self, name: str) -> str:
+        """The name in the whole of what has this one in the layer."""
+        return f"{self.key}.{name}" if self.key else name
 
 
 class SequentialStages:
@@ -40,26 +44,34 @@ class SequentialStages:
         module: the whole, with tensors on the CPU or the meta device.
         sample: one sample, of which shape and dtype matter, or its shape.
         loss: of the output and the labels: the mean over samples, as a tensor of one element.
+        uncut: there is one stage, so that a module that is no sequence will do, as one layer.
 
     Attributes:
         layers, shapes, output_shape, dtype: as of a model; shapes are those of a sample in front of each layer.
+        gives: PyTorch's dtype of what goes from layer to layer.
+        sample: as given, or of the shape that was given.
         first_names: for each parameter's names in the whole, the first one of the same parameter.
 
     Raises:
         UsageError: the module cannot be cut like that.
     """
 
-    def __init__(self, module: torch.nn.Module, sample: "torch.Tensor | Sequence[int]", loss: LossOf) -> None:
-        if not isinstance(module, torch.nn.Sequential) or not len(module):
+    def __init__(
+        self, module: torch.nn.Module, sample: "torch.Tensor | Sequence[int]", loss: LossOf, uncut: bool = False
+    ) -> None:
+        sequence = isinstance(module, torch.nn.Sequential)
+        if not isinstance(module, torch.nn.Module) or not (len(module) if sequence else uncut):
             raise UsageError(f"expected a torch.nn.Sequential with layers, got {type(module).__name__}")
         if not callable(loss):
             raise UsageError(f"expected a loss that can be called with (output, labels), got {type(loss).__name__}")
-        self.layers = tuple(NamedLayer(type(each).__name__, key, each) for key, each in module.named_children())
-        if len(self.layers) < len(module):
+        layers = module.named_children() if sequence else [("", module)]
+        self.layers = tuple(NamedLayer(type(each).__name__, key, each) for key, each in layers)
+        if sequence and len(self.layers) < len(module):
             raise UsageError("expected each layer once in the Sequential, got one in several places: make copies")
         dtype = _dtype(module)
         self.dtype = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
-        self._loss, self._sample = loss, _sample_of(sample, dtype)
+        self.gives = dtype
+        self._loss, self.sample = loss, _sample_of(sample, dtype)
         firsts: dict[int, str] = {}
         named = list(module.named_parameters(remove_duplicate=False))
         self.first_names = {name: firsts.setdefault(id(p), name) for name, p in named}
@@ -69,7 +81,7 @@ class SequentialStages:
             if isinstance(part, CutWeights)
             for key, place in part.places().items()
         }
-        self.shapes, self.output_shape = self._tried(self._sample)
+        self.shapes, self.output_shape = self._tried(self.sample)
 
     def cut(self, start: int, stop: int) -> TorchStage:
         """Returns the layers from `start` up to `stop`, without touching them."""
@@ -79,7 +91,7 @@ class SequentialStages:
         names = {name: self.first_names[name] for name in shapes}
         parts = {name: place for name, place in self._places.items() if name in shapes}
         modules = [layer.module for layer in self.layers[start:stop]]
-        wide = self._sample.dtype if start == 0 else None
+        wide = self.sample.dtype if start == 0 else None
         stage = made(modules, start, Layout(shapes.items(), parts=parts, tied=tied), names, self.dtype, shape, wide)
         if isinstance(stage, TorchTail):
             stage.loss_of = self._loss
@@ -105,7 +117,7 @@ class SequentialStages:
         seen: dict[str, str] = {}
         for layer in self.layers[start:stop]:
             for key, p in layer.module.named_parameters(remove_duplicate=False):
-                name = f"{layer.key}.{key}"
+                name = layer.named(key)
                 shape = shape_of(name, p)
                 if shape is None:
                     continue

@@ -124,7 +124,7 @@ class ContinuousTrainer(Trainer):
         may_stop = bool(config.target_accuracy or config.early_stop)
         backend.bind(ps.params, ps.grads)
         sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
-        done, end = self._done(ps, sampler), config.epochs * sampler.steps
+        done, end = self._done(ps, sampler.steps), config.epochs * sampler.steps
         evaluated = bool(done) and self._due(done, sampler.steps)
         if evaluated and ps.worker == 0:
             self._report(ps)  # it came after the checkpoint
@@ -178,8 +178,9 @@ class ContinuousModel(CutModel):
 
     Args:
         pipeline: of this rank.
-        tensor, mesh, whole: as `CutModel`.
+        tensor, mesh: as `CutModel`.
         schedule: of a step.
+        whole: the whole model, as a description.
         epoch: microbatches of an epoch.
     """
 
@@ -194,7 +195,7 @@ class ContinuousModel(CutModel):
         whole: Model,
         epoch: int,
     ) -> None:
-        super().__init__(pipeline, tensor, mesh, schedule, whole)
+        super().__init__(pipeline, tensor, mesh, schedule, whole.layout, whole.tokens)
         self._continuous, self._epoch = pipeline, epoch
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:

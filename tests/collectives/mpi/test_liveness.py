@@ -1,4 +1,4 @@
-"""EASGD when workers fail: no order leaves the others waiting."""
+"""When workers fail that exchange with each other, by elastic averaging or decentralized: nobody is left waiting."""
 
 import time
 
@@ -8,26 +8,29 @@ import pytest
 import psgd
 from psgd.kernels.errors import PeerLostError
 
-ORDERS = ["sync", "round-robin", "async", "hogwild"]
+EASGD = {order: {"easgd_order": order, "period": 2} for order in ("sync", "round-robin", "async", "hogwild")}
+PEERS = {peers: {"peers": peers} for peers in ("ring", "pairs")}
+RUNS = [
+    *(pytest.param({"strategy": "easgd"} | options, id=f"easgd-{name}") for name, options in EASGD.items()),
+    *(pytest.param({"strategy": "decentralized"} | options, id=name) for name, options in PEERS.items()),
+]
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("options", RUNS)
 @pytest.mark.parametrize("when", ["step", "finish"])
-def test_a_worker_that_raises_ends_the_block_everywhere(comm, order, when):
-    params = np.zeros(50_000, np.float32)
-    began = time.monotonic()
-    expected = ZeroDivisionError if comm.rank == 2 else PeerLostError
+def test_a_worker_that_raises_ends_the_block_everywhere(comm, options, when):
+    params, began = np.zeros(50_000, np.float32), time.monotonic()
 
     def run():
-        with psgd.connect(comm, params, strategy="easgd", easgd_order=order, period=2) as ps:
+        with psgd.connect(comm, params, **options) as ps:
             for t in range(10**9 if when == "step" else 5):
                 if ps.worker == 2 and t == 4:
                     time.sleep(0.1 * (when == "finish"))
                     raise ZeroDivisionError
                 ps.step(1)
 
-    with pytest.raises(expected):
+    with pytest.raises(ZeroDivisionError if comm.rank == 2 else PeerLostError):
         run()
     assert time.monotonic() - began < 20
     comm.Barrier()
@@ -40,13 +43,11 @@ from mpi4py import MPI
 from psgd.kernels.errors import PeerLostError
 comm = MPI.COMM_WORLD
 try:
-    with psgd.connect(comm, np.zeros(1000), strategy="easgd", easgd_order="{order}", period=2) as ps:
-        for t in range(10**9):
+    with psgd.connect(comm, np.zeros(1000), **{options}) as ps:
+        for t in range({steps}):
             if comm.rank == 1 and t == 50:
                 os.kill(os.getpid(), signal.SIGKILL)
             ps.step(1)
-            if {ends} and t == 60:
-                break
 except PeerLostError as error:
     print(f"rank {{comm.rank}} lost a peer: {{error}}", flush=True)
     open(os.path.join("{folder}", str(comm.rank)), "w").close()
@@ -58,12 +59,18 @@ os._exit(3)
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("order", ["sync", "round-robin", "async"])
-def test_survivors_learn_of_a_killed_worker(job, order, tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(pytest.param({"strategy": "easgd"} | EASGD[name], id=name) for name in ("sync", "round-robin", "async")),
+        pytest.param({"strategy": "decentralized", "window": 4} | PEERS["ring"], id="ring"),
+    ],
+)
+def test_survivors_learn_of_a_killed_worker(job, options, tmp_path):
     folder = tmp_path / "left"
     folder.mkdir()
-    ends = order == "async"  # else they would never wait for anybody
-    result = job(3, KILLED.format(order=order, folder=folder, ends=ends), ulfm=True, timeout=25)
+    steps = 61 if "async" in options.values() else 10**9  # they never wait for anybody before the end
+    result = job(3, KILLED.format(options=options, folder=folder, steps=steps), ulfm=True, timeout=25)
     assert result.returncode != 0
     text = result.stdout + result.stderr
     assert "rank 0 lost a peer" in text and "rank 2 lost a peer" in text, text

@@ -5,7 +5,11 @@ import pytest
 from harness.oracle import same_error
 from harness.pieces import Run, expected
 
+from psgd.checkpoint.pieces.model_part import ModelPart
+from psgd.connector import in_pieces
 from psgd.kernels.errors import ContractError, UsageError
+from psgd.nn.layout import Layout
+from psgd.parallel.mesh import ProcessMesh
 
 CLIP = 1.5
 RULES = ["sgd", "momentum", "nesterov", "adam"]
@@ -61,3 +65,24 @@ def test_what_pieces_cannot_do_is_refused_on_all_ranks(comm, options, words, tmp
 def test_ranks_that_pass_different_options_are_told_across_pieces(comm):
     options = {"strategy": "allreduce", "rule": ["sgd", "adam"][comm.rank]}
     same_error(comm, lambda: Run(comm, 2, 1, 1, **options), ContractError, "same rule")
+
+
+class Buffered:
+    """A model of which only the buffers matter."""
+
+    def __init__(self, signature):
+        self.signature = signature
+
+
+@pytest.mark.ranks(4)
+def test_other_buffers_of_the_same_part_are_found(comm):
+    with ProcessMesh(comm, pipe=2) as mesh:
+        stage, copy = mesh.coordinates["pipe"], mesh.coordinates["data"]
+        whole = Layout([("a", (3,)), ("b", (4,))])
+        mine = Layout([[("a", (3,))], [("b", (4,))]][stage])
+        part = ModelPart(mesh.world, mesh.replica, coordinates={"pipe": stage}, layout=mine, whole=whole)
+        for model in (None, Buffered(f"of stage {stage}")):  # stages have other ones
+            assert in_pieces.everyone(mesh.data, part, model) == (mesh.world, None)
+        _, found = in_pieces.everyone(mesh.data, part, Buffered("ab"[stage == copy == 1]))
+        assert (found is None) == (stage == 0)
+        assert found is None or "same model" in found

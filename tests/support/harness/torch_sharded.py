@@ -115,6 +115,7 @@ def run(
     steps: int,
     uneven: int = 0,
     empty: bool = False,
+    first: int = 0,
     module: nn.Module | None = None,
     sharding: dict[str, Any] | None = None,
     device: Any = "cpu",
@@ -129,6 +130,7 @@ def run(
         steps: of the first rank; each has `uneven` more than the one before.
         uneven: see `steps`.
         empty: some ranks have no samples in some steps.
+        first: step at which it begins; 0: behind those of the checkpoint that it resumes.
         module: to be trained; None makes one of the kind, another on each rank.
         sharding: options of `psgd.torch.shard`.
         device: where it is trained.
@@ -140,7 +142,7 @@ def run(
     model: Any = psgd.torch.shard(module, comm, stage=stage, **sharding or {}) if stage else psgd.torch.wrap(module)
     losses, nbytes = [], []
     with psgd.connect(comm, model, strategy="allreduce", **({"rule": "adam", "lr": 0.01} | options)) as ps:
-        for step in range(ps.clock, steps + uneven * comm.rank):
+        for step in range(first or ps.clock, steps + uneven * comm.rank):
             x, y = (each.to(device) for each in batch(kind, comm.rank, step, empty))
             if chance.random() < 0.1:
                 time.sleep(chance.random() * 0.004)

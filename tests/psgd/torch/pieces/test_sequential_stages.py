@@ -49,3 +49,20 @@ def test_a_layer_in_two_places_is_refused():
     layer = nn.Linear(3, 3)
     with pytest.raises(UsageError, match="each layer once"):
         SequentialStages(nn.Sequential(layer, nn.ReLU(), layer), (3,), LOSS)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.inner(self.inner(x))
+
+
+def test_any_module_is_one_layer_where_it_is_not_cut():
+    with pytest.raises(UsageError, match=r"expected a torch\.nn\.Sequential with layers, got Twice"):
+        SequentialStages(Twice(), (3,), LOSS)
+    whole = SequentialStages(Twice(), (3,), LOSS, uncut=True)
+    assert len(whole.layers) == 1 and whole.output_shape == (3,)
+    assert [p.name for p in whole.layout().parameters] == ["inner.weight", "inner.bias"]

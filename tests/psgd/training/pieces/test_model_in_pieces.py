@@ -17,7 +17,7 @@ def test_parts_are_those_of_the_whole(comm, tmp_path):
     whole = build("mlp", (1, 8, 8), 10, hidden=16)
     with ProcessMesh(comm, pipe=2) as mesh:
         pipeline = Pipeline(mesh.pipe, whole, (2,), "gpipe", batch=12, microbatches=3)
-        model = CutModel(pipeline, Communicator(mesh.tensor), mesh, catalog.make("gpipe", 2, 3), whole)
+        model = CutModel(pipeline, Communicator(mesh.tensor), mesh, catalog.make("gpipe", 2, 3), whole.layout)
         assert model.part.name == f"pipe{comm.rank}tensor0" and model.layout is pipeline.layout
         assert model.agreed(comm.rank == 1) and not model.agreed(False)
         bubble = model.bubble()

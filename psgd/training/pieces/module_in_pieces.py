@@ -1,0 +1,153 @@
+"""One rank's part of a PyTorch module in pieces, as what a run trains."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from psgd.backend.interface import Backend
+from psgd.collectives.communicator import Communicator
+from psgd.config import TrainConfig
+from psgd.data import Dataset
+from psgd.data.normalization import Statistics
+from psgd.kernels.array import Array
+from psgd.kernels.errors import UsageError
+from psgd.nn.stage import OnReady
+from psgd.parallel.cuts.decision import Decision, Timed
+from psgd.parallel.cuts.partition import Cuts
+from psgd.parallel.mesh import ProcessMesh
+from psgd.parallel.schedules import catalog
+from psgd.parallel.schedules.schedule import Schedule
+from psgd.runtime.agreement import agree
+from psgd.torch.pieces import layer_costs
+from psgd.torch.pieces.by_tensor import cut_by_tensor
+from psgd.torch.pieces.module_pipeline import ModulePipeline, pipeline
+from psgd.torch.pieces.sequential_stages import SequentialStages
+from psgd.training.pieces import module_state
+from psgd.training.pieces.model_in_pieces import CutModel
+from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.torch_backend import input_dtype, untouched
+from psgd.training.torch_module import UncutModule
+
+CutsOf = Callable[[Any, Timed], Cuts]
+"""Where the stages of a whole begin, which costs of its layers are known; the same on all ranks. Collective, blocks."""
+
+
+class ModuleBackend(PipelineBackend):
+    """As `PipelineBackend`, with stages of a PyTorch module.
+
+    Args:
+        module: this rank's part.
+        stages, dataset, statistics, batch_size: as `PipelineBackend`.
+    """
+
+    def __init__(
+        self, module: ModulePipeline, stages: Any, dataset: Dataset, statistics: Statistics, batch_size: int
+    ) -> None:
+        dtype = module.pipeline.stages[0].dtype
+        super().__init__(module.pipeline, stages, dataset, statistics, batch_size, dtype=dtype)
+        self._module = module
+
+    def prepare(self, params: Array) -> None:
+        with untouched(self._module.module):
+            super().prepare(params)
+        self._module.zero_grad()
+
+    def bind(self, params: Array, grads: Array) -> None:
+        module = self._module
+        if module.params.ctypes.data != params.ctypes.data:
+            module.bind(params, grads)
+        super().bind(module.params, module.grads)
+
+    def gradient(
+        self,
+        indices: NDArray[np.int64],
+        on_ready: OnReady | None = None,
+        touch: Callable[[Array], None] | None = None,
+    ) -> float:
+        self._module.zero_grad()
+        return super().gradient(indices, on_ready, touch)
+
+
+class CutModule(CutModel):
+    """One rank's part of a PyTorch module. Implements `Trainable`.
+
+    Args:
+        module: the part.
+        tensor, mesh, schedule: as `CutModel`.
+        names: of the whole's state dict.
+    """
+
+    def __init__(
+        self, module: ModulePipeline, tensor: Communicator, mesh: ProcessMesh, schedule: Schedule, names: Sequence[str]
+    ) -> None:
+        super().__init__(module.pipeline, tensor, mesh, schedule, module.whole)
+        self._module, self._names = module, names
+
+    def vector(self, config: TrainConfig, serves: bool) -> Array:
+        return self._module.params
+
+    def connected(self, vector: Array) -> Any:
+        return self._module
+
+    def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
+        self._draws = made = ModuleBackend(self._module, self.mesh.pipe, dataset, statistics, config.batch_size)
+        return made
+
+    def save(self, path: Path, vector: Array) -> None:
+        """Writes the whole module's state_dict, one tensor at a time. Collective over the first copy."""
+        module_state.write(path, self._module.module, self._names, self.mesh.replica, "--save")
+
+
+def cut_module(
+    model: UncutModule, config: TrainConfig, mesh: ProcessMesh, wish: Decision, cuts_of: CutsOf
+) -> CutModule:
+    """This rank's part of a module. Collective over the mesh, blocks.
+
+    Args:
+        model: the whole; other ranks' parts of it are moved to the meta device.
+        config: of the run.
+        mesh: all ranks.
+        wish: how it is cut.
+        cuts_of: where.
+
+    Raises:
+        AgreedUsageError: the module cannot be cut like that; on all ranks.
+    """
+    module, complaint, whole = model.module, None, None
+    sample = torch.empty(model.shape, dtype=input_dtype(module), device="meta")
+    try:
+        if config.device == "cuda":
+            raise UsageError("expected --device cpu: stages of a PyTorch module compute on CPUs")
+        if not catalog.SCHEDULES[wish.schedule].flushes:
+            raise UsageError(f"--pipe-schedule {wish.schedule}: expected a model of psgd's own layers")
+        whole = SequentialStages(module, sample, model.loss, uncut=wish.ranks == 1)
+    except UsageError as error:
+        complaint = str(error)
+    agree(mesh.world, f"--mesh {config.mesh} --model {config.model}", {}, complaint)
+    assert whole is not None  # else there was a complaint
+    names = [name for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)]
+
+    def timed(samples: int, state_vectors: int) -> Any:
+        assert whole is not None
+        return layer_costs.measure(whole, samples, state_vectors)
+
+    cuts = cuts_of(whole, timed)
+    tensor = Communicator(mesh.tensor)
+    if tensor.size > 1:
+        module = cut_by_tensor(module, tensor)
+    part = pipeline(
+        module,
+        mesh.pipe,
+        cuts=cuts,
+        sample=sample,
+        batch=wish.batch,
+        microbatches=wish.microbatches,
+        loss=model.loss,
+        schedule=wish.schedule,
+        seed=config.seed,
+    )
+    return CutModule(part, tensor, mesh, wish.plan(cuts), names)
