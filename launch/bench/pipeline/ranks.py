@@ -11,7 +11,7 @@ from mpi4py import MPI
 from psgd.kernels.array import Array
 from psgd.kernels.errors import Error
 from psgd.launch.bench.peers import cores
-from psgd.launch.bench.pipeline.full_pipeline import Alone, Continuous, timed
+from psgd.launch.bench.pipeline.full_pipeline import WholeSteps, Continuous, timed
 from psgd.launch.bench.stats import median
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
@@ -63,7 +63,7 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
         grads = np.zeros_like(params)
         model.bind(params, grads)
         context = model.context(sizes.batch)
-        one_rank = Alone(model, context, params, grads)
+        one_rank = WholeSteps(model, context, params, grads)
     for name in names:
         if not catalog.SCHEDULES[name].flushes:
             x, y = all_x[: sizes.batch], all_y[: sizes.batch]
@@ -103,7 +103,7 @@ def _without_flushes(
     name: str,
     model: Model,
     cuts: Cuts,
-    one_rank: Alone | None,
+    one_rank: WholeSteps | None,
     x: Array,
     y: Array,
     microbatches: int,
