@@ -106,6 +106,11 @@ class Communicator(StartedVerbs):
         """Whether a progress thread carries out non-blocking calls on this rank."""
         return self._queue.threaded
 
+    @property
+    def reads_private_memory(self) -> bool:
+        """Whether all ranks are on one node, where each may read the others' memory. The same on all ranks."""
+        return self._node is not None and self.nodes == 1 and self._node.reads
+
     def __enter__(self) -> "Communicator":
         return self
 

@@ -13,6 +13,7 @@ from psgd.launch.usage.groups import Group
 
 if TYPE_CHECKING:
     from psgd.checkpoint.folder import Checkpoint
+    from psgd.checkpoint.manifest import Manifest
     from psgd.nn.layout import Layout
 
 
@@ -135,9 +136,19 @@ def _lines(found: "Checkpoint", best: "Checkpoint | None") -> list[str]:
     lines = [f"{name:<12} {text}" for name, text in rows if text]
     for name in shown.names():
         lines.append(f"{name:<12} {shown.shard(name).size:,} bytes, SHA-256 {shown.shard(name).sha256[:16]}...")
+    if shown.shared:
+        lines.append(_shared(shown))
     if shown.layout is not None:
         lines += [f"{entry.name:<12} {' x '.join(map(str, entry.shape))}" for entry in shown.layout.parameters]
     return lines
+
+
+def _shared(shown: "Manifest") -> str:
+    """Who has what of the vectors that workers share."""
+    sharing = [shard for shard in shown.shards if shard.ranges is not None]
+    pieces = len(shown.pieces) or 1
+    whole = " and ".join(f"{of:,}" for of in dict.fromkeys(shard.of for shard in sharing))
+    return f"{'sharded':<12} each shard has 1/{len(sharing) // pieces} of {whole} elements"
 
 
 def _brief(facts: dict[str, Any]) -> str:

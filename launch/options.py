@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from psgd.backend.offload import goes_with
 from psgd.checkpoint import export
 from psgd.checkpoint import options as checkpoint
 from psgd.config import TrainConfig, configure
@@ -22,7 +23,7 @@ from psgd.parallel.schedules.catalog import SCHEDULES
 from psgd.runtime import new_files
 from psgd.runtime.option import Option
 from psgd.strategies import catalog as strategies
-from psgd.strategies import on_offload, on_parts, on_shards, requirements
+from psgd.strategies import on_parts, on_shards, requirements
 from psgd.user import reference
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _check_strategy(config: TrainConfig) -> None:
         raise UsageError(f"--placement {config.placement}: there are no servers to place; omit it")
     if config.data_device != "auto" and config.device != "cuda":
         raise UsageError(f"--data-device {config.data_device}: expected --device cuda with it")
-    on_offload.check(vars(config), _FLAGS)
+    goes_with.check(vars(config), _FLAGS)
     for name in ("early_stop", "keep_best"):
         if getattr(config, name) and not config.eval_every:
             raise UsageError(f"{flag(name)}: expected evaluations: --eval-every above 0 with it")

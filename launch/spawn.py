@@ -13,6 +13,7 @@ from psgd.kernels.notice import say
 from psgd.launch import cores, mpiexec, node_memory, supervise, threads
 from psgd.launch.output import exit_status, merged, terminal
 from psgd.launch.signal_forwarding import Forwarding
+from psgd.runtime.ulfm import switch
 
 _OURS = (*threads.VARIABLES, exit_status.VARIABLE, terminal.VARIABLE, merged.VARIABLE)
 
@@ -44,6 +45,7 @@ def run(
     verbose: bool = False,
     forward: Sequence[int] = (),
     bind: bool = True,
+    survives: bool = False,
 ) -> int:
     """Runs `program` on `ranks` ranks and waits for the job's end. Blocks.
 
@@ -59,6 +61,7 @@ def run(
         forward: signals to forward to the ranks.
         bind: each rank to a core that no other job has, where there are enough. Not for GPUs: CUDA's and MPI's threads
             would share it.
+        survives: the run goes on without ranks that die, where this MPI can.
 
     Returns:
         The exit code for this process: the one that the run reported; mpiexec's where it failed; 1 where
@@ -105,6 +108,8 @@ def run(
             slurm="SLURM_JOB_ID" in os.environ,
         )
         words += program
+        if survives and found.vendor == mpiexec.OPEN_MPI and switch.built_in() and "--with-ft" not in extra:
+            words[1:1] = switch.ARGUMENTS
         if verbose:
             say(shlex.join(words))
         before = node_memory.files()

@@ -22,11 +22,13 @@ from psgd.launch import options, ranks, startup
 from psgd.launch.memory import refusal
 from psgd.launch.output import exit_status, standard_streams, summary
 from psgd.runtime import faults, launcher_env, new_files
-from psgd.runtime.job_end import DIVERGED
+from psgd.runtime.job_end import DIVERGED, LOST
+from psgd.runtime.ulfm.leave import leave
+from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import catalog as strategies
 
 WORKERS = 2
-_OWN = (0, 1, 2, DIVERGED, requests.REQUEUE)
+_OWN = (0, 1, 2, DIVERGED, LOST, requests.REQUEUE)
 """Exit codes of a run that has ended by itself; any other is of a rank that was lost."""
 _ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
@@ -54,6 +56,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     chosen = options.build(flags, config)
     servers, workers = sizes(chosen)
     from psgd.launch import spawn
+    from psgd.training.survival import able
 
     spawn.split(mpiexec_args)
     total, asked = (servers + workers) * chosen.parts, f"--servers {servers} --workers {workers}"
@@ -84,7 +87,8 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    code = spawn.run(spawn.again(), total, mpiexec_args, verbose, numbers, bind)
+    goes_on = able.survives(chosen, servers, workers)
+    code = spawn.run(spawn.again(), total, mpiexec_args, verbose, numbers, bind, goes_on)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)
     lost = code not in _OWN and chosen.checkpoint_dir is not None
@@ -227,12 +231,14 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
             return _refuse(error, comm.rank)
-        complete, code = _wrote_all(comm, said.lost), 0
+        complete, code = _wrote_all(TOLERANCE.living(comm), said.lost), 0
         if result is not None:
             code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
+            code = code or (LOST if result["lost_ranks"] else 0)
         code = code or int(not complete)
         if comm.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
-            return 0  # mpiexec would take another code for a crash
+            code = 0  # mpiexec would take another for a crash
+    leave(comm, code)
     return code
 
 

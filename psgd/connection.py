@@ -274,7 +274,7 @@ class Connection:
         ready = client.overlap(samples)
         self._overlapped = ready is not None
         if ready is not None:
-            ready = self._watch.overlapping(ready, client.grads, self._saver.clock)
+            ready = self._watch.overlapping(ready, client.grads, self._saver.clock, getattr(client, "unit_grads", None))
             if self._model is not None:
                 self._model.announce(ready)
         return ready

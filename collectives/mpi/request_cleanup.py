@@ -17,16 +17,24 @@ def close(receives: Sequence[MPI.Request], sends: Sequence[MPI.Request]) -> None
     MPI may touch it until it is finalized, which is after Python has freed all that it owns.
     """
     for request in receives:
-        if not request.Test():
+        if not _ended(request):
             request.Cancel()
     limit = time.monotonic() + _PATIENCE_S
     for request in (*receives, *sends):
-        while not (done := request.Test()) and time.monotonic() < limit:
+        while not (done := _ended(request)) and time.monotonic() < limit:
             time.sleep(1e-3)
         if not done:
             keep_for_ever(request)
         elif request:  # persistent: others are gone once they are done
             request.Free()
+
+
+def _ended(request: MPI.Request) -> bool:
+    """Whether MPI is done with it. One that failed, since its peer is dead, is no news here."""
+    try:
+        return bool(request.Test())
+    except MPI.Exception:
+        return True
 
 
 def keep_for_ever(thing: Any) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -51,6 +52,10 @@ class Waiter:
     def for_node(cls, comm: MPI.Intracomm, watch: Callable[[], None] | None = None) -> "Waiter":
         """Decides from this node's ranks and cores. Collective over `comm`."""
         return cls(ranks_outnumber_cores(comm), watch)
+
+    def guarded(self, guard: Callable[[Callable[[], None]], None]) -> "Waiter":
+        """One that waits alike, but calls `guard` with what this one calls between tests."""
+        return Waiter(self.crowded, partial(guard, self._watch), far=self._yields)
 
     def until(self, test: Callable[[], Made], patience_s: float | None = None, yields: bool = False) -> Made:
         """Calls `test` until it returns something true: for what may take long. Blocks; its exceptions pass.

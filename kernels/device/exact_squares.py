@@ -13,23 +13,31 @@ from psgd.kernels.exact_squares import LIMBS, Limbs, digits
 _BLOCKS, _THREADS = 1056, 256
 _SOURCE = """
 typedef unsigned long long u64;
-__device__ __forceinline__ void place(u64* limbs, u64 low, u64 high, int position) {  // adds (high, low) 2^position
+struct Wide {  // of 192 bits
+    u64 word[3];
+    __device__ __forceinline__ void add(u64 low, u64 mid, u64 high) {
+        asm("add.cc.u64 %0, %0, %3; addc.cc.u64 %1, %1, %4; addc.u64 %2, %2, %5;"
+            : "+l"(word[0]), "+l"(word[1]), "+l"(word[2])
+            : "l"(low), "l"(mid), "l"(high));
+    }
+};
+__device__ __forceinline__ void place(u64* limbs, const Wide& wide, int position) {  // adds wide 2^position
     const int shift = position & 31;
     u64* limb = limbs + (position >> 5);
-    const u64 words[4] = {low & 0xffffffff, low >> 32, high & 0xffffffff, high >> 32};
     u64 carry = 0;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-        const u64 word = (words[k] << shift) + carry;
+    for (int k = 0; k < 6; ++k) {
+        const u64 word = ((wide.word[k / 2] >> 32 * (k % 2) & 0xffffffff) << shift) + carry;
         if (word & 0xffffffff) atomicAdd(limb + k, word & 0xffffffff);
         carry = word >> 32;
     }
-    if (carry) atomicAdd(limb + 4, carry);
+    if (carry) atomicAdd(limb + 6, carry);
 }
-// A thread adds up whole numbers of 128 bits in units of 2^base. What is below its base goes to the block's digits at
-// once; what is 56 bits above moves the base up. 2^13 numbers of 53 + 56 bits of 32 threads fit.
+// A thread adds up whole numbers in units of 2^base. What is below its base, 94 bits or more under the first one, goes
+// to the block's digits at once; what is 120 bits above moves the base up. 2^13 numbers of 53 + 120 bits of 32 threads
+// fit.
 struct Sum {
-    u64 low, high;
+    Wide wide;
     int base, count;
     __device__ __forceinline__ void add(double square, u64* limbs, unsigned& special) {
         const u64 bits = __double_as_longlong(square);
@@ -42,19 +50,21 @@ struct Sum {
         }
         if (exponent) mantissa |= 1ULL << 52;
         const int position = (exponent ? exponent : 1) - 1;
-        if (position - base > 56 || count == 8192) {
-            place(limbs, low, high, base < 0 ? 0 : base);
-            low = high = count = 0;
-            base = (position > 30 ? position - 30 : 0) & ~15;
+        if (position - base > 120 || count == 8192) {
+            place(limbs, wide, base < 0 ? 0 : base);
+            wide = {{0, 0, 0}};
+            count = 0;
+            base = (position > 94 ? position - 94 : 0) & ~15;
         }
         const int shift = position - base;
         if (shift < 0) {
-            place(limbs, mantissa, 0, position);
+            place(limbs, {{mantissa, 0, 0}}, position);
             return;
         }
-        const u64 part = mantissa << shift;
-        low += part;
-        high += (shift ? mantissa >> (64 - shift) : 0) + (low < part);
+        const u64 low = mantissa << (shift & 63);
+        const u64 high = shift & 63 ? mantissa >> (64 - (shift & 63)) : 0;
+        const bool up = shift > 63;
+        wide.add(up ? 0 : low, up ? low : high, up ? high : 0);
         ++count;
     }
 };
@@ -62,7 +72,7 @@ extern "C" __global__ void squares(const T* values, u64* sums, const long long n
     __shared__ u64 limbs[LIMBS + 4];
     for (int k = threadIdx.x; k < LIMBS + 4; k += blockDim.x) limbs[k] = 0;
     __syncthreads();
-    Sum sum = {0, 0, -1000, 0};
+    Sum sum = {{{0, 0, 0}}, -1000, 0};
     unsigned special = 0;
     const long long stride = gridDim.x * (long long)blockDim.x;
     long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -78,14 +88,13 @@ extern "C" __global__ void squares(const T* values, u64* sums, const long long n
     while (__any_sync(~0u, open)) {  // threads of one base at a time
         const int base = __reduce_max_sync(~0u, open ? sum.base : -1000);
         const bool now = open && sum.base == base;
-        u64 low = now ? sum.low : 0, high = now ? sum.high : 0;
+        Wide wide = now ? sum.wide : Wide{{0, 0, 0}};
         for (int lane = 16; lane; lane /= 2) {
-            const u64 other = __shfl_down_sync(~0u, low, lane);
-            high += __shfl_down_sync(~0u, high, lane);
-            low += other;
-            high += low < other;
+            u64 other[3];
+            for (int k = 0; k < 3; ++k) other[k] = __shfl_down_sync(~0u, wide.word[k], lane);
+            wide.add(other[0], other[1], other[2]);
         }
-        if (threadIdx.x % 32 == 0) place(limbs, low, high, base);
+        if (threadIdx.x % 32 == 0) place(limbs, wide, base);
         open = open && !now;
     }
     if (special) atomicOr(sums + LIMBS, (u64)special);

@@ -17,6 +17,7 @@ from psgd.launch.bench.offload.command import offload
 from psgd.launch.bench.parallel.command import parallel
 from psgd.launch.bench.pipeline.command import pipeline
 from psgd.launch.bench.pushpull.command import pushpull
+from psgd.launch.bench.sharded.command import sharded
 from psgd.launch.bench.train.command import train
 from psgd.launch.usage.groups import Group
 
@@ -39,6 +40,7 @@ bench.add_command(kernels)
 bench.add_command(offload)
 bench.add_command(parallel)
 bench.add_command(pipeline)
+bench.add_command(sharded)
 bench.add_command(peers)
 for command in COMMANDS:
     bench.add_command(command)

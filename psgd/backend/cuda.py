@@ -1,7 +1,7 @@
 """Gradients on a GPU: a step's kernels, captured once as a CUDA graph and then started by one call."""
 
-import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cupy
@@ -13,7 +13,7 @@ from psgd.backend.losses import Loss, Losses
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array, array_module
-from psgd.kernels.device import blas
+from psgd.kernels.device.graphs import GraphRecorder, wanted
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model, Tally
 from psgd.nn.stage import OnReady
@@ -49,8 +49,7 @@ class CudaBackend:
         self._features = int(np.prod(dataset.sample_shape))
         self._batch_size = batch_size
         self._graphs: dict[tuple[int, ...], Any] = {}
-        self._captures = os.environ.get("PSGD_CUDA_GRAPHS", "1") != "0"
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._recorder = GraphRecorder() if wanted() else None
         self._place: tuple[int, int] = (0, 0)
         self._key: int | None = None
         self.tally: Tally | None = None
@@ -61,10 +60,6 @@ class CudaBackend:
         self._test_context = self._model.context(self._at_once)
         self._x = cupy.empty((self._batch_size, self._features), self._model.dtype)
         self._test_x = cupy.empty((self._at_once, self._features), self._model.dtype)
-        with self._stream:
-            one = cupy.ones((1, 1), self._model.dtype)
-            blas.matmul(one, one, cupy.empty_like(one))  # memory of its own for the stream that captures
-            self._stream.synchronize()
         rows = np.zeros(self._batch_size, np.int64)
         rows.flags.writeable = False  # as a sampler's; others would be compiled for by themselves
         self._context.draw(0, rows)
@@ -96,26 +91,16 @@ class CudaBackend:
         key = (n, self._source.choose(indices), *self._place)
         if self._key is not None:
             self._context.draw(self._key, indices)  # ahead of the graph, which reads what this has written
-        if on_ready is not None or touch is not None or not self._captures:
+        if on_ready is not None or touch is not None or self._recorder is None:
             self._run(n, on_ready, touch)
         elif key not in self._graphs:
             self._graphs[key] = None  # the first time things are compiled and loaded, which no graph may do
             self._run(n)
         else:
-            self._graphs[key] = graph = self._graphs[key] or self._capture(n)
+            self._graphs[key] = graph = self._graphs[key] or self._recorder.record(partial(self._run, n))
             graph.launch(cupy.cuda.get_current_stream())
         self._source.used()
         return self._losses.newest()
-
-    def _capture(self, n: int) -> Any:
-        with self._stream:
-            self._stream.begin_capture()
-            try:
-                self._run(n)
-            finally:
-                graph = self._stream.end_capture()
-        graph.upload(cupy.cuda.get_current_stream())
-        return graph
 
     def _run(self, n: int, on_ready: OnReady | None = None, touch: Callable[[Array], None] | None = None) -> None:
         x, y = self._source.write(n, self._x, self._context.labels)

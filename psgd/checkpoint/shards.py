@@ -18,7 +18,7 @@ import numpy as np
 from psgd.checkpoint.files import open_plain, parse_object, read_text, sync_folder, write_whole
 from psgd.checkpoint.state import WEIGHTS, State
 from psgd.kernels.errors import CheckpointError
-from psgd.runtime.jsonable import JSON
+from psgd.runtime.jsonable import JSON, MOST_COUNTED
 
 SUFFIX = ".safetensors"
 NAME = re.compile(r"[a-z][a-z0-9]{0,31}(-\d{1,9})?")
@@ -64,7 +64,8 @@ class ShardFile:
         if not isinstance(self.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise CheckpointError(f"shard {self.name}: expected 64 hexadecimal digits, got {self.sha256!r}")
         ends = [end for each in self.ranges or () for end in (each.start, each.stop)]
-        if type(self.of) is not int or ends != sorted(ends) or any(not 0 <= end <= self.of for end in ends):
+        sound = type(self.of) is int and 0 <= self.of < MOST_COUNTED
+        if not sound or ends != sorted(ends) or any(not 0 <= end <= self.of for end in ends):
             raise CheckpointError(f"shard {self.name}: expected ascending ranges of {self.of} elements")
 
     @classmethod

@@ -37,7 +37,7 @@ from psgd.runtime.mesh import Mesh
 from psgd.server.checkpoint_points import CheckpointPoints
 from psgd.server.policy import Policy
 from psgd.server.record_replay import Recorder, Replay, load
-from psgd.strategies.sharded import Shard
+from psgd.strategies.sharded.sharded_worker import Shard
 from psgd.worker.bound_model import BoundModel
 
 
@@ -160,7 +160,7 @@ def connect(
     model = None
     if isinstance(params, BoundModel):
         model, (vector, complaint) = params, prepared(params)
-        given = given if layout is not None else replace(given, layout=model.layout)
+        given = replace(given, layout=layout or model.layout, shard=getattr(model, "sharding", given.shard))
     else:
         vector, complaint = checked_vector(params)
     checked, signed = None, {}

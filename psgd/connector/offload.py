@@ -53,9 +53,7 @@ def check(given: Mapping[str, Any], on_device: bool, servers: int, alone: bool) 
     if wish != "optimizer":
         raise UsageError(f'offload: expected "optimizer" or None, got {wish!r}')
     if given["shard"]:
-        raise UsageError(
-            "offload: not with shard, whose workers keep parts of the state on GPUs; omit one"
-        )
+        raise UsageError("offload: not with shard, whose workers keep parts of the state on GPUs; omit one")
     if servers:
         raise UsageError("offload: the optimizer is on the servers, which are on hosts; omit it")
     if not on_device:

@@ -37,7 +37,7 @@ from psgd.runtime.option import whole_number
 from psgd.server.wire import INLINE_BYTES
 from psgd.strategies import catalog as strategies
 from psgd.strategies import requirements
-from psgd.strategies.sharded import Shard
+from psgd.strategies.sharded.sharded_worker import Shard
 from psgd.worker.bound_model import BoundModel
 from psgd.worker.context import Alone
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psgd.kernels.errors import UsageError
-from psgd.strategies import sharded
-from psgd.strategies.sharded import ModelExchange
+from psgd.strategies.sharded.sharded_worker import ModelExchange, create
 
 _ON_NAN = "a rank sees gradients that are reduced already"
 
@@ -33,7 +32,7 @@ def chosen(given: Mapping[str, Any], workers: int) -> Any:
         raise UsageError(f"compress {given['compress']}: not with shard, whose gradients are sent whole; omit it")
     if isinstance(shard, ModelExchange) and given["on_nan"] != "warn":
         raise UsageError(f"on_nan {given['on_nan']}: not with shard of stage {shard.stage}: {_ON_NAN}; use warn")
-    return sharded.create(shard)
+    return create(shard)
 
 
 def whole_size(shard: object, size: int) -> int:

@@ -26,7 +26,7 @@ from psgd.parallel.cuts.decision import Decision
 from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.schedules.schedule import Schedule
 
-LAYER = "a layer's gradient of a microbatch"
+LAYER, LINKS = "a layer's gradient of a microbatch", "messages between stages"
 STASHED = "older weights of passes under way"
 
 
@@ -74,6 +74,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 EVALUATION: evaluated_at_once(model.tokens, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
                 SHARED_GRADIENTS: sum(map(shared_gradients, mine)),
+                LINKS: _links(mine, model, cuts, wish, pipe),
                 LAYER: max(map(_largest_layer, mine)) if wish.microbatches > 1 else 0,
             }
             vector = sum(stage.layout.size for stage in mine) * model.dtype.itemsize
@@ -81,7 +82,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 older = 1 if schedule.name == "pipedream-2bw" else stages - pipe - 1
                 passes[STASHED] = older * vector
             place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
-            for each in of_vectors(config, vector, servers, workers, passes, *mine):
+            for each in of_vectors(config, vector, servers, workers, passes, *mine, communicators=ranks > 1):
                 found.append(replace(each, role=f"{each.role} {place}"))
     return found
 
@@ -102,7 +103,18 @@ def _alive(stages: Sequence[Stage], schedule: Schedule, pipe: int, size: int) ->
     return limit * sum(activations.count(stage, size, pipe + k > 0) for k, stage in enumerate(stages))
 
 
+def _links(mine: Sequence[Stage], model: Model, cuts: Cuts, wish: Decision, pipe: int) -> int:
+    """Bytes of the slots where messages from other stages arrive at this one."""
+    if not cuts:
+        return 0
+    from psgd.parallel.stages import links  # loads MPI
+
+    depths = links.depths(wish.schedule, wish.ranks, len(mine), -(-wish.batch // wish.size))
+    edges = links.edges([model.shapes[cut] for cut in cuts], wish.ranks, depths)
+    return links.bytes_of(edges, pipe, wish.size, model.dtype)
+
+
 def _largest_layer(stage: Stage) -> int:
     """Bytes of the largest layer's gradient, which is made apart where it is added to those of microbatches before."""
     sizes = [sum(math.prod(spec.shape) for spec in step.specs) for step in stage.steps]
-    return max(sizes) * stage.dtype.itemsize
+    return max(sizes) * int(stage.dtype.itemsize)

@@ -18,8 +18,8 @@ ACTIVATIONS, EVALUATION, BATCH, SLOTS = "activations", "evaluation", "a batch of
 TWO_LAYERS, TWO_GRADIENTS = "two layers' parameters", "two layers' gradients"
 ON_HOST = "worker, on its host"
 """The role of the part of a worker that is not on its GPU."""
-SLOT_BYTES = 8 << 20
-"""Of a rank: slots in shared memory for short collectives, and what counts their calls."""
+SLOT_BYTES = 7_602_304
+"""Of a rank and communicator: slots in shared memory for short collectives, `psgd.collectives.shm.layout`."""
 BASE_BYTES = 180 << 20
 """Python, NumPy, MPI and compiled code, before there is a model: measured on x86-64 with Open MPI."""
 
@@ -71,7 +71,7 @@ def of_run(
 def shared_gradients(stage: Stage) -> int:
     """Bytes of gradients that further names of a parameter have by themselves, before they are added."""
     sizes = {p.name: p.size for p in stage.layout.parameters}
-    return sum(sizes[same] for _, same in stage.layout.tied) * stage.dtype.itemsize
+    return sum(sizes[same] for _, same in stage.layout.tied) * int(stage.dtype.itemsize)
 
 
 def of_vectors(
@@ -81,6 +81,7 @@ def of_vectors(
     workers: int,
     passes: Mapping[str, int],
     *stages: Stage,
+    communicators: int = 0,
 ) -> list[Estimate]:
     """Returns what each kind of rank needs that trains a vector together, workers first.
 
@@ -91,20 +92,23 @@ def of_vectors(
         workers: how many are workers.
         passes: bytes that a worker needs beside; rows of none are left out.
         *stages: the layers that have the vector, of psgd's; none of other libraries.
+        communicators: that a worker has beside its strategy's.
     """
     passes = {name: number for name, number in passes.items() if number}
     state = state_vectors(config)
     options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
-    shared = workers > 1 and strategy_vectors.uses_collectives(config.strategy, options)
-    collective = {SLOTS: SLOT_BYTES} if shared else {}
+    shard = (config.shard or 0) if workers > 1 else 0
+    if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options):
+        communicators += 1 + (shard > 1 and bool(stages))  # the model's own exchange
+    collective = {SLOTS: communicators * SLOT_BYTES} if communicators else {}
     firsts = strategy_vectors.of_worker(config.strategy, options, state, workers)
     others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
-    slots = {} if (offload := getattr(config, "offload", None)) is None else on_gpu(offload, size, stages)
+    slots = {} if config.offload is None else on_gpu(config.offload, size, stages)
     found = []
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}
-        if (shard := getattr(config, "shard", None)) and workers > 1:
+        if shard:
             held = _sharded(config, shard, size, workers, stages)
         if slots:
             found.append(Estimate("worker", ranks, {**slots, **passes}, config.device))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psgd.kernels.exact_squares import Limbs
 from psgd.optim.catalog import RULES
 from psgd.optim.optimizer import Optimizer
 
@@ -26,11 +27,10 @@ PIECE = 1 << 18
 
 
 class _Job:
-    """A part with what its step goes by, and how much of it is not done."""
+    """A part with what its step goes by (None: its squares are summed), and how much of it is not done."""
 
-    def __init__(self, part: range, lr: float, scale: float, version: int) -> None:
-        self.part, self.lr, self.scale, self.version = part, lr, scale, version
-        self.left = 0
+    def __init__(self, part: range, step: tuple[float, float, int] | None) -> None:
+        self.part, self.step, self.left = part, step, len(part)
 
 
 class _Piece(NamedTuple):
@@ -49,8 +49,10 @@ class _Work:
         self.optimizer, self.grads = optimizer, grads
         self.pieces: list[_Piece] = []
         self.jobs: list[_Job] = []
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.more, self.done = (threading.Condition(self.lock) for _ in range(2))  # for threads, and for their owner
         self.on_done: Callable[[range], None] | None = None
+        self.limbs: Limbs | None = None
         self.error: BaseException | None = None
         self.closed = False
 
@@ -59,38 +61,44 @@ class _Work:
         while (piece := self._next()) is not None:
             job = piece.job
             try:
-                self._update(piece)
-                with self.changed:
+                self._do(piece)
+                with self.lock:
                     job.left -= piece.stop - piece.start
                     last = not job.left
-                if last and self.on_done is not None:
+                if last and self.on_done is not None and job.step is not None:
                     self.on_done(job.part)
             except BaseException as error:
-                with self.changed:
+                with self.lock:
                     self.error, self.closed = self.error or error, True
-                    self.changed.notify_all()
+                    self.more.notify_all()
+                    self.done.notify_all()
                 return
             if last:
-                with self.changed:
+                with self.lock:
                     self.jobs.remove(job)
-                    self.changed.notify_all()
+                    self.done.notify_all()
 
     def _next(self) -> _Piece | None:
-        with self.changed:
+        with self.lock:
             while not self.pieces and not self.closed:
-                self.changed.wait()
+                self.more.wait()
             return None if self.closed else heapq.heappop(self.pieces)
 
-    def _update(self, piece: _Piece) -> None:
-        mine, job, optimizer = slice(piece.start, piece.stop), piece.job, self.optimizer
-        state = tuple(each[mine] for each in optimizer.state)
-        optimizer.update(optimizer.params[mine], self.grads[mine], state, job.lr, job.scale, job.version)
+    def _do(self, piece: _Piece) -> None:
+        mine, step, optimizer = slice(piece.start, piece.stop), piece.job.step, self.optimizer
+        if step is not None:
+            state = tuple(each[mine] for each in optimizer.state)
+            optimizer.update(optimizer.params[mine], self.grads[mine], state, *step)
+            return
+        limbs = optimizer.options.digits(self.grads[mine], piece.start)
+        with self.lock:
+            self.limbs = limbs if self.limbs is None else self.limbs + limbs
 
     def close(self) -> None:
         """Ends the threads."""
-        with self.changed:
+        with self.lock:
             self.closed = True
-            self.changed.notify_all()
+            self.more.notify_all()
 
 
 class HostUpdates:
@@ -146,22 +154,36 @@ class HostUpdates:
             scale: of the gradient.
             version: of the step, from 1.
         """
+        self._start(part, (lr, scale, version))
+
+    def add_squares(self, part: range) -> None:
+        """Starts adding the squares of this part's gradient, for a norm that the steps go by."""
+        self._start(part, None)
+
+    def squares(self) -> Limbs:
+        """The digits of the sum of all that was added since the last call. Blocks until it is."""
+        self.wait()
+        work = self._work
+        assert work is not None and work.limbs is not None  # something was added
+        found, work.limbs = work.limbs, None
+        return found
+
+    def _start(self, part: range, step: tuple[float, float, int] | None) -> None:
         self.wait(part)
         work = self._work
         assert work is not None  # `open` comes first
-        job = _Job(part, lr, scale, version)
-        job.left = len(part)
+        job = _Job(part, step)
         pieces = [
             _Piece(start, next(self._numbers), min(start + PIECE, part.stop), job)
             for start in range(part.start, part.stop, PIECE)
         ]
         if not pieces:
             return
-        with work.changed:
+        with work.lock:
             work.jobs.append(job)
             for piece in pieces:
                 heapq.heappush(work.pieces, piece)
-            work.changed.notify_all()
+            work.more.notify(len(pieces))
 
     def wait(self, part: range | None = None) -> None:
         """Returns when no step on any of these elements is under way; None: on any at all.
@@ -172,9 +194,9 @@ class HostUpdates:
         work = self._work
         if work is None:
             return
-        with work.changed:
+        with work.lock:
             while work.error is None and any(part is None or _overlap(job.part, part) for job in work.jobs):
-                work.changed.wait()
+                work.done.wait()
             if work.error is not None:
                 raise work.error
 

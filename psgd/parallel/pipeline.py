@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from psgd.collectives.mpi.liveness import Liveness
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Waiter, cores_per_rank
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import ContractError, DataError, DivergedError, PeerLostError, UsageError
 from psgd.nn.layout import Layout
 from psgd.nn.model import Model, Tally
@@ -22,8 +22,9 @@ from psgd.nn.stage import OnReady, Stage
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import Instruction, place
-from psgd.parallel.stages import links, tied
+from psgd.parallel.stages import device_links, links, tied
 from psgd.parallel.stages.announcement import Announcement
+from psgd.parallel.stages.captured_stage import CapturedStage
 from psgd.parallel.stages.chunk import Chunk
 from psgd.parallel.stages.executor import Executor
 from psgd.parallel.stages.joined import InOrder, join
@@ -52,6 +53,10 @@ class Pipeline:
             a smaller batch has fewer of them.
         crowded: ranks outnumber cores on this node; None counts those of `comm`, and all if the launcher tells.
         recompute: makes of a stage one that recomputes activations, as `Stage.recomputed`; None keeps all.
+        device: "cpu", or "cuda": stages compute on each rank's current GPU, and messages go from GPU to GPU where they
+            are of one host. Vectors are CuPy's then; samples and labels are there or on the host.
+        graphs: says, once passes have run on a GPU, whether they may become CUDA graphs: not where layers wait for the
+            GPU. None: they may. With `PSGD_CUDA_GRAPHS=0` none do.
 
     Attributes:
         layout: of this rank's parameters, with their names in the whole; may be empty.
@@ -75,10 +80,15 @@ class Pipeline:
         microbatches: int = 1,
         crowded: bool | None = None,
         recompute: Callable[[Stage], Stage] | None = None,
+        device: str = "cpu",
+        graphs: Callable[[], bool] | None = None,
     ) -> None:
         ranks = comm.Get_size()
         complaint = _complaint(ranks, model, cuts, schedule, batch, microbatches)
+        if device not in ("cpu", "cuda"):
+            complaint = f"device: expected cpu or cuda, got {device!r}"
         signature = {"schedule": schedule, "batch": batch, "microbatches": microbatches, "cuts": list(cuts)}
+        signature["device"] = device
         agree(comm, "pipeline", signature | {"model": _description(model)}, complaint)
         self._ranks, self._rank, self._schedule = ranks, comm.Get_rank(), schedule
         self._batch, self._size = batch, -(-batch // microbatches)
@@ -98,12 +108,27 @@ class Pipeline:
         self.layout, self._ranges = _joined([stage.layout for stage in self.stages])
         shapes = [model.shapes[cut] for cut in cuts]
         depths = links.depths(schedule, ranks, self._chunks_each, -(-batch // self._size))
-        found = links.connect(self._comm, links.edges(shapes, ranks, depths), self._size, model.dtype)
+        self._gpu: Any = None if device == "cpu" else _gpu()
+
+        def captures() -> bool:
+            return bool(self._gpu.captures) and (graphs is None or graphs())
+
+        self._xp: Any = np if self._gpu is None else self._gpu.xp
+        self._mapped: device_links.Mapped | None = None
+        every = links.edges(shapes, ranks, depths)
+        if self._gpu is None:
+            found = links.connect(self._comm, every, self._size, model.dtype)
+        else:
+            found, self._mapped = device_links.connect(self._comm, every, self._size, model.dtype, self._gpu)
         last = len(ends) - 2
-        self._chunks = [
-            Chunk(stage, found.get(at, links.Links()), self._size, at == 0, at == last)
-            for at, stage in zip(mine, self.stages, strict=True)
-        ]
+        self._captured: list[CapturedStage] = []
+        self._chunks = []
+        for at, stage in zip(mine, self.stages, strict=True):
+            computes: Stage | CapturedStage = stage
+            if self._gpu is not None:
+                computes = CapturedStage(stage, self._gpu, -(-batch // self._size), at == last, captures)
+                self._captured.append(computes)
+            self._chunks.append(Chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
         self._executor = Executor(self._chunks, waiter)
         self._told = Announcement(self._comm, place(last, ranks)[0])
         self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])
@@ -116,6 +141,11 @@ class Pipeline:
     def counters(self) -> Counters:
         """What this rank has computed and waited for."""
         return self._executor.counters
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether stages are on GPUs: the times of passes are then those in which the host has started them."""
+        return self._gpu is not None
 
     @property
     def microbatch(self) -> int:
@@ -144,8 +174,11 @@ class Pipeline:
         for name, vector in (("params", params), ("grads", grads)):
             if vector is not None and vector.shape != (self.layout.size,):
                 raise UsageError(f"bind: {name}: expected {self.layout.size} elements, got shape {vector.shape}")
-        for stage, part in zip(self.stages, self._ranges, strict=True):
-            stage.bind(params[part.start : part.stop], None if grads is None else grads[part.start : part.stop])
+            if vector is not None and array_module(vector) is not self._xp:
+                where = f"a vector of {self._xp.__name__}, as the pipeline's device says"
+                raise UsageError(f"bind: {name}: expected {where}, got {type(vector)}")
+        for chunk, part in zip(self._chunks, self._ranges, strict=True):
+            chunk.stage.bind(params[part.start : part.stop], None if grads is None else grads[part.start : part.stop])
         self._grads = grads
 
     def draw(self, key: int, samples: NDArray[np.integer[Any]]) -> None:
@@ -178,7 +211,11 @@ class Pipeline:
             batch = self._taken("gradient", n, x, y, self._batch)
             order = InOrder(self.layout.size, on_ready, self._tied.ranges) if on_ready is not None else None
             ready = [None if order is None else order.shifted(part.start) for part in self._ranges]
+            for stage in self._captured:
+                stage.begin()
             self._executor.train(self._program(batch.microbatches), batch, ready)
+            for stage in self._captured:
+                self._executor.wait(stage.done)
             self._tied.start(self._grads)
             self._executor.wait(self._tied.done)
             self._tied.finish(self._grads)
@@ -221,8 +258,10 @@ class Pipeline:
             return
         for chunk in self._chunks:
             chunk.close()
+        if self._mapped is not None and not self._failed:
+            self._mapped.close()
         self._told.close()
-        self._tied.close()
+        self._tied.close(self._failed)
         self._alarm.close()
         self._liveness.close()
         # After a failure messages are left that nobody takes: whoever got this communicator's number would find them.
@@ -283,7 +322,7 @@ class Pipeline:
                 if names[p.name] in found:
                     at = place_here * self._ranks + self._rank
                     mine[names[p.name], at] = range(part.start + p.offset, part.start + p.stop)
-        return TiedGradients(self._comm, ties, mine, stages[0].dtype)
+        return TiedGradients(self._comm, ties, mine, stages[0].dtype, self.on_gpu)
 
     @contextmanager
     def _together(self) -> Iterator[None]:
@@ -294,6 +333,13 @@ class Pipeline:
         except BaseException as error:
             self._fail(error)
             raise
+
+
+def _gpu() -> Any:
+    """The current GPU; imported only where one is used."""
+    from psgd.parallel.stages.gpu import Gpu
+
+    return Gpu()
 
 
 def _length(array: Array) -> str:

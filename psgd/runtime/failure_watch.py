@@ -11,19 +11,23 @@ from typing import Any
 
 from psgd.runtime.job_end import JobRank
 from psgd.runtime.launcher_env import LAUNCHERS, ancestors
+from psgd.runtime.ulfm import switch
+from psgd.runtime.ulfm.tolerance import TOLERANCE
 
-ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"
 INSIST_S = 1.0  # from a signal until it is clear that the main thread does not come back from a call
 POLL_S = 0.2  # 40 us each time; how soon ULFM knows depends on how often ranks outside MPI make progress
 
 
 class FailureWatch(threading.Thread):
-    """Ends this rank when the launcher is gone, a peer is dead, or a signal cannot reach the main thread."""
+    """Ends this rank when the launcher is gone, a signal cannot reach the main thread, or a peer is dead.
+
+    But for peers without which the run goes on (`psgd.runtime.ulfm.tolerance`).
+    """
 
     def __init__(self, rank: JobRank | None) -> None:
         super().__init__(name="psgd-ending", daemon=True)
         self.rank = rank
-        self.ulfm = rank is not None and os.environ.get(ULFM_VARIABLE, "0").lower() in ("1", "true")
+        self.ulfm = rank is not None and switch.enabled()
         self.pipe, self.wake = os.pipe()
         os.set_blocking(self.wake, False)
         self.seen: set[int] = set()
@@ -115,5 +119,7 @@ class FailureWatch(threading.Thread):
             return False
         with contextlib.suppress(MPI.Exception, NotImplementedError):
             MPI.COMM_SELF.Iprobe()
-            return rank.comm.Get_failed().Get_size() > 0
+            dead = rank.comm.Get_failed()
+            if dead.Get_size():
+                return bool(TOLERANCE.ends_at(dead.Translate_ranks(None, rank.comm.Get_group())))
         return False

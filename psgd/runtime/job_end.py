@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 INTERRUPTED, TERMINATED, HUNG_UP = (128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 DIVERGED = 3
 """Exit code of a run whose gradients or parameters are no longer finite."""
+LOST = 4
+"""Exit code of a run that is complete, though ranks died on the way."""
 ADVICE_S = 1.0  # for the advice to be found
 ALIKE_S = 0.5  # long enough for one rank, or Open MPI's 0.24 s from SIGTERM to SIGKILL, to end the others
 FORWARD_S = 0.1  # for the launcher to read the last message before MPI_Abort kills the pipes

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from mpi4py import MPI
 
@@ -50,6 +50,7 @@ class Mesh:
         role: "server" or "worker".
         index: this rank's number within its role.
         servers, workers: how many there are of each.
+        survival: what a run does about workers that die (`psgd.server.surviving`); None ends it.
 
     Raises:
         AgreedUsageError: the ranks do not suffice (on all ranks alike).
@@ -63,6 +64,7 @@ class Mesh:
             check_servers(servers, size, peers)
         except UsageError as error:
             raise AgreedUsageError(str(error)) from None  # all ranks have the same numbers
+        self.survival: Any = None
         self.servers = servers
         self.workers = size - servers
         first = list(range(servers)) if serving is None else list(serving)
@@ -87,7 +89,9 @@ class Mesh:
         return self.servers + index
 
     def free(self) -> None:
-        """Frees the communicators. Collective; a second call does nothing."""
+        """Frees the communicators. Collective; a second call does nothing. One that may have lost ranks is kept."""
+        if self.survival is not None:
+            self._owned.clear()
         while self._owned:
             self._owned.pop(0).Free()
 

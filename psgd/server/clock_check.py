@@ -47,6 +47,16 @@ class ClockCheck:
             )
         self._pushes[worker], self._drawn[worker] = push, drawn
 
+    @property
+    def drawn(self) -> list[int]:
+        """Samples that each worker had drawn at its newest push."""
+        return list(self._drawn)
+
+    def take_back(self, header: Header) -> None:
+        """A push that was noted is not going to be applied, as its worker is dead."""
+        self._pushes[header.worker] -= 1
+        self._drawn[header.worker] -= header.samples
+
     def check(self, header: Header) -> None:
         """Compares what a worker says of its last push: at its end, and where it resumes.
 

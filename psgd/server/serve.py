@@ -58,9 +58,16 @@ class Serving:
         self.transport: MpiServerTransport
         if context.compression is None:
             grads = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
-            self.transport = MpiServerTransport(
-                mesh, params, ranges, context.waiter, grads=grads, follows=follows, settings=context.settings
-            )
+            if mesh.survival is None:
+                self.transport = MpiServerTransport(
+                    mesh, params, ranges, context.waiter, grads=grads, follows=follows, settings=context.settings
+                )
+            else:
+                from psgd.server.surviving.server_side import SurvivingServerTransport
+
+                self.transport = SurvivingServerTransport(
+                    mesh, params, ranges, context.waiter, grads=grads, settings=context.settings
+                )
         else:
             from psgd.server.transports.compressed_server_transport import CompressedServerTransport
 
@@ -98,7 +105,7 @@ class Serving:
             requested=saver.wanted,
             on_start=None if saver.found is None else saver.recount,
         )
-        server = Server(self.transport, self._shard, self._policy, options, self._context.metrics)
+        server = self._server(options)
 
         def restore() -> None:
             tensors, facts, own = saver.parts(self._part)
@@ -113,6 +120,16 @@ class Serving:
             self._policy.close()
         self._take_other_parts()
         return server.leaving
+
+    def _server(self, options: ServerOptions) -> Server:
+        parts = self.transport, self._shard, self._policy, options, self._context.metrics
+        if (survival := self._context.mesh.survival) is None:
+            return Server(*parts)
+        from psgd.server.surviving.surviving_server import SurvivingServer
+
+        server = SurvivingServer(*parts)
+        server.hand_over = survival
+        return server
 
     def _take_other_parts(self) -> None:
         """Fills the caller's vector with what the other servers have: it is whole on every rank then."""

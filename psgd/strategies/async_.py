@@ -4,6 +4,8 @@ Downpour SGD (Dean et al. 2012). The gradient was computed on parameters that ot
 is the version at which it is applied minus the version pulled.
 """
 
+from collections.abc import Sequence
+
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
 
@@ -21,6 +23,12 @@ class Asynchronous:
 
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         return ()
+
+    def on_lost(self, worker: int) -> None:
+        """Nothing waits for it."""
+
+    def on_back(self, workers: Sequence[int]) -> None:
+        """Nothing was closed behind them."""
 
     def restore(self, point: CheckpointPoint) -> None:
         """Nothing to restore."""

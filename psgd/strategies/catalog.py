@@ -28,6 +28,7 @@ class Strategy:
         codec: of its updates where the user chooses none; None sends them whole.
         averages: an option and its value with which it sends whole parameters instead.
         on_device: it works on parameters on a GPU; else they are copied to the host and back at each step.
+        survives: a run goes on without a worker that dies, where MPI does (`psgd.runtime.ulfm`).
     """
 
     module: str
@@ -37,6 +38,7 @@ class Strategy:
     codec: str | None = None
     averages: tuple[str, object] | None = None
     on_device: bool = False
+    survives: bool = False
 
     @property
     def options(self) -> dict[str, Option]:
@@ -59,19 +61,21 @@ COMMON = {"accumulate": whole(1, 1, "steps whose gradients are combined into one
 """Options of every strategy, which it need not know of: workers do it (`psgd.worker.accumulation`)."""
 
 STRATEGIES: dict[str, Strategy] = {
-    "sync": Strategy("psgd.strategies.sync", servers=True, compressible=True),
-    "async": Strategy("psgd.strategies.async_", servers=True, compressible=True),
+    "sync": Strategy("psgd.strategies.sync", servers=True, compressible=True, survives=True),
+    "async": Strategy("psgd.strategies.async_", servers=True, compressible=True, survives=True),
     "softsync": Strategy(
         "psgd.strategies.softsync",
         {"softsync": whole(1, 1, "gradients in one step.")},
         servers=True,
         compressible=True,
+        survives=True,
     ),
     "ssp": Strategy(
         "psgd.strategies.ssp",
         {"staleness": whole(0, 3, "how many steps a worker may be ahead of the slowest.")},
         servers=True,
         compressible=True,
+        survives=True,
     ),
     "allreduce": Strategy(
         "psgd.strategies.allreduce",

@@ -27,7 +27,6 @@ _PARTIAL: dict[str, tuple[object, str]] = {
     "record": (None, "each part has an order of its own"),
     "replay": (None, "each part has an order of its own"),
     "on_nan": ("warn", "a rank sees its own part of a gradient only"),
-    "device": ("cpu", "stages compute on cores"),
     "server_device": ("cpu", "parts are updated on cores"),
 }
 """Options with the one value that a cut model takes beside None, and why."""

@@ -37,6 +37,11 @@ def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell:
         return
     if (chosen := values.get("on_nan")) not in (None, "warn"):
         raise UsageError(f"{spell.given('on_nan', chosen)}: not with {subject}: {_REDUCED}; omit it")
+    if (path := values.get("save")) is not None and path.suffix != ".npz":
+        raise UsageError(
+            f"{spell.given('save', path)}: expected a name that ends in .npz with {subject}: parameters are gathered "
+            "one at a time"
+        )
     if ranks_of_a_copy(sizes) > 1:
         raise UsageError(
             f"{subject}: expected {spell.assigned('shard', '1')} with a mesh of several pieces: each microbatch would "

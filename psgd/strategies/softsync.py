@@ -4,6 +4,8 @@ n-softsync of Zhang, Gupta, Lian and Liu (2015), with S the updates that a step 
 be in a group twice, so S = N is not sync. What is left of a group when all workers are done makes a last, smaller one.
 """
 
+from collections.abc import Sequence
+
 from psgd.kernels.errors import UsageError
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
@@ -34,6 +36,12 @@ class Softsync:
             return ()
         self._there = 0
         return (LogEntry(),)
+
+    def on_lost(self, worker: int) -> None:
+        """What it had added to the open group was answered, and stays there."""
+
+    def on_back(self, workers: Sequence[int]) -> None:
+        self._live += len(workers)
 
     def restore(self, point: CheckpointPoint) -> None:
         self._there = point.open_contributions

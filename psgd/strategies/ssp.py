@@ -7,6 +7,7 @@ it is sync.
 """
 
 import math
+from collections.abc import Sequence
 
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.policy import Policy
@@ -35,6 +36,12 @@ class BoundedStaleness:
         del self._clocks[worker]
         free = self._free()
         return (LogEntry(release=free),) if free else ()
+
+    def on_lost(self, worker: int) -> None:
+        self._waiting.pop(worker, None)
+
+    def on_back(self, workers: Sequence[int]) -> None:
+        self._clocks.update(dict.fromkeys(workers, 0))  # nobody else has a clock: they are equally far
 
     def restore(self, point: CheckpointPoint) -> None:
         self._clocks = dict(enumerate(point.clocks))

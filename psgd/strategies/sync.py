@@ -5,6 +5,8 @@ worker order, so a run repeats bit for bit. A worker that is done leaves the gro
 place in the clock and adds nothing.
 """
 
+from collections.abc import Sequence
+
 from psgd.server.log import CheckpointPoint, Contribution, LogEntry
 from psgd.server.wire import Header
 
@@ -33,6 +35,12 @@ class Synchronous:
             return ()
         workers = tuple(sorted(waiting))
         return (LogEntry(tuple(map(waiting.pop, workers)), workers),)
+
+    def on_lost(self, worker: int) -> None:
+        self._waiting.pop(worker, None)
+
+    def on_back(self, workers: Sequence[int]) -> None:
+        self._live.update(workers)
 
     def restore(self, point: CheckpointPoint) -> None:
         """Nothing to restore: no worker waits between two clocks."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from psgd.torch.pieces.by_tensor import cut_by_tensor
     from psgd.torch.pieces.cut_linears import column_linear, row_linear
     from psgd.torch.pieces.module_pipeline import pipeline
+    from psgd.torch.sharded.shard_module import shard
     from psgd.torch.worker_sampler import WorkerSampler as Sampler
     from psgd.torch.wrapped import Wrapped
 
@@ -27,6 +28,7 @@ _PLACES = {
     **{name: ("codec_hooks", name) for name in ("onebit_hook", "threshold_hook", "topk_hook")},
     "Sampler": ("worker_sampler", "WorkerSampler"),
     "pipeline": ("pieces.module_pipeline", "pipeline"),
+    "shard": ("sharded.shard_module", "shard"),
     "cut_by_tensor": ("pieces.by_tensor", "cut_by_tensor"),
     **{name: ("pieces.cut_linears", name) for name in ("column_linear", "row_linear")},
 }
@@ -137,6 +139,7 @@ __all__ = [
     "onebit_hook",
     "pipeline",
     "row_linear",
+    "shard",
     "threshold_hook",
     "topk_hook",
     "wrap",

@@ -1,6 +1,5 @@
 """A PyTorch module whose trainable parameters and gradients are views of two flat vectors."""
 
-import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,20 +9,15 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from psgd.kernels.errors import UsageError
-from psgd.kernels.notice import say
-from psgd.torch import buffers, parameters
+from psgd.torch import buffers, owned, parameters
 from psgd.torch.frontier import Frontier
+from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.same_memory import array_of, tensor_of
 from psgd.torch.streams import Streams
 from psgd.worker.bound_model import BoundModel, Wait
 from psgd.worker.interface import Vector
-
-_BUFFERS = "psgd.torch.buffers"
-_OWNERS = WeakTensorKeyDictionary()
-"""By trainable parameter, a weak reference to what it is part of."""
 
 
 class Wrapped(BoundModel):
@@ -40,15 +34,12 @@ class Wrapped(BoundModel):
     def __init__(self, module: torch.nn.Module, mode: str) -> None:
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"psgd.torch.wrap: expected a torch.nn.Module, got {type(module).__name__}")
-        self._mode = buffers.checked(mode)
-        for name, parameter in module.named_parameters():
-            if parameter in _OWNERS and _OWNERS[parameter]() is not None:
-                raise UsageError(f"psgd.torch.wrap: {name} is part of a wrapped module already: wrap a module once")
+        buffers.checked(mode)
+        owned.check(module)
         self.module = module
         self._slots, self.layout, dtype = parameters.find(module)
-        self.signature = f"buffers={mode}: {buffers.described(module)}"
-        self._frozen = parameters.frozen(module)
-        self._fixed = [p for _, p in self._frozen]
+        self._kept = KeptBuffers(module, mode)
+        self.signature = self._kept.signature
         self._reduced = [slot for slot in self._slots if slot.reduced]
         self.device = self._slots[0].parameter.device
         self._streams = Streams(self.device) if self.device.type == "cuda" else None
@@ -56,7 +47,7 @@ class Wrapped(BoundModel):
         self._served: Vector | None = None  # on a server, in place of one on a GPU
         for slot in self._slots:
             slot.of(self._own).copy_(slot.parameter.detach())
-            _OWNERS[slot.parameter] = weakref.ref(self)
+        owned.take((slot.parameter for slot in self._slots), self)
         self.spoiled = False
         self._bound, self._hooks = False, list[RemovableHandle]()
         self._frontier = Frontier([slot.offset for slot in self._slots], self.layout.size)
@@ -192,25 +183,13 @@ class Wrapped(BoundModel):
             self._streams.leave()
 
     def begin(self, comm: MPI.Comm, wait: Wait, kept: Mapping[str, Any]) -> None:
-        buffers.broadcast([*self.module.buffers(), *self._fixed], comm, wait, 0)
-        if (saved := kept.get(_BUFFERS)) is not None:
-            buffers.restore(list(self.module.buffers()), saved, means=self._mode != "broadcast")
+        self._kept.begin(comm, wait, kept)
 
     def kept(self) -> dict[str, NDArray[np.uint8]]:
-        data = buffers.packed(list(self.module.buffers()))
-        return {_BUFFERS: data} if data.size else {}
+        return self._kept.kept()
 
     def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
-        if steps == 0 and comm.rank == first:
-            say(
-                "warning: the first worker took no step, so its training is lost: call ps.step() or the step of the "
-                "DistributedOptimizer, instead of the old optimizer's"
-            )
-        if self._mode == "average":
-            buffers.average(list(self.module.buffers()), comm, wait, first, bool(steps))
-        buffers.broadcast(
-            [*self.module.buffers(), *self._fixed], comm, wait, first, takes=self._mode != "local" or steps is None
-        )
+        self._kept.end(comm, wait, first, steps)
 
     def _point(self, params: torch.Tensor, grads: torch.Tensor) -> None:
         """Makes every parameter and gradient a view of these vectors."""
@@ -270,7 +249,7 @@ class Wrapped(BoundModel):
                     raise _changed(slot.name, "replaced")
             if parameter.data_ptr() != address:
                 raise _changed(slot.name, "moved or converted")
-        for name, parameter in self._frozen:
+        for name, parameter in self._kept.frozen:
             if parameter.requires_grad:
                 raise _changed(name, "made trainable")
 

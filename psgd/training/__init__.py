@@ -1,7 +1,7 @@
 """One rank's part of `psgd train`: `run`, and the pieces that it puts together.
 
 Owns who does what (`roles`), opening the data (`task`), what is trained (`trainable`; `from_file` makes it of a user's
-file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks, `sharded_model` of one
+file, `torch_module` of a PyTorch module, `cut_model` of a model that is cut over several ranks, `sharded` of one
 of which each worker keeps a part), what the options stand for (`preparation`), a worker's loop (`trainer`), the events
 of the log (`events`), and the result (`result`). May import every other room of psgd. Begin with `run`, then `trainer`.
 """
@@ -34,9 +34,11 @@ from psgd.optim.host_updates import HostUpdates
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.new_files import lose
-from psgd.training import cut_model, events, from_file, preparation, result, sharded_model
+from psgd.training import cut_model, events, from_file, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
+from psgd.training.sharded import sharded_model
+from psgd.training.survival import survival
 from psgd.training.task import Task, open_task
 from psgd.training.trainable import OwnModel, Trainable
 
@@ -126,6 +128,7 @@ def run(
             backend = trainer.backend
             connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
             connection.trace_also(*cut_model.passes(task.model))
+        survival.prepare(connection, comm, config, log, None if trainer is None else trainer.course)
         if rank == 0:
             _show_start(connection, config.epochs, samples, on_progress)
             from_file.tell_changes(config, connection.resumed_from, files)
@@ -148,8 +151,8 @@ def run(
             board.finish(metrics)
         if config.save is not None and roles.saves and not connection.leaving:
             _save(config.save, task.model, params, rank == 0)
-        cut_model.close(task.model)
-        sharded_model.close(task.model)
+        for kind in (cut_model, sharded_model):
+            kind.close(task.model)
         roles.free()
         return found
 

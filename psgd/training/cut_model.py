@@ -1,5 +1,6 @@
 """A model in pieces as what a run trains: stages of a pipeline, layers cut by tensor, copies along the data axis."""
 
+import importlib
 import os
 from collections import Counter
 from dataclasses import replace
@@ -32,6 +33,9 @@ from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 from psgd.training.trainer import Trainer
 
+_PEERS = "peers"
+"""What `Communicator.last` says of a call that the ranks' GPUs have carried out among themselves."""
+
 
 def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     """The same task with this rank's part of its model; without a mesh the task itself. Collective, blocks.
@@ -43,7 +47,16 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return task
     model, batch = task.model, min(config.batch_size, task.samples)
     wish = Decision(mesh.sizes["pipe"], batch, config.microbatches, config.pipe_schedule, config.cut)
+    if config.device == "cuda" and not catalog.SCHEDULES[wish.schedule].flushes:
+        raise AgreedUsageError(
+            f"--device cuda: not with --pipe-schedule {wish.schedule}, whose stages compute on cores: omit one of both"
+        )
     if not isinstance(model, OwnModel):
+        if config.device == "cuda":
+            raise AgreedUsageError(
+                f"--device cuda: not with --mesh {config.mesh} and a PyTorch module, whose stages compute on cores: "
+                "omit one of both, or see psgd.torch.pipeline"
+            )
         from psgd.training.pieces.module_in_pieces import cut_module
         from psgd.training.torch_module import WholeModule  # which load PyTorch, as the user's file has
 
@@ -64,7 +77,17 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return replace(
             task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, parts, recompute)
         )
-    pipeline = Pipeline(mesh.pipe, whole, cuts, wish.schedule, batch=batch, microbatches=parts, recompute=recompute)
+    pipeline = Pipeline(
+        mesh.pipe,
+        whole,
+        cuts,
+        wish.schedule,
+        batch=batch,
+        microbatches=parts,
+        recompute=recompute,
+        device=config.device,
+        graphs=lambda: tensor.size == 1 or tensor.last[1] == _PEERS,  # a graph cannot wait for other ranks' hosts
+    )
     return replace(
         task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model.layout, model.model.tokens)
     )
@@ -76,9 +99,15 @@ def _cuts(config: TrainConfig, mesh: ProcessMesh, wish: Decision, model: Model, 
     found: dict[str, Any] = {}
     if mesh.world.Get_rank() == 0:
         state = preparation.rule(config, serves=False).init(np.zeros(1, model.dtype))
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(nodes.values())
+        here = max(nodes.values())
+        xp: Any = np
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // here
+        if config.device == "cuda":
+            xp = importlib.import_module("cupy")
+            runtime = xp.cuda.runtime
+            memory = runtime.memGetInfo()[0] // -(-here // runtime.getDeviceCount())
         try:
-            found["cuts"] = wish.cuts(model, len(state), memory, timed)
+            found["cuts"] = wish.cuts(model, len(state), memory, timed, xp)
         except UsageError as error:
             found["error"] = str(error)
     found = gather(mesh.world, found)[0]

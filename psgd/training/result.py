@@ -31,7 +31,7 @@ def collect(
 
     Args:
         config: the run's.
-        comm: all ranks.
+        comm: all ranks; those that died since have no part in this.
         connection: at its end.
         metrics: filled on rank 0.
         trainer: a worker's, with the final parameters.
@@ -42,13 +42,15 @@ def collect(
     Returns:
         The result on rank 0, None elsewhere.
     """
-    seconds = metrics.elapsed_s()
+    seconds, survival = metrics.elapsed_s(), connection.mesh.survival
+    comm = comm if survival is None else survival.end(comm)
+    part = _part(comm, connection)
     correct, loss_sum, sent, received = 0.0, 0.0, 0, 0
     seen = Outcomes()
     if trainer is not None:
         if isinstance(trainer.backend, Tallies) and not tokens:
             trainer.backend.tally = seen.add
-        correct, loss_sum = trainer.backend.evaluate(connection.mesh.index, connection.workers)
+        correct, loss_sum = trainer.backend.evaluate(*part)
         if not counts:
             correct, loss_sum = 0, 0.0
         sent, received = connection.bytes_sent, connection.bytes_received
@@ -102,7 +104,7 @@ def collect(
             "workers_dropped": dropped,
             # Parameters that are not finite make no finite loss.
             "diverged": not (math.isfinite(metrics.loss) and math.isfinite(total[1])),
-            "lost_ranks": [],
+            "lost_ranks": [] if survival is None else survival.lost_ranks,
             "checkpoint": connection.checkpoint,
             "requeue": connection.leaving,
         }
@@ -112,3 +114,11 @@ def collect(
         found |= clean({"tokens_per_second": tokens * metrics.samples / seconds})
         found |= clean({"test_perplexity": perplexity(total[1].item() / max(1, test_samples))})
     return found
+
+
+def _part(comm: MPI.Intracomm, connection: Connection) -> tuple[int, int]:
+    """This worker's part of the test set, and how many there are: those that live share it. Collective."""
+    if connection.mesh.survival is None:
+        return connection.mesh.index, connection.workers
+    trains = [each["trains"] for each in gather(comm, {"trains": connection.is_worker})]
+    return sum(trains[: comm.Get_rank()]), sum(trains)

@@ -8,6 +8,7 @@ from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
+from psgd.training.survival.course import Course
 from psgd.training.task import Task
 
 
@@ -22,6 +23,14 @@ class Trainer:
         self._together = getattr(task.model, "evaluates_together", False)
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
+        self._course: Course | None = None
+
+    def course(self, workers: int, worker: int) -> Course:
+        """The batches of this worker, one of so many. Made once."""
+        if self._course is None:
+            config, samples = self._config, self._dataset.train.samples
+            self._course = Course(Sampler(samples, workers, worker, config.batch_size, config.seed), config.epochs)
+        return self._course
 
     def train(self, ps: Connection) -> None:
         """All epochs; a worker that has run out of samples in an epoch pushes none and keeps pace."""
@@ -29,36 +38,34 @@ class Trainer:
         injects, poisons = bool(config.inject), "nan" in config.inject
         may_stop = bool(config.target_accuracy or config.early_stop or config.checkpoint_dir)
         backend.bind(ps.params, ps.grads)
-        sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
-        done = self._done(ps, sampler)
-        if done and self._reports(ps) and self._due(done, sampler.steps):
+        course = self.course(ps.workers, ps.worker)
+        done = self._done(ps, course.steps)
+        if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
-        for epoch in range(done // sampler.steps, config.epochs):
-            for step in range(max(0, done - epoch * sampler.steps), sampler.steps):
-                indices = sampler.batch(epoch, step)
-                loss, number = 0.0, epoch * sampler.steps + step
-                injector.begin(number)
-                self._model.begin(config.seed, ps.worker, epoch, step)
-                if len(indices):
-                    start = time.perf_counter()
-                    touch = partial(injector.poison, number) if poisons else None
-                    loss = backend.gradient(indices, ps.overlap(len(indices)), touch)
-                    if injects:
-                        backend.wait()
-                        injector.sleep(number, time.perf_counter() - start)
-                ps.step(len(indices), loss)
-                if self._model.agreed(ps.stop) if may_stop else ps.stop:
-                    return
-                if self._reports(ps) and self._due(epoch * sampler.steps + step + 1, sampler.steps):
-                    self._report(ps)
+        for epoch, step, number, indices, planned in course.after(done):
+            loss = 0.0
+            injector.begin(number)
+            self._model.begin(config.seed, ps.worker, epoch, step)
+            if len(indices):
+                start = time.perf_counter()
+                touch = partial(injector.poison, number) if poisons else None
+                loss = backend.gradient(indices, ps.overlap(len(indices)), touch)
+                if injects:
+                    backend.wait()
+                    injector.sleep(number, time.perf_counter() - start)
+            ps.step(len(indices), loss)
+            if self._model.agreed(ps.stop) if may_stop else ps.stop:
+                return
+            if self._reports(course) and planned and self._due(epoch * course.steps + step + 1, course.steps):
+                self._report(ps)
 
-    def _done(self, ps: Connection, sampler: Sampler) -> int:
+    def _done(self, ps: Connection, steps: int) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
         found = ps.resumed_from
         if found is None or ps.clock:
             return ps.clock
-        epochs, rest = divmod(found.manifest.samples, sampler.samples)
-        return epochs * sampler.steps + rest // (self._config.batch_size * ps.workers)
+        epochs, rest = divmod(found.manifest.samples, self._dataset.train.samples)
+        return epochs * steps + rest // (self._config.batch_size * ps.workers)
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""
@@ -70,9 +77,9 @@ class Trainer:
         if ps.worker == 0:
             ps.report(correct / count, loss_sum / count)
 
-    def _reports(self, ps: Connection) -> bool:
-        """Whether this worker takes part in evaluations: worker 0, and all that it needs for them."""
-        return ps.worker == 0 or self._together
+    def _reports(self, course: Course) -> bool:
+        """Whether this worker takes part in evaluations: the one that leads, and all that it needs for them."""
+        return course.leads or self._together
 
     def _due(self, done: int, steps: int) -> bool:
         """Whether an evaluation is due after so many steps, of `steps` an epoch; the last one is made elsewhere."""

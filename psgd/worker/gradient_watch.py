@@ -61,14 +61,25 @@ class GradientWatch:
         elif not self.exact:
             self.looks_well = self._part_look
 
-    def overlapping(self, ready: Callable[[range], None], grads: Array, step: int) -> Callable[[range], None]:
-        """`ready` for parts of a gradient that are sent while the rest is computed: looks at each before it is sent."""
+    def overlapping(
+        self, ready: Callable[[range], None], grads: Array, step: int, at: Callable[[range], Array] | None = None
+    ) -> Callable[[range], None]:
+        """`ready` for parts of a gradient that are sent while the rest is computed: looks at each before it is sent.
+
+        Args:
+            ready: to be called with each part.
+            grads: the gradient.
+            step: this worker's.
+            at: gives a part where it does not lie in `grads`.
+        """
         if on_device(grads):
             return ready
 
         def look_and_send(part: range) -> None:
             parts = 1 if self.exact else PARTS
-            self._saw = self._saw or not part_finite(grads[part.start : part.stop], step, parts)
+            self._saw = self._saw or not part_finite(
+                grads[part.start : part.stop] if at is None else at(part), step, parts
+            )
             ready(part)
 
         return look_and_send

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from psgd.checkpoint.state import State
 from psgd.kernels.errors import UsageError
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.metrics.trace.span import Span, Traceable
 from psgd.optim.host_updates import HostUpdates
+from psgd.optim.optimizer import clipped
 from psgd.server.shard import Shard
 from psgd.worker.local import LocalWorker
 
@@ -19,9 +19,9 @@ Vector = NDArray[np.floating]
 class OffloadedLocal(LocalWorker):
     """A single rank whose step is `LocalWorker`'s, bit for bit.
 
-    A part of the gradient is used as soon as `overlap`'s function is told of it. With clipping the norm of the whole
-    gradient comes first, so all parts are used in `step`. Where somebody follows the updates, `step` returns while they
-    are under way: then `params` are to be read by parts, each after `updates.wait`.
+    A part of the gradient is used as soon as `overlap`'s function is told of it. With clipping its squares are summed
+    then, and updates start in `step`, once the norm of the whole gradient is known. Where somebody follows the updates,
+    `step` returns while they are under way: then `params` are to be read by parts, each after `updates.wait`.
 
     Args:
         shard: the whole vector.
@@ -39,23 +39,20 @@ class OffloadedLocal(LocalWorker):
         updates.open(shard.optimizer, grads)
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
-        if not samples or self._shard.optimizer.clips or self._shard.open_samples:
+        if not samples or self._shard.open_samples:
             return None
         if self._announced:
             raise UsageError("overlap: a gradient is already being used: call step() before the next one")
-        self._begin(samples)
+        if not self._shard.optimizer.clips:
+            self._begin(samples, self._shard.optimizer.options.reduction_factor)
         self._announced = samples
         return self._ready
 
-    def _begin(self, samples: int) -> None:
+    def _begin(self, samples: int, scale: float) -> None:
         """The optimizer's step begins: its learning rate and scale are known."""
-        shard = self._shard
-        self._scale = shard.optimizer.options.reduction_factor
-        if shard.optimizer.clips:
-            self._scale = shard.optimizer.clipped(self.grads, self._scale)
+        shard, self._scale = self._shard, scale
         shard.optimizer.begin(shard.samples)
         shard.samples += samples
-        self._final = self.grads.size
 
     def _ready(self, part: range) -> None:
         if not part:
@@ -66,7 +63,14 @@ class OffloadedLocal(LocalWorker):
                 f"start), got {part}"
             )
         self._final = part.start
-        self._submit(part)
+        self._use(part)
+
+    def _use(self, part: range) -> None:
+        """What can be done with a part before the whole gradient is there."""
+        if self._shard.optimizer.clips:
+            self._updates.add_squares(part)
+        else:
+            self._submit(part)
 
     def _submit(self, part: range) -> None:
         optimizer = self._shard.optimizer
@@ -81,10 +85,16 @@ class OffloadedLocal(LocalWorker):
             self._updates.wait()
             super().step(samples, loss)
             return
-        if not self._announced:
-            self._begin(samples)
+        options, clips = self._shard.optimizer.options, self._shard.optimizer.clips
+        if not clips and not self._announced:
+            self._begin(samples, options.reduction_factor)
         for part in self._updates.parts(self._final):
             if part.stop <= self._final:
+                self._use(part)
+        if clips:
+            total = options.total(self._updates.squares())
+            self._begin(samples, clipped(options.reduction_factor, total, options.clip_norm))
+            for part in self._updates.parts(self.grads.size):
                 self._submit(part)
         self._announced, self._final = 0, self.grads.size
         self._pushes += 1
@@ -95,9 +105,6 @@ class OffloadedLocal(LocalWorker):
         if self.checkpoint.reached:
             self._updates.wait()
             self._updates.settled = True
-
-    def spans(self) -> list[Traceable]:
-        return [*super().spans(), Span(self._updates, "wait", "apply")]
 
     def state(self) -> State:
         self._updates.wait()

@@ -53,6 +53,10 @@ def create_push_pull(context: PushPullContext, gradients: Gradients) -> PushPull
         from psgd.worker.compressed_push_pull import CompressedPushPullWorker
 
         return CompressedPushPullWorker(context, context.compression, gradients.own)
+    if context.mesh.survival is not None:
+        from psgd.worker.surviving_push_pull import SurvivingPushPullWorker
+
+        return SurvivingPushPullWorker(context, gradients)
     transport = MpiWorkerTransport(context, gradients.own, gradients.reached)
     return PushPullWorker(context, transport, gradients.own)
 

@@ -23,6 +23,11 @@ CASES = {
     "easgd-async": "--easgd-order async",
     "hogwild": "",
     "decentralized": "",
+    "allreduce-pipe": "--mesh pipe=2",
+    "allreduce-zero-bubble": "--mesh pipe=2 --pipe-schedule zero-bubble --optimizer momentum --lr 0.02 --clip-norm 1",
+    "allreduce-tensor": "--mesh tensor=2",
+    "allreduce-all": "--mesh pipe=2,tensor=2,data=2 --scale-lr",
+    "sync-pipe": "--mesh pipe=2,data=2 --servers 1 --scale-lr --data-device cpu",
     "allreduce-compress": "--scale-lr --compress threshold",
     "allreduce-offload": "--scale-lr --offload optimizer",
     "sync-offload": "--scale-lr --offload parameters",
@@ -65,7 +70,15 @@ def test_offload_has_the_bits_of_a_run_without(how, tmp_path):
         assert again["test_loss"] == got["test_loss"]
 
 
-@pytest.mark.parametrize("options", ["--workers 1 --servers 0", "--strategy allreduce", "--strategy sync"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--workers 1 --servers 0",
+        "--strategy allreduce",
+        "--strategy sync",
+        "--strategy allreduce --mesh pipe=2",
+    ],
+)
 def test_goes_on_from_a_checkpoint(options, tmp_path):
     cupy()
     folder = ("--checkpoint-dir", str(tmp_path), "--checkpoint-every", "40", *options.split())

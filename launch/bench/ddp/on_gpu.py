@@ -15,7 +15,7 @@ from psgd import collectives
 from psgd.collectives.device.pick_gpu import choose_device
 from psgd.kernels.errors import Error
 from psgd.launch.bench.ddp import modules
-from psgd.launch.bench.ddp.group import process_group
+from psgd.launch.bench.ddp.torch_ranks import process_group
 from psgd.launch.bench.peers import cores
 from psgd.launch.bench.stats import median
 

@@ -14,7 +14,7 @@ import psgd.torch
 from psgd import collectives
 from psgd.kernels.errors import Error
 from psgd.launch.bench.ddp import modules
-from psgd.launch.bench.ddp.group import process_group
+from psgd.launch.bench.ddp.torch_ranks import process_group
 from psgd.launch.bench.peers import cores
 from psgd.launch.bench.stats import median
 

@@ -31,9 +31,9 @@ def gpt2(*, ranks: int, device: str, peer: bool, estimate: bool, peak: float, **
     of a GPU beside its estimate, tokens a second, and the share of the GPUs' float32 peak (without TensorFloat-32) that
     the products take, those of recomputation included.
     """
-    from psgd.launch.bench.gpt2.trial import Trial
+    from psgd.launch.bench.gpt2.trial import GPT2Trial
 
-    trial = Trial(ranks=ranks, device=device, **chosen)
+    trial = GPT2Trial(ranks=ranks, device=device, **chosen)
     each = trial.ranks * trial.microbatch
     if trial.batch_size % each:
         raise UsageError(

@@ -3,20 +3,20 @@
 from psgd.config import configure
 from psgd.estimate import activations, sharded_vectors, table, whole_run
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, SHARED_GRADIENTS, Estimate, shared_gradients
-from psgd.launch.bench.gpt2.trial import Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial
 from psgd.nn.model import Model
 from psgd.nn.models import build
 
 ONE_GPU = 80 * 10**9
 
 
-def model_of(trial: Trial) -> Model:
+def model_of(trial: GPT2Trial) -> Model:
     """The model, on no vector."""
     sizes = {"layers": trial.layers, "width": trial.width, "heads": trial.heads}
     return build("gpt", (trial.context,), trial.vocabulary, tokens=True, **sizes)
 
 
-def of_trial(trial: Trial, model: Model) -> Estimate:
+def of_trial(trial: GPT2Trial, model: Model) -> Estimate:
     """What a rank needs for its arrays: of the model as it is trained, with its recomputation.
 
     Args:
@@ -32,12 +32,12 @@ def of_trial(trial: Trial, model: Model) -> Estimate:
     return Estimate("worker", trial.ranks, rows, trial.device)
 
 
-def recomputing(trial: Trial, model: Model) -> Model:
+def recomputing(trial: GPT2Trial, model: Model) -> Model:
     """The same with all layers recomputed."""
     return activations.recomputed(model, "all", trial.microbatch, trial.device)
 
 
-def lines(trial: Trial) -> list[str]:
+def lines(trial: GPT2Trial) -> list[str]:
     """Both estimates as text."""
     model = model_of(trial)
     config = configure(model="gpt", strategy="allreduce", optimizer="adam", device="cuda", batch_size=trial.batch_size)

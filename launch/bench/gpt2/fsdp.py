@@ -12,14 +12,14 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 
-from psgd.launch.bench.gpt2.trial import Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial
 from psgd.launch.bench.peers import torch_gpt
 
 _STD = 0.02
 
 
 def train(
-    comm: MPI.Intracomm, trial: Trial, tokens: Callable[[int, int], tuple[Any, Any]], lr: float
+    comm: MPI.Intracomm, trial: GPT2Trial, tokens: Callable[[int, int], tuple[Any, Any]], lr: float
 ) -> tuple[list[float], list[float], int]:
     """Returns losses, seconds of each step, and the most bytes that PyTorch had of the GPU. Collective, blocks.
 
@@ -47,7 +47,7 @@ def _address(comm: MPI.Intracomm) -> str:
         return str(comm.bcast(f"tcp://127.0.0.1:{free.getsockname()[1]}", 0))
 
 
-def sharded(trial: Trial, device: torch.device) -> nn.Module:
+def sharded(trial: GPT2Trial, device: torch.device) -> nn.Module:
     """The module, made without memory, cut over the ranks, and drawn in its parts."""
     with torch.device("meta"):
         module = torch_gpt.GPT(trial.vocabulary, trial.context, trial.layers, trial.width, trial.heads)
@@ -66,7 +66,11 @@ def sharded(trial: Trial, device: torch.device) -> nn.Module:
 
 
 def steps(
-    comm: MPI.Intracomm, trial: Trial, tokens: Callable[[int, int], tuple[Any, Any]], lr: float, device: torch.device
+    comm: MPI.Intracomm,
+    trial: GPT2Trial,
+    tokens: Callable[[int, int], tuple[Any, Any]],
+    lr: float,
+    device: torch.device,
 ) -> tuple[list[float], list[float], int]:
     """As `train`, in a process group that there is."""
     torch.manual_seed(comm.rank)

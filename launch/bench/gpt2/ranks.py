@@ -17,7 +17,7 @@ from psgd.data import load
 from psgd.data.sampler import order
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.gpt2 import expected
-from psgd.launch.bench.gpt2.trial import Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial
 from psgd.launch.bench.stats import median
 from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
@@ -27,7 +27,7 @@ LR, SEED = 2e-4, 0
 Tokens = Callable[[int, int], tuple[Any, Any]]
 
 
-def measure(comm: MPI.Intracomm, trial: Trial, peak: float, peer: bool) -> dict[str, Any]:
+def measure(comm: MPI.Intracomm, trial: GPT2Trial, peak: float, peer: bool) -> dict[str, Any]:
     """Trains with psgd, and then with PyTorch's FSDP2 where that is wanted. Collective, blocks.
 
     Args:
@@ -62,7 +62,7 @@ def measure(comm: MPI.Intracomm, trial: Trial, peak: float, peer: bool) -> dict[
     return found
 
 
-def _tokens(comm: MPI.Intracomm, trial: Trial) -> Tokens:
+def _tokens(comm: MPI.Intracomm, trial: GPT2Trial) -> Tokens:
     """Gives this rank's samples and labels of a pass, of the text's bytes."""
     data = load("genesis", trial.context)
     rows = order(data.train.samples, SEED, 0)
@@ -75,7 +75,7 @@ def _tokens(comm: MPI.Intracomm, trial: Trial) -> Tokens:
     return take
 
 
-def _ours(comm: MPI.Intracomm, trial: Trial, tokens: Tokens, peak: float) -> dict[str, Any]:
+def _ours(comm: MPI.Intracomm, trial: GPT2Trial, tokens: Tokens, peak: float) -> dict[str, Any]:
     whole = expected.model_of(trial)
     model = expected.recomputing(trial, whole)
     estimate = expected.of_trial(trial, model)
@@ -83,17 +83,22 @@ def _ours(comm: MPI.Intracomm, trial: Trial, tokens: Tokens, peak: float) -> dic
     slices = Slices(units.of_stage(model), comm.size, comm.rank)
     own: Any = by_unit.first_own(model, slices, SEED) if trial.shard == 3 else model.init(SEED)
     xp: Any = np
+    peak_of_pool = None
     if trial.device == "cuda":
         import cupy
 
-        xp, own = cupy, cupy.asarray(own)
+        from psgd.launch.bench.gpt2.pool_peak import PoolPeak
+
+        xp, peak_of_pool = cupy, PoolPeak()
+        own = cupy.asarray(own)
     drawn_s = time.perf_counter() - began
     wrapped = Communicator(comm)
     shared = by_unit.shared_units(model, slices.units)
     exchange = Exchange(wrapped, slices, own, trial.shard, trial.passes, shared)
     sharded = by_unit.by_unit(model, exchange)
     context, ready = sharded.context(trial.microbatch), by_unit.on_ready(exchange)
-    losses, seconds = [], []
+    losses: list[float] = []
+    seconds: list[float] = []
     options: dict[str, Any] = {"strategy": "allreduce", "rule": "adam", "lr": LR, "accumulate": trial.passes}
     with psgd.connect(comm, own, shard=exchange, **options) as ps:
         for step in range(trial.steps):
@@ -108,12 +113,13 @@ def _ours(comm: MPI.Intracomm, trial: Trial, tokens: Tokens, peak: float) -> dic
             losses.append(comm.allreduce(loss) / comm.size)
     exchange.free()
     wrapped.free()
-    held = xp.get_default_memory_pool().total_bytes() if trial.device == "cuda" else 0
+    held = 0 if peak_of_pool is None else peak_of_pool.close()
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     more = {
         "drawn_s": drawn_s,
         "estimated_bytes": estimate.total,
         "bytes_by_estimate": dict(estimate.rows),
+        "pool_bytes": 0 if trial.device == "cpu" else xp.get_default_memory_pool().total_bytes(),
         "most_resident_bytes": comm.allreduce(resident, MPI.MAX),
     }
     return _rates(comm, trial, peak, (losses, seconds, held)) | more
@@ -129,7 +135,9 @@ def _timed(comm: MPI.Intracomm, xp: Any, seconds: list[float]) -> Iterator[None]
     seconds.append(time.perf_counter() - began)
 
 
-def _rates(comm: MPI.Intracomm, trial: Trial, peak: float, ran: tuple[list[float], list[float], int]) -> dict[str, Any]:
+def _rates(
+    comm: MPI.Intracomm, trial: GPT2Trial, peak: float, ran: tuple[list[float], list[float], int]
+) -> dict[str, Any]:
     """What a contender has shown: the slowest rank's median step, without the first."""
     losses, seconds, held = ran
     each = comm.allreduce(median(seconds[1:]), MPI.MAX)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Trial:
+class GPT2Trial:
     """The options of the command.
 
     Attributes:

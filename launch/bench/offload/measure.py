@@ -123,18 +123,18 @@ def rows(task: OffloadTrial, batches: Sequence[int]) -> Iterator[dict[str, Any]]
         without = _seconds(partial(near.step, x, y), task)
         del near
         for mode in MODES:
-            before = _used()
+            before = _held()
             far = _OnHost(task, params, batch, mode)
             got = _first_steps(far, x, y)
             step = _seconds(partial(far.step, x, y), task)
-            used = _used() - before
+            most = cupy.get_default_memory_pool().total_bytes() - before  # it gives nothing back meanwhile
             far.final()
             del far
             same = _repeats(task, params, batch, x, y, got) if mode == "late" else bool((got == expected).all())
             yield {
                 **{"batch_size": batch, "offload": mode, "parameters": params.size, "rule": task.rule},
                 **{"compute": compute, "bus": buses[mode], "update": update, "step": step, "without": without},
-                "device_bytes": used,
+                "device_bytes": most,
                 "expected_bytes": expected_bytes(task.model(), batch, mode),
                 "verified": same,
             }
@@ -146,7 +146,7 @@ def expected_bytes(model: Model, batch: int, mode: str) -> int:
     most, own = max(each.size for each in layers), max(len(each.own) for each in layers)
     held = 2 * (most + own) if mode == "parameters" else 2 * model.layout.size
     tied = sum(len(part) for each in layers for part in each.tied)
-    return (held + tied) * model.dtype.itemsize + activations.count(model, batch)
+    return (held + tied) * int(model.dtype.itemsize) + activations.count(model, batch, device="cuda")
 
 
 def _first_steps(contender: Any, x: Array, y: Array) -> Array:
@@ -216,7 +216,10 @@ def _seconds(call: Callable[[], Any], task: OffloadTrial) -> float:
     return float(median(found[1:]))
 
 
-def _used() -> int:
+def _held() -> int:
+    """Bytes that the GPU's pool has, once it has given back what it can."""
     gc.collect()
-    used: int = cupy.get_default_memory_pool().used_bytes()
-    return used
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    held: int = pool.total_bytes()
+    return held

@@ -17,7 +17,7 @@ KNOWN = tuple(SCHEDULES)
 
 
 @click.command()
-@click.option("--schedules", default=",".join(KNOWN), show_default=True, help="Comma-separated: a row each.")
+@click.option("--schedules", show_default=",".join(KNOWN), help="Comma-separated: a row each.")
 @click.option(
     "--layers",
     type=Whole(2),
@@ -30,17 +30,19 @@ KNOWN = tuple(SCHEDULES)
 @click.option("--microbatches", type=Whole(1), default=8, show_default=True, help="Parts of a batch.")
 @click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Number of ranks.")
 @click.option("--repeats", type=Whole(1), default=10, show_default=True, help="Timed steps of each contender.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it runs.")
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
 def pipeline(
     *,
-    schedules: str,
+    schedules: str | None,
     layers: int,
     width: int,
     batch: int,
     microbatches: int,
     ranks: int,
     repeats: int,
+    device: str,
     form: str | None,
 ) -> int:
     """Time the gradient of an MLP, and its outputs alone, on one rank and in equal stages on all.
@@ -50,13 +52,18 @@ def pipeline(
     loss is the whole model's, up to rounding. The ratio is one rank's time over that of all. The bubble is the share
     of the ranks' time that is not compute; the expected one is that of a schedule whose backward passes take twice as
     long as forward ones. pipedream and pipedream-2bw take steps, too, and are timed while the pipeline is full; a line
-    below the table says what each rank did then, in the run with the median bubble, and which bubble was least.
+    below the table says what each rank did then, in the run with the median bubble, and which bubble was least. With
+    --device cuda each rank has a GPU, passes are CUDA graphs on one GPU as on all (unless PSGD_CUDA_GRAPHS=0), the
+    bubble is not measured, and schedules without flushes are left out.
     """
     from psgd.launch.bench import job
 
-    names = schedules.split(",")
+    able = [name for name in KNOWN if device == "cpu" or SCHEDULES[name].flushes]
+    names = able if schedules is None else schedules.split(",")
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--schedules: expected some of {', '.join(KNOWN)}, comma-separated, got {unknown[0]!r}")
+    if steps := [name for name in names if device == "cuda" and not SCHEDULES[name].flushes]:
+        raise UsageError(f"--schedules: {steps[0]} is for CPUs alone; omit it, or --device cuda")
     needed = ranks * max(2 if SCHEDULES[name].chunks else 1 for name in names)
     if layers % needed:
         raise UsageError(f"--layers: expected a multiple of {needed}, so that stages are equal, got {layers}")
@@ -72,14 +79,14 @@ def pipeline(
         comm = MPI.COMM_WORLD
         job.check("pipeline", ranks, comm.size, "ranks")
         with guard(comm):
-            rows = measure(comm, names, Sizes(layers, width, batch, microbatches), repeats)
+            rows = measure(comm, names, Sizes(layers, width, batch, microbatches), repeats, device)
             if first:
                 _show(rows, form)
             else:
                 for _ in rows:
                     pass
 
-    return job.run("pipeline", ranks, rank, what="ranks")
+    return job.run("pipeline", ranks, rank, what="ranks", bind=device == "cpu")
 
 
 def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:
@@ -89,7 +96,8 @@ def _show(rows: Iterable[dict[str, Any]], form: str | None) -> None:
     notes: list[str] = []
     for row in rows:
         one, all_of_them = row["one_seconds"], row["pipeline_seconds"]
-        shares = f"{100 * row['bubble']:.1f} %", f"{100 * row['expected_bubble']:.1f} %"
+        bubble = "-" if row["bubble"] is None else f"{100 * row['bubble']:.1f} %"
+        shares = bubble, f"{100 * row['expected_bubble']:.1f} %"
         cells = (
             row["schedule"],
             format_seconds(one),

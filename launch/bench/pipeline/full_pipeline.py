@@ -25,7 +25,7 @@ STEPS = 8
 _RATE = 1e-30  # steps cost what they do, and the loss stays as it is
 
 
-class WholeSteps:
+class StepsAlone:
     """The same steps by the whole model on one rank.
 
     Args:

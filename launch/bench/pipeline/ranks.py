@@ -1,5 +1,6 @@
 """What each rank of `psgd bench pipeline` does: verify a pipeline, then time it and the whole model in turn."""
 
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from mpi4py import MPI
 from psgd.kernels.array import Array
 from psgd.kernels.errors import Error
 from psgd.launch.bench.peers import cores
-from psgd.launch.bench.pipeline.full_pipeline import WholeSteps, Continuous, timed
+from psgd.launch.bench.pipeline.full_pipeline import Continuous, StepsAlone, timed
 from psgd.launch.bench.stats import median
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
@@ -24,6 +25,7 @@ SEED, TOLERANCE = 1, 1e-5
 INFERENCE = "inference"
 _FEATURES = _CLASSES = 10
 """A first and a last layer that are little beside the others, so that all stages have equal work."""
+_WARM = 3  # calls: the first ones compile, and on GPUs record
 _EVALUATED = 4  # batches of an evaluation: forward passes go on without a flush
 
 
@@ -36,7 +38,9 @@ class Sizes(NamedTuple):
     microbatches: int
 
 
-def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: int) -> Iterator[dict[str, Any]]:
+def measure(
+    comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: int, device: str = "cpu"
+) -> Iterator[dict[str, Any]]:
     """Verifies and times each schedule. Collective, so all ranks must take every row.
 
     Args:
@@ -44,26 +48,23 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
         names: schedules; "inference" times outputs alone.
         sizes: of the model and its batches.
         repeats: timed steps.
+        device: "cpu", or "cuda": the ranks have the node's GPUs in turn.
 
     Yields:
-        Rows, the same on all ranks.
+        Rows, the same on all ranks; on GPUs the bubble is None, as nobody times their passes.
 
     Raises:
         Error: a loss that is not the whole model's; on all ranks.
     """
-    cores.pin(comm)
+    xp = _module(comm, device)
     rng = np.random.default_rng(SEED)
     many = _EVALUATED * sizes.batch
-    all_x = rng.standard_normal((many, _FEATURES)).astype(np.float32)
-    all_y = rng.integers(0, _CLASSES, many)
+    all_x = xp.asarray(rng.standard_normal((many, _FEATURES)).astype(np.float32))
+    all_y = xp.asarray(rng.integers(0, _CLASSES, many))
     model = Model([Linear(sizes.width, relu=True)] * (1 + sizes.layers) + [Linear(_CLASSES)], (_FEATURES,))
-    context, one_rank = None, None
-    if comm.rank == 0:
-        params = model.init(SEED)
-        grads = np.zeros_like(params)
-        model.bind(params, grads)
-        context = model.context(sizes.batch)
-        one_rank = WholeSteps(model, context, params, grads)
+    settle = (lambda: None) if xp is np else xp.cuda.get_current_stream().synchronize
+    reference = _reference(comm, model, xp, sizes.batch, device)
+    one_rank = reference.steps if isinstance(reference, _Whole) else None
     for name in names:
         if not catalog.SCHEDULES[name].flushes:
             x, y = all_x[: sizes.batch], all_y[: sizes.batch]
@@ -83,19 +84,20 @@ def measure(comm: MPI.Intracomm, names: Sequence[str], sizes: Sizes, repeats: in
             name if trains else "1f1b",
             batch=sizes.batch,
             microbatches=sizes.microbatches,
+            device=device,
         ) as pipeline:
-            own = pipeline.init(SEED)
-            pipeline.bind(own, np.zeros_like(own))
-
-            together = partial(_loss, pipeline, trains, len(x), x, y)
-            alone = partial(_loss, model, trains, context, x, y)
+            own = xp.asarray(pipeline.init(SEED))
+            pipeline.bind(own, xp.zeros_like(own))
+            together = partial(_loss, settle, pipeline, trains, len(x), x, y)
+            alone = partial(_loss, settle, reference, trains, len(x), x, y)
             _verify(comm, name, alone, together)
             row = _timed(comm, alone, together, pipeline, repeats)
             microbatches = -(-len(x) // pipeline.microbatch)
         cells = rehearse(catalog.make(name, comm.size, microbatches, chunks), DOUBLE)
         busy, whole = sum(cell.stop - cell.start for cell in cells), max(cell.stop for cell in cells)
         expected = 1 - busy / (comm.size * whole)
-        yield {"schedule": name, "ranks": comm.size, **sizes._asdict(), "expected_bubble": expected} | row
+        facts = {"schedule": name, "ranks": comm.size, "device": device, **sizes._asdict(), "expected_bubble": expected}
+        yield facts | row | ({} if xp is np else {"bubble": None})
 
 
 def _without_flushes(
@@ -103,7 +105,7 @@ def _without_flushes(
     name: str,
     model: Model,
     cuts: Cuts,
-    one_rank: WholeSteps | None,
+    one_rank: StepsAlone | None,
     x: Array,
     y: Array,
     microbatches: int,
@@ -123,18 +125,63 @@ def _without_flushes(
         together.close()
 
 
-def _loss(of: Any, trains: bool, *arguments: Any) -> float:
-    """Of a model or a pipeline: the mean with its gradient, or the sum alone."""
-    return float(of.gradient(*arguments) if trains else of.evaluate(*arguments)[1])
+def _module(comm: MPI.Intracomm, device: str) -> Any:
+    """Gives each rank its core, or its GPU; returns where arrays are made."""
+    if device == "cpu":
+        cores.pin(comm)
+        return np
+    from psgd.collectives.device.pick_gpu import choose_device
+
+    choose_device(comm)
+    cores.unpin()
+    return importlib.import_module("cupy")
+
+
+class _Whole:
+    """The whole model on the host, called as a pipeline is."""
+
+    def __init__(self, model: Model, batch: int) -> None:
+        params = model.init(SEED)
+        grads = np.zeros_like(params)
+        model.bind(params, grads)
+        self._model, self._context = model, model.context(batch)
+        self.steps = StepsAlone(model, self._context, params, grads)
+
+    def gradient(self, n: int, x: Any, y: Any) -> float:
+        return self._model.gradient(self._context, x, y)
+
+    def evaluate(self, n: int, x: Any, y: Any) -> tuple[float, float]:
+        return self._model.evaluate(self._context, x, y)
+
+
+def _reference(comm: MPI.Intracomm, model: Model, xp: Any, batch: int, device: str) -> Any:
+    """What rank 0 computes alone: on a GPU by graphs too, so as a pipeline of one stage and one microbatch."""
+    if comm.rank:
+        return None
+    if device == "cpu":
+        return _Whole(model, batch)
+    params = xp.asarray(model.init(SEED))
+    alone = Pipeline(MPI.COMM_SELF, model, (), batch=batch, device=device)
+    alone.bind(params, xp.zeros_like(params))
+    return alone
+
+
+def _loss(settle: Callable[[], None], of: Any, trains: bool, *arguments: Any) -> float:
+    """Of a model or a pipeline: the mean with its gradient, or the sum alone; once this rank's GPU is done."""
+    found = float(of.gradient(*arguments) if trains else of.evaluate(*arguments)[1])
+    settle()
+    return found
 
 
 def _verify(comm: MPI.Intracomm, name: str, alone: Callable[[], float], together: Callable[[], float]) -> None:
     """Compares the losses; the first calls, too, which compile."""
-    found = together()
+    for _ in range(_WARM):
+        found = together()
     wrong = np.zeros(1)
     cores.quiet_barrier(comm)
     if comm.rank == 0:
-        expected = alone()
+        for _ in range(_WARM):
+            expected = alone()
         wrong[0] = abs(found - expected) / abs(expected)
     cores.quiet_barrier(comm)
     comm.Bcast(wrong)

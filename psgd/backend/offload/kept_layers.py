@@ -67,6 +67,7 @@ class KeptLayers:
         """Uses these vectors on the host; others than before are copied as a whole."""
         if self._host is None or self._host[0] is not params or self._host[1] is not grads:
             self._host, self._stale = (params, grads), True
+            self._pins = None  # releases what may be pinned again
             self._pins = self._bus.pin(params, grads)
 
     def begin(self, on_ready: OnReady | None = None) -> None:

@@ -1,12 +1,12 @@
 """Gradients on a GPU for vectors on the host. What the bus carries, `kept_layers` and `streamed_layers` say."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psgd.backend.cuda import CudaBackend
-from psgd.backend.losses import Loss
 from psgd.backend.offload.bus import CudaBus
 from psgd.backend.offload.kept_layers import KeptLayers
 from psgd.backend.offload.streamed_layers import StreamedLayers
@@ -61,7 +61,7 @@ class OffloadedBackend(CudaBackend):
         indices: NDArray[np.int64],
         on_ready: OnReady | None = None,
         touch: Callable[[Array], None] | None = None,
-    ) -> Loss:
+    ) -> Any:
         """What `Backend.gradient` says; blocks until the gradient is on the host."""
         self._source.choose(indices)
         if self._key is not None:
@@ -70,7 +70,7 @@ class OffloadedBackend(CudaBackend):
         self._run(len(indices), self._layers.ready, touch)
         self._layers.finish()
         self._source.used()
-        return self._losses.newest()
+        return float(self._losses.newest())  # which the GPU has computed by now
 
     def evaluate(self, part: int, parts: int) -> tuple[float, float]:
         self._layers.begin()

@@ -64,6 +64,7 @@ class StreamedLayers:
         """Uses these vectors on the host."""
         if self._host is None or self._host[0] is not params or self._host[1] is not grads:
             self._host = params, grads
+            self._pins = None  # releases what may be pinned again
             self._pins = self._bus.pin(params, grads)
 
     def begin(self, on_ready: OnReady | None = None) -> None:

@@ -12,7 +12,7 @@ from psgd.nn.layout import Layout, Parameter
 
 
 class Assembled:
-    """Implements `psgd.checkpoint.pieces.lazy_tensors.Vectors`; padding is 0.
+    """Implements `psgd.checkpoint.pieces.lazy_tensors.VectorReader`; padding is 0.
 
     Args:
         target: layout of the vectors.

@@ -10,7 +10,7 @@ from psgd.checkpoint.state import WEIGHTS
 from psgd.kernels.errors import CheckpointError
 
 
-class Vectors(Protocol):
+class VectorReader(Protocol):
     """Vectors on the disk, all of one length.
 
     Attributes:
@@ -36,7 +36,7 @@ class LazyTensors(MutableMapping[str, NDArray[Any]]):
         where: for messages.
     """
 
-    def __init__(self, tensors: Mapping[str, NDArray[Any]], vectors: Vectors, where: str) -> None:
+    def __init__(self, tensors: Mapping[str, NDArray[Any]], vectors: VectorReader, where: str) -> None:
         self._tensors, self._vectors, self._where = dict(tensors), vectors, where
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -59,7 +59,7 @@ class LazyTensors(MutableMapping[str, NDArray[Any]]):
         return len(list(iter(self)))
 
     def part(self, name: str, ranges: Sequence[range] | None) -> NDArray[Any]:
-        """As `Vectors.read`. Raises CheckpointError, too, where weights are not finite."""
+        """As `VectorReader.read`. Raises CheckpointError, too, where weights are not finite."""
         if name not in self._vectors.kinds:
             raise KeyError(name)
         found = self._vectors.read(name, ranges)

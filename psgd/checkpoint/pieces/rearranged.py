@@ -126,7 +126,8 @@ class Rearranged(Checkpoint):
         """Says that the model was cut otherwise, and what is lost by that. For rank 0."""
         was = ", ".join(self.source.pieces) or "the whole model"
         now = "the whole model" if part is None else ", ".join(part.pieces)
-        say(f"resuming what was saved as {was} as {now}")
+        if was != now:  # else only its parameters lie in another order
+            say(f"resuming what was saved as {was} as {now}")
         names = [f"{next(iter(self.pieces))}{name}" for name in self.manifest.names("worker")[:1]]
         if any(extra.is_in(shards.outline(self.path, self.source.shard(name))) for name in names):
             say("warning: resume: what each worker had in ps.extra is not restored")
@@ -147,6 +148,9 @@ def for_run(found: Checkpoint, part: ModelPart | None, layout: Layout | None, sh
     pieces = found.manifest.pieces
     shared = shares or found.manifest.shared
     if part is None and not pieces:
+        saved = found.manifest.layout
+        if shared and saved is not None and layout is not None and _plain(saved) != _plain(layout):
+            return Rearranged.onto(found, layout)
         return Shared.of(found, "") if shared else found
     if part is not None and _same(pieces, part.pieces):
         return Shared.of(found, part.name) if shared else OnePiece.of(found, part.name)

@@ -73,7 +73,7 @@ class Stored:
         self.kinds: Mapping[str, Any] = kinds if stands_for_all else {}
 
     def read(self, name: str, ranges: Sequence[range] | None) -> NDArray[Any]:
-        """Implements `psgd.checkpoint.pieces.lazy_tensors.Vectors`."""
+        """Implements `psgd.checkpoint.pieces.lazy_tensors.VectorReader`."""
         parts = [np.zeros(0, self.kinds[name])]
         for wanted in [range(self.size)] if ranges is None else ranges:
             at = wanted.start
@@ -81,7 +81,13 @@ class Stored:
                 first, last = max(at, place.start), min(wanted.stop, place.stop)
                 if first == at and first < last:
                     start = offset + first - place.start
-                    parts.append(shards.elements(self._folder, shard, name, start, start + last - first))
+                    part = shards.elements(self._folder, shard, name, start, start + last - first)
+                    if part.shape != (last - first,) or part.dtype != self.kinds[name]:
+                        raise CheckpointError(
+                            f"{self._folder}: {shard.name}: expected a vector {name} of {self.kinds[name]}, "
+                            f"got {part.dtype} of shape {part.shape}"
+                        )
+                    parts.append(part)
                     at = last
             if at != max(wanted.start, wanted.stop):
                 raise CheckpointError(f"{self._folder}: {self.name}: {name} ends at element {at} of {self.size}")

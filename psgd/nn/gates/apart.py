@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psgd.kernels.array import Array, array_module
-from psgd.nn.layer import Arrays
 from psgd.nn.stage import Stage
 
 
@@ -39,7 +38,7 @@ def parts(stage: Stage) -> list[LayerParts]:
     tied = dict(layout.tied)
     places = {p.name: range(p.offset, -(-p.stop // align) * align) for p in layout.parameters}
     found = []
-    for index, (step, own) in enumerate(zip(stage._steps, stage._ranges, strict=True)):
+    for index, (step, own) in enumerate(zip(stage.steps, stage.ready_ranges, strict=True)):
         if step.specs:
             others = tuple(places[tied[spec.name]] for spec in step.specs if spec.name in tied)
             others = tuple(each for each in others if each.start not in own)
@@ -61,37 +60,25 @@ def bind(stage: Stage, layers: Sequence[LayerParts], params: Sequence[Array], gr
         params: for each of them at least `size` elements, its parts side by side.
         grads: for each of them at least its own part's elements. Of tied parameters the stage has gradients of its own.
     """
-    xp = array_module(params[0])
-    at = {each.index: place for place, each in enumerate(layers)}
-    offsets = {p.name: p for p in stage.layout.parameters}
-    tied = dict(stage.layout.tied)
-    all_params: list[Arrays] = []
-    all_grads: list[Arrays] = []
-    padding: list[list[Array]] = []
-    for index, step in enumerate(stage._steps):
-        mine: list[Array] = []
-        gradients: list[Array] = []
-        gaps: list[Array] = []
-        if step.specs:
-            layer = layers[at[index]]
-            vector, gradient = params[at[index]], grads[at[index]]
-            for spec in step.specs:
-                place = offsets[tied.get(spec.name, spec.name)]
-                start = _where(layer, place.offset)
-                mine.append(vector[start : start + place.size].reshape(spec.shape))
+    places = {p.name: p for p in stage.layout.parameters}
+    same = dict(stage.layout.tied)
+    mine: dict[str, Array] = {}
+    gradients: dict[str, Array] = {}
+    gaps: list[tuple[int, Array]] = []
+    for layer, vector, gradient in zip(layers, params, grads, strict=True):
+        for spec in stage.steps[layer.index].specs:
+            place = places[same.get(spec.name, spec.name)]
+            start = _where(layer, place.offset)
+            mine[spec.name] = vector[start : start + place.size].reshape(spec.shape)
+            gradients[spec.name] = mine[spec.name]  # of another name of a parameter; the stage has a gradient for it
+            if spec.name not in same:
                 here = place.offset - layer.own.start
-                own = place.offset in layer.own
-                gradients.append(gradient[here : here + place.size].reshape(spec.shape) if own else None)
-            gaps = [
-                gradient[gap.start - layer.own.start : gap.stop - layer.own.start]
-                for gap in stage.layout.padding
-                if gap.start in layer.own
-            ]
-        all_params.append(tuple(mine))
-        all_grads.append(tuple(gradients))
-        padding.append(gaps)
-    stage._xp, stage._parts = xp, []
-    stage._params, stage._grads, stage._padding = all_params, stage._shared.apart(all_grads, xp), padding
+                gradients[spec.name] = gradient[here : here + place.size].reshape(spec.shape)
+        for gap in stage.layout.padding:
+            if gap.start in layer.own:
+                here = gap.start - layer.own.start
+                gaps.append((gap.start, gradient[here : here + len(gap)]))
+    stage.bind_views(array_module(params[0]), mine, gradients, gaps)
 
 
 def _where(layer: LayerParts, offset: int) -> int:

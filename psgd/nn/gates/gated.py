@@ -1,6 +1,5 @@
 """A layer that tells a gate when a pass comes to it and has left it."""
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -68,7 +67,4 @@ class Gated(Layer[Any]):
 
 def gated(stage: S, gate: Gate) -> S:
     """Returns the same stage on no vector yet, all of whose layers tell the gate. It draws no first parameters."""
-    part = copy.copy(stage)
-    steps = [replace(step, layer=Gated(step.layer, i, gate)) for i, step in enumerate(stage._steps)]
-    part._assemble(steps, stage.input_shape, stage.output_shape)
-    return part
+    return stage.regrouped([replace(step, layer=Gated(step.layer, i, gate)) for i, step in enumerate(stage.steps)])

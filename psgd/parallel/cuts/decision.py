@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,14 @@ class Decision:
         """Samples of a microbatch."""
         return -(-self.batch // self.microbatches)
 
-    def cuts(self, model: Stage, state_vectors: int, memory: int | None = None, timed: Timed | None = None) -> Cuts:
+    def cuts(
+        self,
+        model: Stage,
+        state_vectors: int,
+        memory: int | None = None,
+        timed: Timed | None = None,
+        xp: Any = np,
+    ) -> Cuts:
         """Where stages begin: as given, or by layers that are measured here.
 
         Args:
@@ -59,6 +67,7 @@ class Decision:
             state_vectors: that the update rule keeps.
             memory: bytes of a rank, for its stages together; None is any number.
             timed: measures the layers of a model that is another library's.
+            xp: `numpy` or `cupy`, where layers are measured.
 
         Raises:
             UsageError: layers that cannot be those, or no cut fits into the memory.
@@ -71,7 +80,7 @@ class Decision:
         if timed is not None:
             costs = timed(self.size, state_vectors)
         else:
-            costs = measure(model, np.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
+            costs = measure(model, xp.zeros((self.size, *model.input_shape), model.dtype), state_vectors)
         limits = catalog.make(self.schedule, self.ranks, self._following, each).in_flight_limit
         return partition(costs, self.ranks * each, None if memory is None else memory // each, limits * each)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
+from psgd.nn.stage import OnReady
+from psgd.parallel.sharded import near_gathers
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.scatters import Scatters
@@ -41,10 +43,14 @@ class Exchange:
         own: this rank's reduced gradient, once `finish` has returned.
         parameters: for each unit the whole of it: valid from `arrive` to `leave`.
         gradients: for each unit where its gradient is written between `arrive` and `leave` of backward.
+        ready: to be called in backward with each range of the vector whose gradient is final, a unit each: `leave`.
+            None where an exchange knows by itself.
         scatters: the sum of gradients.
         added: steps in the sum.
         buffer_bytes: of all memory that is not a rank's own vector.
     """
+
+    ready: OnReady | None = None
 
     def __init__(
         self,
@@ -78,14 +84,20 @@ class Exchange:
             slots = UnitBuffers(comm, slices, params, alone)
             self.buffer_bytes += slots.nbytes
             self.parameters = slots.units
-            self.gathers = Gathers(comm, slices, [params[place] for place in places], slots.units, order)
+            parts = [params[place] for place in places]
             self._visits = plan(slots.of, shared)
         else:
             self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
-            self.gathers = Gathers(
-                comm, slices, [params[part.start : part.stop] for part in slices.own], self.parameters, order
-            )
+            parts = [params[part.start : part.stop] for part in slices.own]
             self._visits = plan(tuple(units), [()] * len(units))
+        near = near_gathers.possible(comm, params)
+        self.gathers = (
+            near_gathers.NearGathers(comm, slices, parts, self.parameters)
+            if near
+            else Gathers(comm, slices, parts, self.parameters, order)
+        )
+        self.ready = self._ready
+        self._at = {unit.start: number for number, unit in enumerate(slices.units)}
         self.added = 0
         self._samples = 0
         self._trains = self._reduces = self._inside = False
@@ -153,6 +165,13 @@ class Exchange:
                 self.scatters.step(self._samples)
                 self.added += 1
 
+    def gradient_of(self, part: range) -> Array:
+        """The gradient of the unit that this range is, where it is made."""
+        return self.gradients[self._at[part.start]]
+
+    def _ready(self, part: range) -> None:
+        self.leave(self._at[part.start], backward=True)
+
     def pass_by(self, trains: bool = True) -> None:
         """A whole pass of a rank that has no samples for it. Blocks."""
         self.begin(0, trains)
@@ -167,6 +186,7 @@ class Exchange:
     def finish(self) -> None:
         """All steps of the sum were made: blocks until this rank's part of it is reduced. The next pass begins one."""
         self.scatters.clear()
+        self.gathers.changed()
         self.added = 0
 
     def free(self) -> None:
@@ -179,7 +199,7 @@ class Exchange:
         if not self._inside or visit != self._next:
             raise UsageError(
                 f"shard: expected visit {self._next} of a pass that has begun, got {visit}: all units take turns, "
-                "forward and then backward, once in each pass"
+                "forward and then backward, once in each pass, which ps.overlap(samples) begins"
             )
         return visit
 

@@ -46,6 +46,9 @@ class Gathers:
         """Blocks until the unit is whole; at once where nothing was started."""
         self._calls[unit].Wait()
 
+    def changed(self) -> None:
+        """Parts are about to change, or may have since the last gather. Each rank calls it at the same place."""
+
     def free(self) -> None:
         """Ends the calls, none of which may be under way."""
         for call in self._calls:

@@ -1,16 +1,16 @@
 """One stage on one rank: its microbatches that are alive, and what comes in and goes out for each."""
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import ContractError, UsageError
 from psgd.nn.stage import Context, OnReady, Stage
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.schedules.instruction import Instruction
+from psgd.parallel.stages.captured_stage import CapturedStage
 from psgd.parallel.stages.interface import WithLoss
 from psgd.parallel.stages.links import Inlet, Links, Outlet
 
@@ -22,6 +22,7 @@ Send = Callable[[Outlet, Array, int], None]
 class _Alive:
     """A microbatch between its forward pass and the end of its backward pass; slots are -1 where there is none."""
 
+    number: int
     context: Context
     x_slot: int = -1
     dy_slot: int = -1
@@ -31,7 +32,7 @@ class Chunk:
     """A stage with its links.
 
     Args:
-        stage: bound by its owner; the last one is a model, or has a loss as one does.
+        stage: bound by its owner; the last one is a model, or has a loss as one does. On a GPU a `CapturedStage`.
         links: with its neighbours.
         size: most samples of a microbatch.
         first: it takes the samples.
@@ -42,13 +43,13 @@ class Chunk:
         losses: of the microbatches, by number, where it is the last.
     """
 
-    def __init__(self, stage: Stage, links: Links, size: int, first: bool, last: bool) -> None:
+    def __init__(self, stage: Stage | CapturedStage, links: Links, size: int, first: bool, last: bool) -> None:
         self.stage = stage
-        self.losses: dict[int, float] = {}
+        self.losses: dict[int, Any] = {}
         self._links, self._size, self._first, self._last = links, size, first, last
         self._alive: dict[int, _Alive] = {}
-        self._free: list[Context] = []
-        self._xp: Any = np  # where it computes, `numpy` or `cupy`
+        self._contexts: list[Context] = []
+        self._free: list[int] = []  # a heap of their numbers, so that a microbatch has the same one in every batch
         self._begun = self._added = self._expected = 0  # microbatches: X done, gradient complete, all
         self._on_ready: OnReady | None = None
 
@@ -83,7 +84,8 @@ class Chunk:
 
     def evaluate(self, microbatch: int, batch: Batch, send: Send) -> tuple[float, float]:
         """A forward pass that no backward pass follows; returns right answers and summed loss of the last stage."""
-        context = self._context()
+        number = self._context()
+        context = self._contexts[number]
         context.draws.on = False
         slot, x = self._input(microbatch, batch)
         right: float = 0
@@ -93,21 +95,22 @@ class Chunk:
         else:
             y = self.stage.forward(context, x)
             if self._links.y is not None:
-                self._send_on(self._links.y, y, batch, send)
+                send(self._links.y, y, batch.samples)
         if self._links.x is not None:
             self._links.x.release(slot)
-        self._free.append(context)
+        heapq.heappush(self._free, number)
         return right, loss
 
     def close(self) -> None:
         """Frees the links."""
         self._links.close()
 
-    def _context(self) -> Context:
-        """One that no microbatch has, on the device of the bound vectors."""
-        found = self._free.pop() if self._free else self.stage.context(self._size, wants_dx=not self._first)
-        self._xp = found.xp
-        return found
+    def _context(self) -> int:
+        """The first one that no microbatch has, on the device of the bound vectors."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._contexts.append(self.stage.context(self._size, wants_dx=not self._first))
+        return len(self._contexts) - 1
 
     def _input(self, microbatch: int, batch: Batch) -> tuple[int, Array]:
         if self._links.x is None:
@@ -116,29 +119,26 @@ class Chunk:
 
     def _taken(self, link: Inlet, microbatch: int, batch: Batch) -> tuple[int, Array]:
         """The next message, if it is one of such a batch."""
-        slot, message, total = link.take(batch.count(microbatch))  # on the host
+        slot, message, total = link.take(batch.count(microbatch))
         if total != batch.samples:
             raise ContractError(
                 f"pipeline: all ranks must pass the same number of samples, got {total} and {batch.samples} on "
                 "neighbouring stages"
             )
-        return slot, message if self._xp is np else self._xp.asarray(message)
-
-    def _send_on(self, link: Outlet, message: Array, batch: Batch, send: Send) -> None:
-        """Sends a message, from a GPU by way of the host."""
-        send(link, message if self._xp is np else message.get(), batch.samples)
+        return slot, message
 
     def _forward(self, microbatch: int, batch: Batch, send: Send) -> None:
-        context = self._context()
+        number = self._context()
+        context = self._contexts[number]
         if batch.key is not None:
             context.draw(batch.key, batch.numbers[batch.part(microbatch)])
         elif context.draws.wanted:
             raise UsageError("gradient: the model has dropout, so it needs draw(key, samples) before each gradient")
         slot, x = self._input(microbatch, batch)
-        self._alive[microbatch] = _Alive(context, x_slot=slot)
+        self._alive[microbatch] = _Alive(number, context, x_slot=slot)
         y = self.stage.forward(context, x)
         if self._links.y is not None:
-            self._send_on(self._links.y, y, batch, send)
+            send(self._links.y, y, batch.samples)
 
     def _gradient_of_output(self, microbatch: int, batch: Batch) -> Any:
         """What backward begins with: from the loss, or from the stage behind."""
@@ -165,7 +165,7 @@ class Chunk:
             if self._links.x is not None:
                 self._links.x.release(one.x_slot)
         if self._links.dx is not None:
-            self._send_on(self._links.dx, dx, batch, send)
+            send(self._links.dx, dx, batch.samples)
         if not half:
             self._end(microbatch)
 
@@ -186,4 +186,4 @@ class Chunk:
         one = self._alive.pop(microbatch)
         if self._links.dy is not None:
             self._links.dy.release(one.dy_slot)
-        self._free.append(one.context)
+        heapq.heappush(self._free, one.number)

@@ -48,6 +48,7 @@ class _WorkerLink(Mailbox):
         grads: Vector | None,
         inline: bool,
         settings: int,
+        whole: bool = False,
     ) -> None:
         shared = grads is not None
         super().__init__(
@@ -69,7 +70,9 @@ class _WorkerLink(Mailbox):
             return
         # Two slots let one segment come while another is added up; more than a gradient and one has no use.
         longest = len(ranges[0])
-        count = min(len(ranges) + 1, max(2, WINDOW_BYTES // (longest * params.itemsize)))
+        count = len(ranges) + 1
+        if not whole:
+            count = min(count, max(2, WINDOW_BYTES // (longest * params.itemsize)))
         for slot in np.empty((count, longest), params.dtype):
             self.slots.append(slot)
             self.slots_in.append(comm.Recv_init([slot, MPI.BYTE], rank, Tag.GRADIENT))
@@ -87,6 +90,7 @@ class MpiServerTransport:
         follows: whether this server receives server 0's log.
         inline: small shards travel in the header's message.
         settings: how many numbers for the rule follow a push's header.
+        whole: there is room for each worker's whole gradient, so that it can be there before its group is begun.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class MpiServerTransport:
         follows: bool = False,
         inline: bool = True,
         settings: int = 0,
+        whole: bool = False,
     ) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -110,7 +115,7 @@ class MpiServerTransport:
         self._inline = inline and travels_inline(params.nbytes)
         comm, seen = mesh.world, grads or [None] * mesh.workers
         self._links = [
-            _WorkerLink(comm, mesh.worker_rank(w), params, ranges, seen[w], self._inline, settings)
+            _WorkerLink(comm, mesh.worker_rank(w), params, ranges, seen[w], self._inline, settings, whole)
             for w in range(mesh.workers)
         ]
         self._events: deque[Header | LogEntry] = deque()
@@ -144,15 +149,19 @@ class MpiServerTransport:
                     events.append(decode(self._entry.copy(), len(links)))
                     self._receives[index].Start()
                     continue
-                link = links[index]
-                header = link.incoming
-                self.bytes_received += link.nbytes_in
-                header.check(index, self._mesh.index)
-                if header.kind == _REPORT:  # nobody answers it, so the next header may come at any time
-                    header = Header.from_buffer_copy(header)
-                    link.header_in.Start()
-                events.append(header)
+                self._receive(index)
         return events.popleft()
+
+    def _receive(self, worker: int) -> None:
+        """Hands out the header that has come from a worker."""
+        link = self._links[worker]
+        header = link.incoming
+        self.bytes_received += link.nbytes_in
+        header.check(worker, self._mesh.index)
+        if header.kind == _REPORT:  # nobody answers it, so the next header may come at any time
+            header = Header.from_buffer_copy(header)
+            link.header_in.Start()
+        self._events.append(header)
 
     def fetch(self, worker: int, segment: int) -> Vector:
         link = self._links[worker]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from psgd.backend.interface import Backend
+from psgd.backend.interface import Backend, DrawsByStep
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.collectives.communicator import Communicator
 from psgd.config import TrainConfig
@@ -58,21 +58,33 @@ class CutModel:
         self.pipeline, self.layout, self.mesh = pipeline, pipeline.layout, mesh
         self._tensor = tensor
         self._schedule, self._tokens = schedule, tokens
-        self._draws: PipelineBackend | None = None
+        self._draws: DrawsByStep | None = None
         axes = {name: place for name, place in sorted(mesh.coordinates.items()) if AXES[name].of_a_replica}
         self.part = ModelPart(mesh.world, mesh.replica, coordinates=axes, layout=self.layout, whole=whole)
 
     def vector(self, config: TrainConfig, serves: bool) -> Array:
-        return np.empty(self.layout.size, np.float32) if serves else self.pipeline.init(config.seed)
+        if serves:
+            return np.empty(self.layout.size, np.float32)
+        params = self.pipeline.init(config.seed)
+        if config.device == "cpu":
+            return params
+        import cupy
+
+        return cupy.asarray(params)
 
     def connected(self, vector: Array) -> Any:
         return vector
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        self._draws = made = PipelineBackend(
-            self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size, self._tokens
-        )
-        return made
+        common = self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size, self._tokens
+        if config.device == "cpu":
+            self._draws = made = PipelineBackend(*common)
+            return made
+        from psgd.training.pieces.cuda_pipeline_backend import CudaPipelineBackend
+
+        keep = None if config.data_device == "auto" else config.data_device == "cuda"
+        self._draws = there = CudaPipelineBackend(*common, keep)
+        return there
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
         """What its layers draw is by sample, so neither the worker nor the cut matter."""
@@ -91,8 +103,11 @@ class CutModel:
         """How much of the ranks' time a pipeline has waited, and would if passes took equally long. Collective.
 
         Returns:
-            None without a pipeline; the keys of `bubble` in `psgd train --json`.
+            None without a pipeline, and on GPUs, whose passes nobody times; the keys of `bubble` in
+            `psgd train --json`.
         """
+        if self.pipeline.on_gpu:
+            return None
         counters, schedule = self.pipeline.counters, self._schedule
         seconds = [counters.bubble_s, counters.bubble_s + counters.compute_s]
         everyone = [each["seconds"] for each in gather(self.mesh.world, {"seconds": seconds})]

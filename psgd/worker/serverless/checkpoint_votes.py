@@ -74,4 +74,4 @@ class CheckpointVotes(CheckpointStatus):
 
 
 def _text(algorithms: dict[str, JSON]) -> str:
-    return ", ".join(f"{verb} by {name}" for verb, name in algorithms.items())
+    return ", ".join(f"{verb} by {name}" for verb, name in algorithms.items()) or "unit by unit"  # where sharded

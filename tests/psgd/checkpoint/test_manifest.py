@@ -159,8 +159,42 @@ def test_pieces_from_a_file_are_checked(tmp_path, pieces):
     text = manifest.encode(made)
     fields = json.loads(text) | {"pieces": pieces}
     del fields["sha256"]
-    body = json.dumps(fields, indent=1).encode().removesuffix(b"\n}")
-    seal = hashlib.sha256(body).hexdigest().encode()
-    (tmp_path / manifest.FILE).write_bytes(body + b',\n "sha256": "%s"\n}\n' % seal)
+    (tmp_path / FILE).write_bytes(sealed(fields))
     with pytest.raises(CheckpointError, match=r"pieces|layout"):
+        manifest.read(tmp_path)
+
+
+SHARING = [
+    ShardFile("worker-0", 9, 64 * "a", (range(3), range(5, 8)), 9),
+    ShardFile("worker-1", 9, 64 * "b", (range(3, 5), range(8, 9)), 9),
+]
+
+
+@pytest.mark.parametrize("pieces", [{}, {"pipe0": LAYOUT}])
+def test_ranges_of_workers_that_share_vectors_come_back_and_earlier_versions_refuse_them(tmp_path, pieces):
+    manifest.write(tmp_path, replace(WHOLE, pieces=pieces), SHARING)
+    got = manifest.read(tmp_path)
+    assert got.shards == tuple(SHARING)
+    assert got.format == manifest.SHARED not in (manifest.FORMAT, manifest.IN_PIECES)
+    assert got.pieces == pieces
+    assert got.shared
+    assert not WHOLE.shared
+    told = json.loads((tmp_path / FILE).read_text())
+    assert told["shards"][1]["ranges"] == [[3, 5], [8, 9]]
+    assert told["shards"][1]["of"] == 9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"ranges": each} for each in ([[2, 1]], [[0, 3], [2, 4]], [[0, 10]], [[-1, 2]], [3], [["a", 1]], 7, None)),
+        *({"of": each} for each in (-1, 8.0, None, "9", 10**30)),
+    ],
+)  # fmt: skip
+def test_ranges_from_a_file_are_checked(tmp_path, change):
+    fields = json.loads(manifest.encode(replace(WHOLE, shards=tuple(SHARING))))
+    del fields["sha256"]
+    fields["shards"][1] |= change
+    (tmp_path / FILE).write_bytes(sealed(fields))
+    with pytest.raises(CheckpointError, match="shard"):
         manifest.read(tmp_path)

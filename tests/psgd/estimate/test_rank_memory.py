@@ -1,11 +1,9 @@
 """A run's estimate from its options."""
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 import pytest
 
-from psgd.config import TrainConfig, configure
+from psgd.config import configure
 from psgd.estimate import rank_memory
 from psgd.nn.models import build
 
@@ -34,18 +32,10 @@ def test_more_samples_need_more_activations_alone():
     np.testing.assert_allclose(large[rank_memory.ACTIVATIONS], 2 * small[rank_memory.ACTIVATIONS], rtol=0.01)
 
 
-@dataclass(frozen=True)
-class Offloading(TrainConfig):
-    """The options, with the one for offloading."""
-
-    offload: str | None = None
-
-
 @pytest.mark.parametrize("what", ["optimizer", "parameters"])
 def test_offloaded_workers_are_in_two_places(what):
     model = build("mlp", (1, 28, 28), 10, hidden=512)
-    plain = configure(strategy="allreduce", optimizer="adam", device="cuda")
-    config = Offloading(**{f.name: getattr(plain, f.name) for f in fields(TrainConfig)}, offload=what)
+    config = configure(strategy="allreduce", optimizer="adam", device="cuda", offload=what)
     size = model.layout.size * 4
     card, host = rank_memory.of_run(config, model, 0, 2)
     assert (card.role, card.device, host.role, host.device) == ("worker", "cuda", rank_memory.ON_HOST, "cpu")
@@ -63,3 +53,9 @@ def test_layers_on_a_gpu_have_what_they_share():
     hidden = 4 * (8 * 32 * 32 + 4 * 32 + 32 + 64)
     assert rows[rank_memory.TWO_GRADIENTS] == 2 * hidden
     assert rows[rank_memory.TWO_LAYERS] == 2 * max(hidden, 4 * 64 * 32)
+
+
+def test_slots_are_as_large_as_their_layout():
+    from psgd.collectives.shm import layout
+
+    assert 2 * (layout.REGION_BYTES + 3 * layout.FETCH_BYTES + 64) == rank_memory.SLOT_BYTES

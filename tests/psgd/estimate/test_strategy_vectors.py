@@ -4,9 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from harness.memory_count import Counter
 
 import psgd
-from psgd.collectives.mpi import shared_memory
 from psgd.estimate import strategy_vectors
 from psgd.estimate.rank_memory import SLOT_BYTES
 
@@ -29,31 +29,6 @@ CASES = [
     ("hogwild", {}, "adam"),
     ("hogwild", {}, "sgd"),
 ]
-
-
-class Counter:
-    """Bytes of NumPy's arrays, and of the memory that this process shares, made while it is open."""
-
-    def __enter__(self):
-        self._real, self.shared = shared_memory.SharedArray.__init__, 0
-        counter, real = self, self._real
-
-        def init(self, size, dtype):
-            real(self, size, dtype)
-            counter.shared += size * np.dtype(dtype).itemsize
-
-        shared_memory.SharedArray.__init__ = init
-        tracemalloc.start()
-        return self
-
-    def read(self):
-        numpy_only = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
-        traces = tracemalloc.take_snapshot().filter_traces([numpy_only]).traces
-        return sum(trace.size for trace in traces) + self.shared
-
-    def __exit__(self, *_):
-        tracemalloc.stop()
-        shared_memory.SharedArray.__init__ = self._real
 
 
 @pytest.mark.ranks(3, timeout=110)

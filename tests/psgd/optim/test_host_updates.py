@@ -41,6 +41,20 @@ def test_parts_in_any_order_have_the_bits_of_the_whole(monkeypatch, name):
     updates.close()
 
 
+def test_squares_of_parts_are_those_of_the_whole(monkeypatch):
+    monkeypatch.setattr(host_updates, "PIECE", 37)
+    updates = HostUpdates(3)
+    told = []
+    updates.on_done = told.append
+    optimizer, _, grads = opened(updates, rules.sgd())
+    for _ in range(2):
+        for part in (range(500, N), range(500)):
+            updates.add_squares(part)
+        assert optimizer.options.total(updates.squares()) == optimizer.options.sum_of_squares(grads)
+        grads *= 3
+    assert told == []
+
+
 def test_what_waits_is_taken_from_the_front_and_told_before_it_is_waited_for():
     begun, go, order, told = threading.Event(), threading.Event(), [], []
 

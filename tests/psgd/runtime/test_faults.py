@@ -186,8 +186,8 @@ def test_a_spoiled_batch_spoils_the_whole_run(comm):
 
 @pytest.mark.job
 def test_in_a_job(psgd_command):
-    """The server stops, then a worker, then another dies, and the job with it."""
+    """A server stops, then a worker, then the server dies, and the job with it."""
     few = ("train", "--epochs", "3", "--eval-every", "0", "--json")
-    done = psgd_command(*few, "--inject", "stop:s0@3:0.4", "--inject", "stop:1@9:0.4,slow:0:1,kill:0@40")
+    done = psgd_command(*few, "--inject", "stop:s0@3:0.4", "--inject", "stop:1@9:0.4,slow:0:1,kill:s0@40")
     assert done.returncode != 0 and '"test_accuracy"' not in done.stdout
     assert done.seconds > 0.8

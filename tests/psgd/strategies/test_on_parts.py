@@ -41,7 +41,7 @@ def test_strategies():
         ("sync", {"placement": "spread"}, {}, "placement: not with mesh: its servers are the first ranks along data"),
         ("sync", {"placement": [1, 0]}, {}, "placement: not with mesh"),
         ("sync", {"save": Path("a.pt")}, {}, "save: expected a name that ends in .npz with mesh"),
-        ("sync", {"device": "cuda"}, {}, "device: not with mesh: stages compute on cores; omit it"),
+        ("sync", {"server_device": "cuda"}, {}, "server_device: not with mesh: parts are updated on cores; omit it"),
     ],
 )
 def test_what_does_not_go_together(name, values, own, message):

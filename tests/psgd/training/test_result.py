@@ -28,7 +28,7 @@ class Evaluated:
 def test_sums(comm):
     server = comm.rank == 0
     connection = SimpleNamespace(
-        **{"mesh": SimpleNamespace(index=comm.rank - 1), "workers": 2, "servers": 1, "checkpoint": None},
+        **{"mesh": SimpleNamespace(index=comm.rank - 1, survival=None), "workers": 2, "servers": 1, "checkpoint": None},
         **{"skipped": 3 * comm.rank, "leaving": False, "bytes_sent": 100 + comm.rank, "bytes_received": 7},
     )
     trainer = None if server else SimpleNamespace(backend=Evaluated())
@@ -65,7 +65,7 @@ class Silent(Blind):
 @pytest.mark.parametrize(("backend", "tokens"), [(Blind(), 0), (Silent(), 5)])
 def test_without_outcomes_there_is_no_f1(backend, tokens):
     connection = SimpleNamespace(
-        **{"mesh": SimpleNamespace(index=0), "workers": 1, "servers": 0, "checkpoint": None},
+        **{"mesh": SimpleNamespace(index=0, survival=None), "workers": 1, "servers": 0, "checkpoint": None},
         **{"skipped": 0, "leaving": False, "bytes_sent": 0, "bytes_received": 0},
     )
     metrics = RunMetrics(1, samples_per_epoch=50)

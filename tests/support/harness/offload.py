@@ -2,7 +2,10 @@
 
 import numpy as np
 
-from harness.played_bus import seen, watched
+from harness.played_bus import PlayedBus, seen, watched
+from psgd.backend.host import HostBackend
+from psgd.backend.offload.kept_layers import KeptLayers
+from psgd.backend.offload.streamed_layers import StreamedLayers
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
@@ -104,3 +107,33 @@ def offloaded_steps(place, bus, make, rule, clip, by_parts=True, evaluates=True)
             found.append(model.evaluate(ctx, x, y))
     worker.finish()
     return [*found, params]
+
+
+class PlayedBackend(HostBackend):
+    """A worker's model and data, with its layers on a played GPU: `OffloadedBackend` without CUDA."""
+
+    def __init__(self, config, model, dataset, statistics, updates):
+        bus = PlayedBus()
+        self._layers = (
+            StreamedLayers(model, bus, updates)
+            if config.offload == "parameters"
+            else KeptLayers(model, bus, updates, config.offload_staleness)
+        )
+        super().__init__(self._layers.model, dataset, statistics, config.batch_size)
+
+    def prepare(self, params):
+        self.bind(params, np.zeros_like(params))
+        self.gradient(np.zeros(1, np.int64))
+
+    def bind(self, params, grads):
+        self._layers.bind(params, grads)
+
+    def gradient(self, indices, on_ready=None, touch=None):
+        self._layers.begin(on_ready)
+        loss = super().gradient(indices, self._layers.ready, touch)
+        self._layers.finish()
+        return loss
+
+    def evaluate(self, part, parts):
+        self._layers.begin()
+        return super().evaluate(part, parts)

@@ -135,9 +135,7 @@ class Watched(Gated):
 
 def watched(model, bus):
     """The model, whose layers are `Watched`."""
-    steps = [replace(step, layer=Watched(step.layer, i, bus)) for i, step in enumerate(model._steps)]
-    model._assemble(steps, model.input_shape, model.output_shape)
-    return model
+    return model.regrouped([replace(step, layer=Watched(step.layer, i, bus)) for i, step in enumerate(model.steps)])
 
 
 def seen(rule, bus):

@@ -22,16 +22,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--only-ranks",
         action="store_true",
-        help="for a second MPI: leave out tests that start no rank, or do not depend on which MPI it is",
+        help="for a second MPI: leave out tests that start no rank, or do not depend on which MPI it is, and run those "
+        "for several numbers of ranks on the most",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--only-ranks"):
         chosen = [item for item in items if STARTS_RANKS & set(getattr(item, "fixturenames", ()))]
-        chosen = [item for item in chosen if item.get_closest_marker("one_mpi") is None]
+        chosen = _on_the_most([item for item in chosen if item.get_closest_marker("one_mpi") is None])
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
+
+
+def _on_the_most(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Of tests that differ in the number of ranks alone, those with the most."""
+
+    def ranks(item: pytest.Item) -> int:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        return int(params.get("comm", 0))
+
+    def test(item: pytest.Item) -> str:
+        return item.nodeid.replace(f"{ranks(item)}ranks", "")
+
+    most: dict[str, int] = {}
+    for item in items:
+        most[test(item)] = max(most.get(test(item), 0), ranks(item))
+    return [item for item in items if ranks(item) == most[test(item)]]
 
 
 def pytest_configure(config: pytest.Config) -> None:

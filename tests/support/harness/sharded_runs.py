@@ -55,7 +55,14 @@ def batch(model: Model, rank: int, step: int) -> tuple[Any, Any]:
 
 
 def run(
-    comm: MPI.Intracomm, model: Model, stage: int, steps: int = 50, delays: bool = True, uneven: int = 0, **options: Any
+    comm: MPI.Intracomm,
+    model: Model,
+    stage: int,
+    steps: int = 50,
+    delays: bool = True,
+    uneven: int = 0,
+    first: int = 0,
+    **options: Any,
 ) -> Ran:
     """Trains with Adam, without sharding where stage is 0. Collective.
 
@@ -66,19 +73,19 @@ def run(
         steps: of worker 0.
         delays: each rank waits now and then, at random.
         uneven: so many steps more for each rank than for the one before.
+        first: step at which it begins, where it does not resume from its own.
         **options: of `psgd.connect`.
     """
     options = {"rule": "adam", "lr": 0.01} | options
     several = options.get("accumulate", 1)
     chance = random.Random(comm.rank * 7 + stage)
     exchange, wrapped = None, Communicator(comm)
-    ready = None
     if stage > 1:
         slices = Slices(units.of_stage(model), comm.size, comm.rank)
         params = by_unit.first_own(model, slices, 3) if stage == 3 else model.init(3)
         shared = by_unit.shared_units(model, slices.units)
         exchange = Exchange(wrapped, slices, params, stage, several, shared)
-        made, ready = by_unit.by_unit(model, exchange), by_unit.on_ready(exchange)
+        made = by_unit.by_unit(model, exchange)
     else:
         params, made = model.init(3), model
     context = made.context(BATCH)
@@ -87,15 +94,14 @@ def run(
         client: Any = ps._client
         if exchange is None:
             made.bind(ps.params, ps.grads)
-        for step in range(steps + uneven * comm.rank):
+        for step in range(ps.clock or first, steps + uneven * comm.rank):
             x, y = batch(made, comm.rank, step)
             context.draw(step, np.arange(len(x)) + 100 * comm.rank)
             if delays and chance.random() < 0.1:
                 time.sleep(chance.random() * 0.004)
             loss = 0.0
             if len(x):
-                told = ps.overlap(len(x))
-                loss = made.gradient(context, x, y, ready or told)
+                loss = made.gradient(context, x, y, ps.overlap(len(x)))
             losses.append(loss)
             ps.step(len(x), loss)
             nbytes.append(getattr(client, "nbytes", 0))

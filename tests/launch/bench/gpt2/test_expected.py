@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from psgd.launch.bench.gpt2 import expected
-from psgd.launch.bench.gpt2.trial import Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial
 
-GPT2 = Trial(48, 1600, 25, 1024, 50257, 32, 4, 3, 8, 2, "cuda")
+GPT2 = GPT2Trial(48, 1600, 25, 1024, 50257, 32, 4, 3, 8, 2, "cuda")
 
 
 def test_one_gpu_of_80_gb_is_refused():

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from psgd.launch.bench.gpt2 import fsdp  # noqa: E402
-from psgd.launch.bench.gpt2.trial import Trial  # noqa: E402
+from psgd.launch.bench.gpt2.trial import GPT2Trial  # noqa: E402
 
 
 class Alone:
@@ -27,7 +27,7 @@ def group(tmp_path):
 
 
 def test_it_trains(group):
-    trial = Trial(2, 32, 4, 16, 300, 8, 4, 3, 6, 1, "cpu")
+    trial = GPT2Trial(2, 32, 4, 16, 300, 8, 4, 3, 6, 1, "cpu")
 
     def tokens(step, number):
         x = np.random.default_rng(number).integers(0, 256, (4, 16))

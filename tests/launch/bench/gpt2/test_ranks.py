@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from psgd.launch.bench.gpt2.trial import Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial
 
 
 @pytest.mark.ranks(2)
 def test_the_loss_falls(comm):
     from psgd.launch.bench.gpt2 import ranks
 
-    found = ranks.measure(comm, Trial(2, 32, 4, 16, 300, 16, 4, 3, 12, 2, "cpu"), peak=1.0, peer=False)
+    found = ranks.measure(comm, GPT2Trial(2, 32, 4, 16, 300, 16, 4, 3, 12, 2, "cpu"), peak=1.0, peer=False)
     mine = found["psgd"]
     assert "fsdp2" not in found and found["layers"] == 2
     assert mine["losses"][-1] < mine["losses"][0] - 0.05 and np.isfinite(mine["losses"]).all()

@@ -1,8 +1,8 @@
 """Sizes of the benchmark."""
 
-from psgd.launch.bench.gpt2.trial import Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial
 
-GPT2 = Trial(48, 1600, 25, 1024, 50257, 32, 4, 3, 8, 2, "cuda")
+GPT2 = GPT2Trial(48, 1600, 25, 1024, 50257, 32, 4, 3, 8, 2, "cuda")
 
 
 def test_a_step_is_cut_into_passes():

@@ -9,9 +9,11 @@ from harness.oracle import same_error
 from harness.pieces import SAMPLES, WHOLE, Run, expected, first_values, whole_gradient
 
 import psgd
-from psgd.checkpoint import folder, vectors
-from psgd.checkpoint.pieces.rearranged import Rearranged, joined
+from psgd.checkpoint import folder, shards, vectors
+from psgd.checkpoint.manifest import Manifest
+from psgd.checkpoint.pieces.rearranged import Rearranged, for_run, joined
 from psgd.kernels.errors import CheckpointError, UsageError
+from psgd.nn.layout import Layout
 
 MESHES = [(4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)]
 PAIRS = [*itertools.permutations(MESHES[:3], 2), ((2, 1), (1, 2)), ((1, 2), (2, 1)), ((2, 1), (2, 1))]
@@ -177,3 +179,25 @@ def test_a_request_cuts_every_strategy_at_one_step_of_all_pieces(comm, asked_by,
         whole = Run(half, 1, 1, 20, **options).params
     half.Free()
     resumed.check(comm.bcast(whole if comm.rank == 0 else None))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_workers_that_share_vectors_read_another_layout_by_names(tmp_path, shared):
+    """A vector of the same size whose parameters lie in another order."""
+    saved, layout = Layout([("a", (3,)), ("b", (5, 2))], align=1), Layout([("b", (5, 2)), ("a", (3,))], align=1)
+    vector = np.arange(13.0)
+    sharing = {"worker-0": [range(2), range(6, 13)], "worker-1": [range(2, 6)]}
+    cut = sharing if shared else {"worker-0": None}
+    files = []
+    for name, ranges in cut.items():
+        own = vector if ranges is None else np.concatenate([vector[each.start : each.stop] for each in ranges])
+        files.append(shards.write(tmp_path, name, {"params": own}, "{}", ranges, 13 if ranges else 0))
+    found = folder.Checkpoint(tmp_path, Manifest(1, 1, layout=saved, shards=tuple(files)))
+    expected = np.concatenate([vector[3:], vector[:3]])
+    tensors = for_run(found, None, layout, shares=True).state("worker-0").tensors
+    np.testing.assert_array_equal(tensors["params"], expected)
+    assert tensors.part("params", [range(1, 3), range(9, 12)]).tolist() == [*expected[1:3], *expected[9:12]]
+    for same in (saved, None):
+        tensors = for_run(found, None, same, shares=True).state("worker-0").tensors
+        np.testing.assert_array_equal(tensors["params"], vector)
+        assert tensors.part("params", [range(5, 8)]).tolist() == [5, 6, 7]

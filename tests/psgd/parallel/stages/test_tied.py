@@ -39,3 +39,27 @@ def test_sums_in_the_order_of_stages(comm):
     private.Barrier()
     tied.close()
     private.Free()
+
+
+@pytest.mark.ranks(3)
+def test_two_ranks_sum_by_themselves_where_gpus_do(comm):
+    """Of three parameters two are of two ranks each, and one of three; the arrays are on the host here."""
+    private, waiter = comm.Dup(), Waiter(True)
+    ties = [Tie("a", (0, 2), 3), Tie("b", (0, 1, 2), 2), Tie("c", (0, 2), 1)]
+    places = {"a": range(0, 3), "b": range(4, 6), "c": range(8, 9)}
+    where = {(tie.name, comm.rank): places[tie.name] for tie in ties if comm.rank in tie.stages}
+    tied = TiedGradients(private, ties, where, np.float32, on_gpus=True)
+    assert len(tied._between_gpus) == (0 if comm.rank == 1 else 2) and len(tied._sums) == 1
+    for turn in range(3):
+        grads = np.full(10, comm.rank + 1 + turn, np.float32)
+        tied.start(grads)
+        waiter.until(tied.done)
+        tied.finish(grads)
+        for tie in ties:
+            if comm.rank in tie.stages:
+                total = sum(at + 1 + turn for at in tie.stages)
+                assert (grads[places[tie.name].start : places[tie.name].stop] == total).all()
+        assert (grads[[3, 6, 7, 9]] == comm.rank + 1 + turn).all()
+    private.Barrier()
+    tied.close()
+    private.Free()

@@ -1,0 +1,41 @@
+"""CUDA graphs: kernels that a function starts are recorded once, and started by one call from then on."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+
+from psgd.kernels.device import blas
+
+
+def wanted() -> bool:
+    """Whether graphs are to be used: `PSGD_CUDA_GRAPHS=0` in the environment switches them off."""
+    return os.environ.get("PSGD_CUDA_GRAPHS", "1") != "0"
+
+
+class GraphRecorder:
+    """Records on a stream of its own, on the current GPU."""
+
+    def __init__(self) -> None:
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        with self._stream:  # memory of its own for the stream that records
+            one = cupy.ones((1, 1), np.float32)
+            blas.matmul(one, one, cupy.empty_like(one))
+            self._stream.synchronize()
+
+    def record(self, function: Callable[[], object]) -> Any:
+        """Returns a graph of what `function` starts, which does not run now; `graph.launch(stream)` runs it.
+
+        Args:
+            function: has run before, so that nothing has to be compiled or allocated; waits for nothing.
+        """
+        with self._stream:
+            self._stream.begin_capture()
+            try:
+                function()
+            finally:
+                graph = self._stream.end_capture()
+        graph.upload(cupy.cuda.get_current_stream())
+        return graph

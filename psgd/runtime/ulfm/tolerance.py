@@ -1,0 +1,38 @@
+"""Which deaths this process survives, for the thread that ends the job at all others."""
+
+import threading
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+Comm = TypeVar("Comm")
+
+
+class Tolerance(Generic[Comm]):
+    """What a run has said about the ranks of the job.
+
+    Attributes:
+        survivors: the communicator of those that live, once a run has made one; else None.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._allowed: frozenset[int] = frozenset()
+        self.survivors: Comm | None = None
+
+    def allow(self, ranks: Iterable[int]) -> None:
+        """From now on these ranks of the job may die, and no others."""
+        with self._lock:
+            self._allowed = frozenset(ranks)
+
+    def ends_at(self, dead: Iterable[int]) -> set[int]:
+        """Those of the dead that this process does not survive."""
+        with self._lock:
+            return set(dead) - self._allowed
+
+    def living(self, comm: Comm) -> Comm:
+        """The communicator of those that live, or `comm` where no run has made one."""
+        return comm if self.survivors is None else self.survivors
+
+
+TOLERANCE: Tolerance = Tolerance()  # type: ignore[type-arg]  # of MPI's communicators, which are not imported here
+"""This process's."""

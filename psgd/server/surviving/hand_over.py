@@ -1,0 +1,61 @@
+"""What is done with the samples of a worker that died: the seam between a server and whoever knows of samples."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psgd.runtime.ulfm.deaths import Deaths
+
+Words = NDArray[np.int64]
+
+
+class Lost(NamedTuple):
+    """A worker has died: what a server's transport gives beside headers. Nothing of that worker comes after it."""
+
+    worker: int
+
+
+class HandOver(Protocol):
+    """Shares out samples on the server, and takes them on a worker, which sets `ends`.
+
+    Attributes:
+        failures: of the mesh's world, on the server.
+    """
+
+    failures: Deaths
+
+    def lost(
+        self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
+    ) -> tuple[int, dict[int, Words]]:
+        """A worker has died; on the server.
+
+        Args:
+            worker: who.
+            applied: of each worker, how many samples it had drawn at its newest push that was applied.
+            waiting: those that wait for an answer, and how many samples they have drawn: they hear of this next.
+            takers: who takes over what it had left.
+
+        Returns:
+            How many samples there are to take, and for each of the takers what it is to be told.
+        """
+
+    def pushed(self, worker: int, drawn: int) -> None:
+        """A worker that was told nothing yet has pushed, or is done; on the server."""
+
+    def ends(self) -> bool:
+        """A worker says that its steps are over: whether the run is, for all; else there may be more. Blocks."""
+
+    def receive(self, words: Words) -> None:
+        """This worker was told that; on a worker."""
+
+
+class Deciding(Protocol):
+    """What a strategy must know beside `psgd.server.policy.Policy` so that a run survives the death of workers."""
+
+    def on_lost(self, worker: int) -> None:
+        """A worker has died: a push of it that waits is not going to be applied. `on_done` follows."""
+
+    def on_back(self, workers: Sequence[int]) -> None:
+        """All others are done or dead, and these, which were done, have got more samples: they push again."""

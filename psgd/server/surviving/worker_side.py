@@ -1,0 +1,45 @@
+"""A worker's side of the wire, which hears of other workers' deaths: an answer of a newer view has words before it."""
+
+import numpy as np
+from mpi4py import MPI
+
+from psgd.collectives.mpi.tags import Tag
+from psgd.runtime.mesh import Mesh
+from psgd.server.context import PushPullContext
+from psgd.server.surviving.hand_over import Words
+from psgd.server.transports.gradient_memory import Gradients
+from psgd.server.transports.worker_transport import MpiWorkerTransport
+from psgd.server.wire import Header, MessageKind
+
+
+class SurvivingWorkerTransport(MpiWorkerTransport):
+    """Hands on to `mesh.survival` what a server has told.
+
+    Attributes:
+        over: the newest answer was the last of the run.
+    """
+
+    def __init__(self, context: PushPullContext, gradients: Gradients) -> None:
+        assert gradients.own is not None
+        super().__init__(context, gradients.own, gradients.reached)
+        self._mesh: Mesh = context.mesh
+        self._view = 0
+        self.over = False
+
+    def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:
+        answer = super().exchange(kind, with_grads, with_params)
+        while answer.view != self._view and answer.kind != MessageKind.END:
+            words = self._hear()
+            self._view = int(words[0])
+            self._mesh.survival.receive(words[1:])
+        self.over = answer.kind == MessageKind.END
+        return answer
+
+    def _hear(self) -> Words:
+        comm, status = self._mesh.world, MPI.Status()
+        server = self._mesh.server_rank(0)
+        message = self._waiter.until(lambda: comm.Improbe(server, Tag.VIEW, status))
+        assert message is not None
+        words = np.empty(status.Get_count(MPI.INT64_T), np.int64)
+        message.Recv([words, MPI.INT64_T])
+        return words

@@ -1,0 +1,232 @@
+"""What the ranks of a sharded module send each other, in the order in which the module uses its units.
+
+A unit becomes whole in a buffer that other units use at other times, and its gradient is made in another such buffer.
+Where that one is taken, because a module uses its units in another order than most, memory of its own takes its place.
+"""
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from psgd.kernels.array import Array, array_module
+from psgd.kernels.errors import UsageError
+from psgd.parallel.sharded.exchange import Exchange
+from psgd.parallel.sharded.gathers import Gathers
+from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.scatters import Scatters
+from psgd.parallel.sharded.slices import Slices
+from psgd.parallel.sharded.unit_buffers import UnitBuffers
+from psgd.runtime.device_vectors import on_device
+from psgd.torch.same_memory import array_of, tensor_of
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
+
+
+class ModuleExchange(Exchange):
+    """One rank's part; for the worker, an exchange like that of psgd's own models. Creating is collective, blocks.
+
+    Args:
+        comm: the ranks; it stays the caller's, who makes no other non-blocking calls on it.
+        slices: of this rank.
+        params: stage 3: this rank's own vector; stage 2: the whole one.
+        stage: 2 or 3.
+        steps: whose gradients make one update.
+        alone: units that are used beside all others, so that none shares a buffer with them.
+
+    Attributes:
+        slices, stage, steps, params, own, scatters, gathers, added, buffer_bytes: as of `Exchange`.
+        overlaps: what was started goes on while this rank computes.
+        units: for each unit where it is whole.
+        on_begin: called with the samples of a pass that begins.
+        on_pass_by: called for a pass without samples.
+        follow: called before each start.
+    """
+
+    def __init__(
+        self,
+        comm: "Communicator",
+        slices: Slices,
+        params: Array,
+        stage: int,
+        steps: int = 1,
+        alone: Collection[int] = (),
+    ) -> None:
+        self.slices, self.stage, self.steps, self.params = slices, stage, steps, params
+        self._comm = comm
+        units, order = range(len(slices.units)), behind(params)
+        places = [slices.place(unit) for unit in units]
+        sums = UnitBuffers(comm, slices, params, alone)
+        self.own = self._vector(slices.of(0).size)[: slices.size]  # the first rank has most, and memory is alike on all
+        self.gradients, self.buffer_bytes = sums.units, sums.nbytes
+        whole = self._vector(slices.whole if steps > 1 else 0)
+        self.buffer_bytes += int(whole.nbytes)
+        several = [whole[unit.start : unit.stop] for unit in slices.units] if steps > 1 else None
+        self.scatters = Scatters(comm, slices, sums.units, [self.own[place] for place in places], several, order)
+        self._of = sums.of
+        if stage == 3:
+            values = UnitBuffers(comm, slices, params, alone)
+            self.buffer_bytes += values.nbytes
+            self.parameters, parts = values.units, [params[place] for place in places]
+        else:
+            self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
+            parts = [params[part.start : part.stop] for part in slices.own]
+        self.gathers = Gathers(comm, slices, parts, self.parameters, order)
+        self._parts = parts
+        self.units = [tensor_of(unit) for unit in self.parameters]
+        self._sums = [tensor_of(unit) for unit in sums.units]
+        self.overlaps = on_device(params) or _all_have_threads(comm)
+        self.added = self._samples = self._extra = 0
+        self._values_of: dict[int, int] = {}  # by buffer, the unit that is in it
+        self._sums_of: dict[int, int] = {}
+        self._coming: set[int] = set()  # units that were started and not waited for
+        self._reducing: set[int] = set()
+        self._apart: dict[int, torch.Tensor] = {}  # gradients in memory of their own
+        self.on_begin: Callable[[int], None] = _ignore
+        self.on_pass_by = self.follow = _nothing
+
+    @property
+    def nbytes(self) -> int:
+        """What this rank has sent in reduce-scatters and received in all-gathers; over all ranks as much each way."""
+        return self.gathers.nbytes + self.scatters.nbytes + self._extra
+
+    def begin(self, samples: int, trains: bool = True) -> None:
+        """A training pass begins, whose gradient is over so many samples."""
+        if self.added == self.steps:
+            raise UsageError("shard: a pass is still under way: call step() before the next one")
+        self._samples = samples
+        self.on_begin(samples)
+
+    def pass_by(self, trains: bool = True) -> None:
+        """A whole pass of a rank that has no samples for it. Blocks."""
+        self._samples = 0
+        self.on_pass_by()
+        self.passed()
+
+    def passed(self) -> None:
+        """A pass has ended: each unit was reduced, or is on its way."""
+        self.scatters.step(self._samples)
+        self.added += 1
+
+    def finish(self) -> None:
+        """All steps of the sum were made: blocks until this rank's part of it is reduced. The next pass begins one."""
+        self._settle()
+        self.scatters.clear()
+        self.added = 0
+
+    def free(self) -> None:
+        """Ends its calls; the communicator stays the caller's."""
+        self._settle()
+        super().free()
+
+    def gather(self, unit: int, ahead: bool = False) -> torch.Tensor | None:
+        """Starts to make a unit whole; returns where. Collective; blocks where its buffer is taken.
+
+        Args:
+            unit: its index.
+            ahead: it is not needed yet: where its buffer is taken, it does not start, and returns None.
+        """
+        slot = self._of[unit]
+        if self._values_of.setdefault(slot, unit) != unit:
+            return None if ahead else self._gather_apart(unit)
+        self.follow()
+        self._coming.add(unit)
+        self.gathers.start(unit)
+        return self.units[unit]
+
+    def arrived(self, unit: int) -> None:
+        """Blocks until a unit that was started is whole."""
+        if unit in self._coming:
+            self.follow()
+            self._coming.discard(unit)
+            self.gathers.wait(unit)
+
+    def let_go(self, unit: int) -> None:
+        """Nobody on this rank reads the unit any more."""
+        self.arrived(unit)
+        if self._values_of.get(self._of[unit]) == unit:
+            del self._values_of[self._of[unit]]
+
+    def sum_of(self, unit: int) -> torch.Tensor:
+        """Where the unit's gradient is to be made. Blocks until that memory is free."""
+        slot = self._of[unit]
+        if (other := self._sums_of.get(slot)) in self._reducing and other is not None:
+            self._reduced(other)
+        if self._sums_of.setdefault(slot, unit) == unit:
+            return self._sums[unit]
+        self._apart[unit] = torch.empty_like(self._sums[unit])
+        return self._apart[unit]
+
+    def reduce(self, unit: int) -> None:
+        """Adds the unit's gradient to the sum; with the last step of it starts to add up all ranks'. Collective."""
+        self.follow()
+        reduces = self.added + 1 == self.steps
+        apart = self._apart.pop(unit, None)
+        if apart is None:
+            self.scatters.add(unit, self._samples, reduces)
+        elif self.steps > 1:
+            kept = self._sums[unit].clone()  # of another unit's, whose buffer this is
+            self._sums[unit].copy_(apart)
+            self.scatters.add(unit, self._samples, reduces)
+            self._sums[unit].copy_(kept)
+        else:
+            self._reduce_apart(unit, array_of(apart))
+            return
+        if reduces:
+            self._reducing.add(unit)
+        if self.steps > 1 and apart is None:  # it was copied
+            self._sums_of.pop(self._of[unit], None)
+
+    def _reduced(self, unit: int) -> None:
+        self.scatters.wait(unit)
+        self._reducing.discard(unit)
+        if self._sums_of.get(self._of[unit]) == unit:
+            del self._sums_of[self._of[unit]]
+
+    def _settle(self) -> None:
+        """Nothing is under way: a blocking call may follow."""
+        self.follow()
+        for unit in list(self._coming):
+            self.arrived(unit)
+        for unit in list(self._reducing):
+            self._reduced(unit)
+
+    def _gather_apart(self, unit: int) -> torch.Tensor:
+        self._settle()
+        values = torch.empty_like(self.units[unit])
+        into, part = array_of(values), self._parts[unit]
+        self._comm.Allgatherv(part, [into, list(self.slices.counts(unit))])
+        self._extra += into.nbytes - part.nbytes
+        return values
+
+    def _reduce_apart(self, unit: int, total: Array) -> None:
+        self._settle()
+        if self._samples:
+            np.multiply(total, total.dtype.type(self._samples / self.scatters.unit), out=total)
+        own = self.own[self.slices.place(unit)]
+        self._comm.Reduce_scatter(total, own, list(self.slices.counts(unit)))
+        self._extra += total.nbytes - own.nbytes
+
+
+def vector(comm: "Communicator", size: int, like: torch.Tensor) -> Array:
+    """Zeros of the dtype and device of `like`, which the other ranks of a node can read. Collective."""
+    array = array_of(like)
+    return array_module(array).zeros(size, array.dtype) if on_device(array) else comm.empty(size, array.dtype)
+
+
+def _all_have_threads(comm: "Communicator") -> bool:
+    """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
+    flag = np.array([comm.threaded], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
+    return bool(flag[0])
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignore(samples: int) -> None:
+    pass

@@ -1,0 +1,8 @@
+"""Gradients on a GPU of a model whose units come and go with an exchange."""
+
+from psgd.backend.cuda import CudaBackend
+from psgd.training.sharded.shared_passes import Passes
+
+
+class ShardedCudaBackend(Passes, CudaBackend):
+    """On the current GPU. Implements `Backend`. Nothing is captured: the host waits for units in between."""

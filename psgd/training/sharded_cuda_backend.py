@@ -1,8 +1,0 @@
-"""Gradients on a GPU of a model whose units come and go with an exchange."""
-
-from psgd.backend.cuda import CudaBackend
-from psgd.training.sharded_backend import Passes
-
-
-class ShardedCudaBackend(Passes, CudaBackend):
-    """On the current GPU. Implements `Backend`. Nothing is captured: the host waits for units in between."""

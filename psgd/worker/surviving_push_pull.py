@@ -1,0 +1,29 @@
+"""A worker with a server, in a run that survives the death of other workers."""
+
+from psgd.server.context import PushPullContext
+from psgd.server.surviving.worker_side import SurvivingWorkerTransport
+from psgd.server.transports.gradient_memory import Gradients
+from psgd.worker.push_pull import PushPullWorker
+
+
+class SurvivingPushPullWorker(PushPullWorker[SurvivingWorkerTransport]):
+    """Asks before it leaves whether another has died and left it something to do."""
+
+    def __init__(self, context: PushPullContext, gradients: Gradients) -> None:
+        assert gradients.own is not None
+        super().__init__(context, SurvivingWorkerTransport(context, gradients), gradients.own)
+        context.mesh.survival.ends = self.ends
+
+    def ends(self) -> bool:
+        """Says that this worker's steps are over. Blocks.
+
+        Returns:
+            Whether the run is, for all; if not, there may be more to do now.
+        """
+        if not self.transport.over:
+            super().finish()
+        return self.transport.over
+
+    def finish(self) -> None:
+        while not self.ends():  # stopped early: what it was left is not to be done
+            pass

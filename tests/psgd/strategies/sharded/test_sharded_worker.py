@@ -1,0 +1,113 @@
+"""Sharded runs against `allreduce` on real ranks: the same bits, counted bytes, counted memory."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from harness import sharded_runs
+from harness.sharded_runs import batch, mlp, run, tied
+
+from psgd.kernels.errors import PeerLostError
+from psgd.parallel.sharded import units
+from psgd.worker import gradient_watch
+
+STAGES = (1, 2, 3)
+
+
+@contextlib.contextmanager
+def small_units(nbytes=64):
+    """Each layer is a unit, however small."""
+    before, units.SMALLEST_BYTES = units.SMALLEST_BYTES, nbytes
+    try:
+        yield
+    finally:
+        units.SMALLEST_BYTES = before
+
+
+@pytest.mark.ranks(2, 3, 4, timeout=120)
+def test_bits_are_those_of_allreduce(comm):
+    """50 Adam steps of all stages, with delays, steps without samples, ends at different steps, ties, accumulation."""
+    cases = [
+        (lambda: mlp(7), {}),
+        (lambda: mlp(15), {"accumulate": 3, "uneven": 2}),
+        (lambda: mlp(17).recomputed((range(2, 4),)), {"uneven": 1}),
+        (tied, {"steps": 20, "clip_norm": 0.5}),
+    ]
+    for make, options in cases:
+        with small_units():
+            expected = run(comm, make(), 0, **options)
+            assert np.isfinite(expected.params).all()
+            for stage in STAGES:
+                found = run(comm, make(), stage, **options)
+                assert found.losses == expected.losses, stage
+                np.testing.assert_array_equal(found.params, expected.params)
+
+
+@pytest.mark.ranks(2, 3)
+def test_bytes_moved_are_exactly_two_two_three_vectors(comm):
+    """Each of N ranks, on average, Psi (N - 1)/N elements in each reduce-scatter and all-gather of a step."""
+    for make in (lambda: mlp(15), tied):
+        with small_units():
+            for stage, vectors in zip(STAGES, (2, 2, 3), strict=True):
+                found = run(comm, make(), stage, steps=4, delays=False)
+                each = vectors * (comm.size - 1) * found.params.nbytes
+                assert [comm.allreduce(n) for n in found.nbytes] == [each, 2 * each, 3 * each, 4 * each]
+
+
+@pytest.mark.ranks(3)
+def test_memory_is_what_the_formulas_say(comm):
+    """Bytes of arrays: of 16 a parameter with Adam, those that a stage divides, and the units under way."""
+    with small_units():
+        model = mlp(17)
+        largest = sorted(len(unit) for unit in units.of_stage(model))[-1]
+        for stage in (2, 3):
+            found = run(comm, mlp(17), stage, steps=1)
+            exchange, own = found.exchange, found.slices.size
+            assert abs(own - found.params.size / comm.size) < len(found.slices.units)
+            assert exchange.own.size == own
+            assert exchange.params.size == (own if stage == 3 else found.params.size)
+            vectors = 4 if stage == 3 else 2  # two units of gradients, and of parameters
+            assert exchange.buffer_bytes <= 4 * vectors * (largest + 16)
+
+
+@pytest.mark.ranks(2)
+def test_a_gradient_that_is_not_finite_is_told_by_the_rank_that_made_it(comm):
+    """Before it is summed: the other's own part is not finite either, but what it made was."""
+    said = []
+
+    def poisoned(model, rank, step):
+        x, y = batch(model, rank, step)
+        if rank == 1 and step == 2:
+            x[:1] = np.nan
+        return x, y
+
+    with (
+        small_units(),
+        np.errstate(all="ignore"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(gradient_watch, "say", said.append)
+        patch.setattr(sharded_runs, "batch", poisoned)
+        run(comm, mlp(7), 3, steps=3, delays=False)
+    if comm.rank == 0:
+        assert said == []
+    else:
+        assert len(said) == 1
+        assert said[0].startswith("warning: rank 1 (worker 1), step 3: the gradient is not finite")
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_worker_that_fails_in_a_pass_ends_the_others(comm, stage):
+    """They wait for a unit that never comes."""
+
+    def batches(model, rank, step):
+        if rank == 1 and step == 3:
+            raise ZeroDivisionError
+        return batch(model, rank, step)
+
+    expected = ZeroDivisionError if comm.rank == 1 else PeerLostError
+    with small_units(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharded_runs, "batch", batches)
+        with pytest.raises(expected):
+            run(comm, mlp(7), stage, steps=6, delays=False)

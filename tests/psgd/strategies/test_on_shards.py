@@ -1,0 +1,36 @@
+"""What does not go together with sharding, in the words of the library."""
+
+from pathlib import Path
+
+import pytest
+
+from psgd.kernels.errors import UsageError
+from psgd.strategies.on_shards import check
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "sizes", "message"),
+    [
+        ("sync", {"shard": 1}, {}, "shard: expected strategy=allreduce with it, got sync"),
+        ("allreduce", {"shard": 1, "workers": 1}, {}, "shard: a single worker has nobody to share with"),
+        ("allreduce", {"shard": 2, "compress": "topk"}, {}, "compress: not with shard: gradients are sent whole"),
+        ("allreduce", {"shard": 2, "on_nan": "skip"}, {}, "on_nan: not with shard: a worker sees gradients that"),
+        ("allreduce", {"shard": 3}, {"pipe": 2}, "shard: expected shard=1 with a mesh of several pieces"),
+        ("allreduce", {"shard": 3, "save": Path("w.pt")}, {}, "save: expected a name that ends in .npz with shard"),
+    ],
+)
+def test_refused(name, values, sizes, message):
+    with pytest.raises(UsageError, match=message):
+        check(name, values, sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "sizes"),
+    [
+        ("sync", {"shard": None, "compress": "topk"}, {}),
+        ("allreduce", {"shard": 1, "on_nan": "skip", "save": Path("w.pt")}, {"pipe": 2, "data": 2}),
+        ("allreduce", {"shard": 3, "on_nan": "warn", "workers": 2, "save": Path("w.npz")}, {"data": 2}),
+    ],
+)
+def test_allowed(name, values, sizes):
+    check(name, values, sizes)

@@ -1,0 +1,33 @@
+"""Which runs go on without a dead worker."""
+
+from pathlib import Path
+
+import pytest
+
+from psgd.config import TrainConfig
+from psgd.training.survival.able import survives
+
+
+@pytest.mark.parametrize("strategy", ["sync", "async", "ssp", "softsync"])
+def test_the_servers_strategies_do(strategy):
+    assert survives(TrainConfig(strategy=strategy), 1, 2)
+    assert not survives(TrainConfig(strategy=strategy), 1, 1) and not survives(TrainConfig(strategy=strategy), 2, 2)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"strategy": "hogwild"},
+        {"checkpoint_dir": Path("c")},
+        {"record": Path("r")},
+        {"replay": Path("r")},
+        {"trace": Path("t")},
+        {"compress": "onebit"},
+        {"device": "cuda"},
+        {"own": {"accumulate": 2}},
+        {"mesh": "tensor=2"},
+        {"model": "net.py:make"},
+    ],
+)
+def test_what_keeps_things_by_worker_does_not(option):
+    assert not survives(TrainConfig(**option), 1, 2)

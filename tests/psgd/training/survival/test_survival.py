@@ -1,0 +1,108 @@
+"""`psgd train` whose workers are killed: it goes on, applies each sample once, and says what happened."""
+
+import json
+
+import numpy as np
+import pytest
+from harness import mpi
+
+from psgd.backend.host import HostBackend
+from psgd.config import TrainConfig
+from psgd.data import load
+from psgd.data.normalization import validate
+from psgd.data.sampler import order
+from psgd.nn.models import build
+from psgd.training import preparation
+
+pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")]
+SAMPLES = 1497
+
+
+def lost(path):
+    return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] == "lost"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "faults", "ranks"),
+    [
+        ("async", "kill:1@20,compute:0.003", [2]),
+        ("ssp", "kill:0@9,kill:2@30,compute:0.003", [1, 3]),
+        ("softsync", "kill:2@45,slow:2:8,compute:0.001", [3]),  # when the others are done
+        ("sync", "kill:1@5,kill:0@6", [1, 2]),
+    ],
+)
+def test_each_sample_is_applied_exactly_once(strategy, faults, ranks, psgd_command, tmp_path):
+    words = ["--strategy", strategy, "--workers", "3", "--epochs", "3", "--log", str(tmp_path / "log"), "--json"]
+    done = psgd_command("train", *words, "--inject", faults, timeout=90)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(result["lost_ranks"]) == ranks and result["samples"] == 3 * SAMPLES
+    assert result["test_accuracy"] > 0.9
+    events = lost(tmp_path / "log")
+    assert sorted(event["rank"] for event in events) == ranks
+    assert all(event["cause"] and event["time"] > 0 for event in events)
+    assert done.stderr.count(" is lost after ") == len(ranks)
+
+
+def gradient_of(backend, params, batches):
+    """The mean over the samples of the batches, of which some may be empty."""
+    grads, total, samples = np.zeros_like(params), np.zeros(params.size), 0
+    backend.bind(params, grads)
+    for batch in batches:
+        if len(batch):
+            backend.gradient(batch)
+            total += len(batch) * grads.astype(np.float64)
+            samples += len(batch)
+    return total / samples
+
+
+def simulated(batch_size, epochs, lr, death):
+    """One process that loses worker 1 of 3 at its step `death` (from 0) of the first epoch."""
+    dataset = load("digits")
+    model = build("softmax", dataset.sample_shape, dataset.classes)
+    backend = HostBackend(model, dataset, validate(dataset), batch_size)
+    params = preparation.first_params(TrainConfig(model="softmax"), model)
+    backend.prepare(params)
+
+    def cut(samples, steps):
+        return [samples[s * batch_size : (s + 1) * batch_size] for s in range(steps)]
+
+    first = [order(SAMPLES, 0, 0)[w::3] for w in range(3)]
+    steps = -(-len(first[0]) // batch_size)
+    groups = [[cut(first[w], steps)[s] for w in range(3)] for s in range(death)]
+    groups.append([cut(first[w], steps)[death] for w in (0, 2)])
+    left = first[1][death * batch_size :]
+    extra = -(-len(left[0::2]) // batch_size)
+    groups += [[cut(left[p::2], extra)[s] for p in range(2)] for s in range(extra)]
+    groups += [[cut(first[w], steps)[s] for w in (0, 2)] for s in range(death + 1, steps)]
+    for epoch in range(1, epochs):
+        parts = [order(SAMPLES, 0, epoch)[p::2] for p in range(2)]
+        steps = -(-len(parts[0]) // batch_size)
+        groups += [[cut(parts[p], steps)[s] for p in range(2)] for s in range(steps)]
+    for group in groups:
+        params -= (lr * gradient_of(backend, params, group)).astype(np.float32)
+    return {each.name: params[each.offset : each.stop] for each in model.layout.parameters}
+
+
+def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path):
+    words = ["--model", "softmax", "--workers", "3", "--epochs", "2", "--batch-size", "100", "--lr", "0.1"]
+    path = tmp_path / "weights.npz"
+    done = psgd_command("train", *words, "--inject", "kill:1@3", "--save", str(path), timeout=90)
+    assert done.returncode == 4, done.stderr
+    with np.load(path) as saved:
+        found = dict(saved)
+    expected = simulated(100, 2, 0.1, death=2)
+    assert sorted(found) == sorted(expected)
+    for name, right in expected.items():
+        np.testing.assert_allclose(found[name].ravel(), right, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stopped_worker_is_not_dead(psgd_command):
+    done = psgd_command("train", "--strategy", "async", "--inject", "stop:1@9:3", "--json", timeout=90)
+    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["lost_ranks"] == []
+
+
+def test_a_server_is_not_survived(psgd_command):
+    done = psgd_command("train", "--inject", "kill:s0@30", timeout=90)
+    assert done.returncode not in (0, 4) and done.seconds < 30
+    assert "(dead: rank 0)" in done.stderr
