@@ -58,9 +58,9 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
                 "omit one of both, or see psgd.torch.pipeline"
             )
         from psgd.training.pieces.module_in_pieces import cut_module
-        from psgd.training.torch_module import WholeModule  # which load PyTorch, as the user's file has
+        from psgd.training.torch_module import UncutModule  # which load PyTorch, as the user's file has
 
-        assert isinstance(model, WholeModule)
+        assert isinstance(model, UncutModule)
         return replace(task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish)))
     whole = model.model
     cuts = _cuts(config, mesh, wish, whole)

@@ -105,9 +105,9 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
                 f"{found.where}: expected a model of psgd's layers for text, got a PyTorch module; train one in a loop "
                 "of your own, with psgd.torch.wrap"
             )
-        from psgd.training.torch_module import TorchModel, WholeModule
+        from psgd.training.torch_module import TorchModel, UncutModule
 
-        kind = WholeModule if config.in_pieces else TorchModel
+        kind = UncutModule if config.in_pieces else TorchModel
         module: TorchModel = _trial(found, data, kind, *parts, data.sample_shape)
         if not config.in_pieces and config.device == "cpu" and module.wrapped.device.type != "cpu":
             got = module.wrapped.device

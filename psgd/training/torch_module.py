@@ -110,7 +110,7 @@ class TorchModel:
                 )
 
 
-class WholeModule(TorchModel):
+class UncutModule(TorchModel):
     """A module that is about to be cut: nothing of it is in a vector yet, and it may be on the meta device.
 
     Args:

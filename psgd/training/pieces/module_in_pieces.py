@@ -30,7 +30,7 @@ from psgd.training.pieces import module_state
 from psgd.training.pieces.model_in_pieces import CutModel
 from psgd.training.pipeline_backend import PipelineBackend
 from psgd.training.torch_backend import input_dtype, untouched
-from psgd.training.torch_module import WholeModule
+from psgd.training.torch_module import UncutModule
 
 CutsOf = Callable[[Any, Timed], Cuts]
 """Where the stages of a whole begin, which costs of its layers are known; the same on all ranks. Collective, blocks."""
@@ -103,7 +103,7 @@ class CutModule(CutModel):
 
 
 def cut_module(
-    model: WholeModule, config: TrainConfig, mesh: ProcessMesh, wish: Decision, cuts_of: CutsOf
+    model: UncutModule, config: TrainConfig, mesh: ProcessMesh, wish: Decision, cuts_of: CutsOf
 ) -> CutModule:
     """This rank's part of a module. Collective over the mesh, blocks.
 

@@ -10,7 +10,7 @@ from psgd.data.normalization import validate
 from psgd.kernels.errors import UsageError
 
 torch = pytest.importorskip("torch")
-from psgd.training.torch_module import TorchModel, WholeModule, cross_entropy  # noqa: E402 -- where PyTorch is
+from psgd.training.torch_module import TorchModel, UncutModule, cross_entropy  # noqa: E402 -- where PyTorch is
 
 nn = torch.nn
 
@@ -93,13 +93,13 @@ def test_a_module_that_is_to_be_cut_is_described_and_not_wrapped(device):
     with torch.device(device):
         inner = module()
     inner[1].bias.requires_grad = False
-    whole = WholeModule(inner, None, (1, 8, 8))
+    whole = UncutModule(inner, None, (1, 8, 8))
     assert [p.name for p in whole.layout.parameters] == ["1.weight", "2.weight", "2.bias"]
     whole.check((1, 8, 8), 10)
     with pytest.raises(UsageError, match=r"scores of shape \(n, 11\)"):
         whole.check((1, 8, 8), 11)
     if device == "cpu":
         with pytest.raises(UsageError, match="not wrapped"):
-            WholeModule(psgd_torch.wrap(inner), None)
+            UncutModule(psgd_torch.wrap(inner), None)
     lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
-    assert WholeModule(lazy, None, (1, 8, 8)).layout.parameters[0].shape == (10, 64)
+    assert UncutModule(lazy, None, (1, 8, 8)).layout.parameters[0].shape == (10, 64)
