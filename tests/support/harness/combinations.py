@@ -110,14 +110,13 @@ def _case(index: int, rng: random.Random) -> Case:
 
 @dataclass
 class Measured:
-    """Of a rank: bytes estimated and counted; of all ranks together: resident pages, estimated and grown."""
+    """Of a rank: bytes estimated and counted; of all workers together: resident pages, estimated and grown."""
 
     role: str
     estimated: int
     counted: int
     estimated_all: int
     grown_all: int
-    slots_all: int
 
 
 def run(world: MPI.Intracomm, case: Case) -> Measured | None:
@@ -137,14 +136,14 @@ def run(world: MPI.Intracomm, case: Case) -> Measured | None:
     _, _, after = _train(comm, case, resident)
     with Counter() as counter:
         estimated, slots, counted = _train(comm, case, counter.read)
-    role = estimated[0]
+    role, number = estimated
+    worker = role != "server"
     found = Measured(
         role,
-        estimated[1] + slots,
-        counted,
-        comm.allreduce(estimated[1]),
-        comm.allreduce(after - before),
-        comm.allreduce(slots),
+        number + slots,
+        counted if worker else number + slots,
+        comm.allreduce(number if worker else 0),
+        comm.allreduce(after - before if worker else 0),
     )
     comm.Free()
     return found
@@ -174,10 +173,11 @@ def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int],
     more: dict[str, Any] = {"servers": servers} if servers or _serves(case) else {}
     if case.shard:
         more["shard"] = exchange or case.shard
-    with psgd.connect(comm, params, **rule, **more) as ps:
-        if ps.is_server:
-            pass
-        else:
+    connection = psgd.connect(comm, params, **rule, **more)
+    others = comm.Split(connection.is_server, comm.rank)  # a server is inside until the workers have left
+    found = number = None
+    with connection as ps:
+        if ps.is_worker:
             if exchange is None:
                 trained.bind(ps.params, ps.grads)
             passes = [(trained.context(n), *_batch(model, n)) for n in (config.batch_size, at_once)]
@@ -185,14 +185,16 @@ def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int],
                 told_ready = ps.overlap(len(x))
                 loss = trained.gradient(context, x, y, ready or told_ready)
                 ps.step(len(x), loss)
-        comm.Barrier()
-        found = read()
-        comm.Barrier()
-        role, number = ("server", 0) if ps.is_server else ("worker", ps.worker)
+            number = ps.worker
+            others.Barrier()
+            found = read()
+            others.Barrier()
+    role = "server" if connection.is_server else "worker"
+    others.Free()
     if exchange is not None:
         exchange.free()
         wrapped.free()
-    return *_of(told.ranks, role, number), found
+    return *_of(told.ranks, role, number or 0), found
 
 
 def _in_pieces(comm: MPI.Intracomm, case: Case, config: TrainConfig, whole: Model, read: Any) -> Any:
