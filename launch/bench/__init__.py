@@ -10,6 +10,7 @@ from psgd.launch.bench.alone.command import peers
 from psgd.launch.bench.codec.command import codec
 from psgd.launch.bench.collective.command import COMMANDS
 from psgd.launch.bench.ddp.command import ddp
+from psgd.launch.bench.faults.command import faults
 from psgd.launch.bench.gpt.command import gpt
 from psgd.launch.bench.kernels.command import kernels
 from psgd.launch.bench.parallel.command import parallel
@@ -36,5 +37,6 @@ bench.add_command(kernels)
 bench.add_command(parallel)
 bench.add_command(pipeline)
 bench.add_command(peers)
+bench.add_command(faults)
 for command in COMMANDS:
     bench.add_command(command)

@@ -11,7 +11,8 @@ _PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh")
 def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     """Whether a run with these options would go on, where the MPI does.
 
-    What a checkpoint, a record, a trace or a codec keeps by worker is not regrouped, nor are models in pieces or of a file of the user.
+    What a checkpoint, a record, a trace or a codec keeps by worker is not regrouped, nor are models in pieces or of a
+    file of the user.
 
     Args:
         values: the options of `psgd train` by name, as `psgd.config.TrainConfig.flat` has them.
