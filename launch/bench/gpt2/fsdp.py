@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 
-from psgd.launch.bench.gpt2.trial import GPT2Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial, tell
 from psgd.launch.bench.peers import torch_gpt
 
 _STD = 0.02
@@ -90,4 +90,5 @@ def steps(
         optimizer.zero_grad()
         losses.append(comm.allreduce(total.item()) / comm.size)
         seconds.append(time.perf_counter() - began)
+        tell(comm.rank, "FSDP2", losses, seconds)
     return losses, seconds, torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

@@ -2,7 +2,9 @@
 
 import contextlib
 import gc
+import json
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -17,7 +19,7 @@ from psgd.data import load
 from psgd.data.sampler import order
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.launch.bench.gpt2 import expected
-from psgd.launch.bench.gpt2.trial import GPT2Trial
+from psgd.launch.bench.gpt2.trial import GPT2Trial, tell
 from psgd.launch.bench.stats import median
 from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
@@ -51,6 +53,8 @@ def measure(comm: MPI.Intracomm, trial: GPT2Trial, peak: float, peer: bool) -> d
         found: dict[str, Any] = asdict(trial) | {"psgd": _ours(comm, trial, tokens, peak)}
     except UsageError as error:
         raise AgreedUsageError(str(error)) from None
+    if comm.rank == 0:
+        print(json.dumps(found["psgd"]), file=sys.stderr, flush=True)  # the peer may yet fail
     if peer:
         gc.collect()
         import cupy
@@ -111,6 +115,7 @@ def _ours(comm: MPI.Intracomm, trial: GPT2Trial, tokens: Tokens, peak: float) ->
                     ps.step(len(x), mine)
                     loss += float(mine) / trial.passes
             losses.append(comm.allreduce(loss) / comm.size)
+            tell(comm.rank, "psgd", losses, seconds)
     exchange.free()
     wrapped.free()
     held = 0 if peak_of_pool is None else peak_of_pool.close()

@@ -1,5 +1,7 @@
 """What `psgd bench gpt2` trains."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -37,3 +39,9 @@ class GPT2Trial:
         inside = 12 * self.layers * self.width**2
         attention = 2 * self.layers * self.width * self.context
         return tokens * (8.0 * (inside + attention) + 6.0 * self.width * self.vocabulary)
+
+
+def tell(rank: int, name: str, losses: Sequence[float], seconds: Sequence[float]) -> None:
+    """On rank 0 says on stderr how a contender's last step went."""
+    if rank == 0:
+        print(f"{name}, step {len(losses)}: loss {losses[-1]:.4f}, {seconds[-1]:.2f} s", file=sys.stderr, flush=True)

@@ -97,6 +97,8 @@ class PipeDream(Pipeline):
         # As many microbatches as can be in flight: links get room for them.
         room: dict[str, Any] = {"batch": batch * ranks, "microbatches": microbatches * ranks}
         super().__init__(comm, model, cuts, "1f1b", **room, crowded=crowded, recompute=recompute)
+        # Without it, neighbours with equal work have no time to spare: each is late where the other one was.
+        self._chunks[0].early = True
         self.versions_most = 1
         self._losses = StepLosses(self._comm, self._told.source, ranks + 1)
         self._samples = batch

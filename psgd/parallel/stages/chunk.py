@@ -41,10 +41,11 @@ class Chunk:
     Attributes:
         stage: as given.
         losses: of the microbatches, by number, where it is the last.
+        early: a backward pass sends the input's gradient before it computes the weights'.
     """
 
     def __init__(self, stage: Stage | CapturedStage, links: Links, size: int, first: bool, last: bool) -> None:
-        self.stage = stage
+        self.stage, self.early = stage, False
         self.losses: dict[int, Any] = {}
         self._links, self._size, self._first, self._last = links, size, first, last
         self._alive: dict[int, _Alive] = {}
@@ -78,6 +79,9 @@ class Chunk:
         if instruction.kind == "F":
             self._forward(k, batch, send)
         elif instruction.kind == "W":
+            self._weights(k)
+        elif instruction.kind == "B" and self.early and self._links.dx is not None:
+            self._backward(k, batch, send, half=True)
             self._weights(k)
         else:
             self._backward(k, batch, send, half=instruction.kind == "X")

@@ -110,14 +110,13 @@ def _case(index: int, rng: random.Random) -> Case:
 
 @dataclass
 class Measured:
-    """Of a rank: bytes estimated and counted; of all ranks together: resident pages, estimated and grown."""
+    """Of a rank: bytes estimated and counted; of all workers together: resident pages, estimated and grown."""
 
     role: str
     estimated: int
     counted: int
     estimated_all: int
     grown_all: int
-    slots_all: int
 
 
 def run(world: MPI.Intracomm, case: Case) -> Measured | None:
@@ -137,21 +136,21 @@ def run(world: MPI.Intracomm, case: Case) -> Measured | None:
     _, _, after = _train(comm, case, resident)
     with Counter() as counter:
         estimated, slots, counted = _train(comm, case, counter.read)
-    role = estimated[0]
+    role, number = estimated
+    worker = role != "server"
     found = Measured(
         role,
-        estimated[1] + slots,
-        counted,
-        comm.allreduce(estimated[1]),
-        comm.allreduce(after - before),
-        comm.allreduce(slots),
+        number + slots,
+        counted if worker else number + slots,
+        comm.allreduce(number if worker else 0),
+        comm.allreduce(after - before if worker else 0),
     )
     comm.Free()
     return found
 
 
 def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int], int, int]:
-    """Three steps and an evaluation; returns the rank's role and estimate, its slots, and what `read` gave."""
+    """Two updates and an evaluation; returns the rank's role and estimate, its slots, and what `read` gave."""
     config, whole = case.config(), case.build()
     servers = config.servers if config.servers is not None else int(_serves(case))
     if "mesh" in case.options:
@@ -174,25 +173,29 @@ def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int],
     more: dict[str, Any] = {"servers": servers} if servers or _serves(case) else {}
     if case.shard:
         more["shard"] = exchange or case.shard
-    with psgd.connect(comm, params, **rule, **more) as ps:
-        if ps.is_server:
-            pass
-        else:
+    connection = psgd.connect(comm, params, **rule, **more)
+    others = comm.Split(connection.is_server, comm.rank)  # a server is inside until the workers have left
+    found = number = None
+    with connection as ps:
+        if ps.is_worker:
             if exchange is None:
                 trained.bind(ps.params, ps.grads)
             passes = [(trained.context(n), *_batch(model, n)) for n in (config.batch_size, at_once)]
-            for context, x, y in [passes[0]] * 4 + [passes[1]] * 2:  # an evaluation, as if backward followed
+            steps = config.own.get("accumulate", 1)
+            for context, x, y in [passes[0]] * 2 * steps + [passes[1]] * steps:  # evaluation, as if backward followed
                 told_ready = ps.overlap(len(x))
                 loss = trained.gradient(context, x, y, ready or told_ready)
                 ps.step(len(x), loss)
-        comm.Barrier()
-        found = read()
-        comm.Barrier()
-        role, number = ("server", 0) if ps.is_server else ("worker", ps.worker)
+            number = ps.worker
+            others.Barrier()
+            found = read()
+            others.Barrier()
+    role = "server" if connection.is_server else "worker"
+    others.Free()
     if exchange is not None:
         exchange.free()
         wrapped.free()
-    return *_of(told.ranks, role, number), found
+    return *_of(told.ranks, role, number or 0), found
 
 
 def _in_pieces(comm: MPI.Intracomm, case: Case, config: TrainConfig, whole: Model, read: Any) -> Any:
@@ -205,7 +208,7 @@ def _in_pieces(comm: MPI.Intracomm, case: Case, config: TrainConfig, whole: Mode
         options = {"rule": config.optimizer, "lr": 1e-3, "layout": model.layout, "part": cut_model.part(model)}
         with psgd.connect(mesh.data, params, strategy="allreduce", **options) as ps:
             model.pipeline.bind(ps.params, ps.grads)
-            for _ in range(4):
+            for _ in range(2):
                 loss = model.pipeline.gradient(len(x), x, y, ps.overlap(len(x)))
                 ps.step(len(x), loss)
             comm.Barrier()

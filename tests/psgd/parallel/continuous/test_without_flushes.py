@@ -182,9 +182,13 @@ class Sleeper(Linear):
         time.sleep(0.04)
         return super().forward(state, x, params)
 
-    def backward(self, state, dy, params, grads):
-        time.sleep(0.08)
-        return super().backward(state, dy, params, grads)
+    def backward_input(self, state, dy, params, grads):
+        time.sleep(0.04)
+        return super().backward_input(state, dy, params, grads)
+
+    def backward_weights(self, state, grads):
+        time.sleep(0.04)
+        super().backward_weights(state, grads)
 
 
 def quietest(cells, ranks, parts=10):

@@ -70,3 +70,41 @@ def test_evaluation_keeps_nothing_alive():
     model.bind(model.init(1))
     right, loss = model.evaluate(model.context(N), samples.x, samples.y)
     assert totals == pytest.approx([right, loss])
+
+
+class Noted:
+    """A stage whose passes are noted."""
+
+    def __init__(self, stage, done):
+        self._stage, self._done = stage, done
+
+    def __getattr__(self, name):
+        if name.startswith("backward"):
+            self._done.append(name)
+        return getattr(self._stage, name)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_an_early_chunk_sends_before_it_computes_the_weights_gradients(early):
+    (front, behind), samples, done = pair(), batch(), []
+    stage, behind.stage, behind.early = behind.stage, Noted(behind.stage, done), early
+    stage.bind(stage.init(1), found := np.full(stage.layout.size, np.nan))
+
+    def sent(outlet, message, total):
+        done.append("sent")
+        send(outlet, message, total)
+
+    for chunk in (front, behind):
+        chunk.begin(3, None)
+    for k in range(3):
+        front.run(Instruction("F", k), samples, send)
+        behind.run(Instruction("F", k), samples, send)
+        behind.run(Instruction("B", k), samples, sent)
+        assert behind.alive == 0 and front.ready(Instruction("B", k))
+        front.run(Instruction("B", k), samples, send)
+    assert done == (["backward_input", "sent", "backward_weights"] if early else ["backward", "sent"]) * 3
+    whole = Model((Linear(4, relu=True), Linear(6), Linear(3)), (5,), np.float64)
+    whole.bind(whole.init(1), grads := np.zeros(whole.layout.size))
+    whole.gradient(whole.context(N), samples.x, samples.y)
+    for name, view in stage.layout.views(found).items():
+        assert np.allclose(view, whole.layout.views(grads)[name]), name
