@@ -113,4 +113,4 @@ def _links(mine: Sequence[Stage], model: Model, cuts: Cuts, wish: Decision, pipe
 def _largest_layer(stage: Stage) -> int:
     """Bytes of the largest layer's gradient, which is made apart where it is added to those of microbatches before."""
     sizes = [sum(math.prod(spec.shape) for spec in step.specs) for step in stage.steps]
-    return max(sizes) * stage.dtype.itemsize
+    return int(max(sizes) * stage.dtype.itemsize)

@@ -71,7 +71,7 @@ def of_run(
 def shared_gradients(stage: Stage) -> int:
     """Bytes of gradients that further names of a parameter have by themselves, before they are added."""
     sizes = {p.name: p.size for p in stage.layout.parameters}
-    return sum(sizes[same] for _, same in stage.layout.tied) * stage.dtype.itemsize
+    return int(sum(sizes[same] for _, same in stage.layout.tied) * stage.dtype.itemsize)
 
 
 def of_vectors(

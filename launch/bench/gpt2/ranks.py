@@ -101,7 +101,8 @@ def _ours(comm: MPI.Intracomm, trial: GPT2Trial, tokens: Tokens, peak: float) ->
     exchange = Exchange(wrapped, slices, own, trial.shard, trial.passes, shared)
     sharded = by_unit.by_unit(model, exchange)
     context, ready = sharded.context(trial.microbatch), by_unit.on_ready(exchange)
-    losses, seconds = [], []
+    losses: list[float] = []
+    seconds: list[float] = []
     options: dict[str, Any] = {"strategy": "allreduce", "rule": "adam", "lr": LR, "accumulate": trial.passes}
     with psgd.connect(comm, own, shard=exchange, **options) as ps:
         for step in range(trial.steps):

@@ -7,6 +7,7 @@ has the same number in each list.
 import gc
 import random
 import sys
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,20 +123,21 @@ class Measured:
 def run(world: MPI.Intracomm, case: Case) -> Measured | None:
     """Runs a case on the first ranks of a communicator; None on the others. Collective.
 
-    The first run compiles; of the second the resident pages are looked at, of a third NumPy's arrays.
+    The first run compiles; of the second NumPy's arrays and the resident pages are looked at.
     """
     comm = world.Split(0 if world.rank < case.ranks else MPI.UNDEFINED, world.rank)
     if comm == MPI.COMM_NULL:
         return None
     freed_memory_leaves()
-    _train(comm, case, lambda: 0)
+    _train(comm, case, lambda: (0, 0), evaluates=False)
     gc.collect()  # on all ranks, before any looks: they share memory
     comm.Barrier()
     before = resident()
     comm.Barrier()
-    _, _, after = _train(comm, case, resident)
     with Counter() as counter:
-        estimated, slots, counted = _train(comm, case, counter.read)
+        estimated, slots, (after, counted) = _train(
+            comm, case, lambda: (resident() - tracemalloc.get_tracemalloc_memory(), counter.read())
+        )
     role, number = estimated
     worker = role != "server"
     found = Measured(
@@ -149,7 +151,7 @@ def run(world: MPI.Intracomm, case: Case) -> Measured | None:
     return found
 
 
-def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int], int, int]:
+def _train(comm: MPI.Intracomm, case: Case, read: Any, evaluates: bool = True) -> Any:
     """Two updates and an evaluation; returns the rank's role and estimate, its slots, and what `read` gave."""
     config, whole = case.config(), case.build()
     servers = config.servers if config.servers is not None else int(_serves(case))
@@ -175,14 +177,15 @@ def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int],
         more["shard"] = exchange or case.shard
     connection = psgd.connect(comm, params, **rule, **more)
     others = comm.Split(connection.is_server, comm.rank)  # a server is inside until the workers have left
-    found = number = None
+    found, number = (0, 0), None
     with connection as ps:
         if ps.is_worker:
             if exchange is None:
                 trained.bind(ps.params, ps.grads)
             passes = [(trained.context(n), *_batch(model, n)) for n in (config.batch_size, at_once)]
             steps = config.own.get("accumulate", 1)
-            for context, x, y in [passes[0]] * 2 * steps + [passes[1]] * steps:  # evaluation, as if backward followed
+            runs = (2 * steps, steps * evaluates)  # evaluation, as if backward followed
+            for context, x, y in [passes[0]] * runs[0] + [passes[1]] * runs[1]:
                 told_ready = ps.overlap(len(x))
                 loss = trained.gradient(context, x, y, ready or told_ready)
                 ps.step(len(x), loss)
