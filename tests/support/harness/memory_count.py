@@ -1,5 +1,6 @@
 """What a process has: bytes of NumPy's arrays, of the memory that it shares, and of resident pages."""
 
+import contextlib
 import ctypes
 import gc
 import tracemalloc
@@ -35,12 +36,21 @@ class Counter:
         shared_memory.SharedArray.__init__ = self._real
 
 
+@contextlib.contextmanager
 def freed_memory_leaves():
-    """From now on what is freed goes back to the system at once, so that resident pages are of what there is."""
+    """Here what is freed goes back to the system at once, so that resident pages are of what there is."""
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
-        libc.mallopt(-1, 1 << 16)  # M_TRIM_THRESHOLD
+
+    def thresholds(nbytes):
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(-3, nbytes)  # M_MMAP_THRESHOLD
+            libc.mallopt(-1, nbytes)  # M_TRIM_THRESHOLD
+
+    thresholds(1 << 16)
+    try:
+        yield
+    finally:
+        thresholds(1 << 17)
 
 
 def resident():
