@@ -1,5 +1,8 @@
 """Builds psgd: four folders at the top, imported as psgd, psgd.collectives, psgd.kernels, psgd.launch."""
 
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 ROOTS = {
@@ -18,4 +21,14 @@ def packages() -> list[str]:
     return names
 
 
-setup(packages=packages(), package_dir=ROOTS)
+def addresses() -> dict[str, str]:
+    """The project's pages, once CITATION.cff says where it lives: `repository-code: "https://..."`."""
+    card = Path(__file__).with_name("CITATION.cff")
+    found = re.search(r'^repository-code: "(https://[^"]+)"$', card.read_text() if card.exists() else "", re.M)
+    if found is None:
+        return {}
+    home = found[1].rstrip("/")
+    return {"Source": home, "Issues": f"{home}/issues", "Changelog": f"{home}/blob/main/CHANGELOG.md"}
+
+
+setup(packages=packages(), package_dir=ROOTS, project_urls=addresses())

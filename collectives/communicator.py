@@ -278,6 +278,12 @@ class Communicator(StartedVerbs):
         if self._node is not None:
             self._node.close()
 
+    def revoke(self) -> None:
+        """Ends all calls of this communicator, on all ranks, with an error; where MPI has ULFM. Does not block."""
+        for engine in (self._engine, self._queue.engine):
+            if not engine.comm.Is_revoked():
+                engine.comm.Revoke()
+
     def _run(self, verb: str, arguments: tuple[Any, ...], algorithm: str | None, stream: Any = None) -> None:
         self._engine.run(self._plan(verb, arguments, algorithm, stream).steps(self._engine))
 

@@ -20,7 +20,9 @@ LIMBS = 69
 """68 digits of 32 bits: the 2098 of the largest float64, and room for 2**78 of them. One says what is not finite."""
 Limbs = NDArray[np.float64]
 _UNIT = 1 << 1074
-_BLOCK32, _BLOCK64, _BLOCKS64 = 1 << 15, 1 << 11, 1 << 18
+_BLOCK32, _BLOCK64 = 1 << 15, 1 << 10
+_FOLD = 51
+"""Bits that are taken off all squares of a block at once: `_BLOCK64` such numbers with a sign fit in 63 bits."""
 
 
 @by_device
@@ -37,8 +39,8 @@ def squares(values: NDArray[np.floating]) -> Limbs:
     if values.dtype == np.float32:
         _add_float32(values, values.view(np.int32), np.zeros((4, 256), np.int64), sums)
     else:
-        block = np.empty(_BLOCK64, np.float64)
-        _add_float64(values, block, block.view(np.int64), np.zeros((2, 2048, 2), np.int64), sums)
+        block, moved = np.empty(_BLOCK64), np.empty(_BLOCK64)
+        _add_float64(values, block, block.view(np.int64), moved, moved.view(np.int64), sums)
     return digits(sums[: LIMBS - 1], int(sums[LIMBS]))
 
 
@@ -110,45 +112,104 @@ def _add_float32(values: np.ndarray, bits: np.ndarray, bins: np.ndarray, sums: n
 
 
 @kernel
-def _add_float64(values: np.ndarray, block: np.ndarray, bits: np.ndarray, bins: np.ndarray, sums: np.ndarray) -> None:
-    """As `_add_float32`, of squares rounded to float64: both halves of their mantissas, of which 2**30 fit.
+def _add_float64(
+    values: np.ndarray, block: np.ndarray, bits: np.ndarray, moved: np.ndarray, moved_bits: np.ndarray, sums: np.ndarray
+) -> None:
+    """Of a block of squares the highest bits are added as whole numbers, then the next ones, until nothing is left.
+
+    A number to which 1.5 * 2**(52 + place) is added and from which it is taken again is a multiple of 2**place; in
+    between its bits are that whole number. What is left is exact. Each loop is a function, else it does not become
+    vector instructions.
 
     Args:
-        values: as there.
+        values: of any size.
         block: room for squares.
         bits: the same memory.
-        bins: two sets of 2048 pairs of zeros; zeros at the end.
+        moved: room for as many.
+        moved_bits: the same memory.
         sums: added to; see `_carry`.
     """
-    n = values.size
-    for start in range(0, n, _BLOCK64):
-        count = min(_BLOCK64, n - start)
-        for i in range(count):
-            block[i] = values[start + i] * values[start + i]
-        block[count:] = 0.0
-        for i in range(0, count, 2):
-            for k in range(2):
-                exponent = bits[i + k] >> 52
-                mantissa = (bits[i + k] & 0xFFFFFFFFFFFFF) | (np.int64(exponent != 0) << 52)
-                bins[k, exponent, 0] += mantissa & 0xFFFFFFFF
-                bins[k, exponent, 1] += mantissa >> 32
-        if start + count < n and (start // _BLOCK64 + 1) % _BLOCKS64:
-            continue
-        for exponent in range(2048):
-            for half in range(2):
-                total = bins[0, exponent, half] + bins[1, exponent, half]
-                if total:
-                    bins[:, exponent, half] = 0
-                    if exponent == 2047:
-                        _note(values[: start + count], sums)
-                    else:  # mantissa 2**(exponent - 1075)
-                        _place(total, 32 * half + max(exponent, 1) - 1, sums)
+    for start in range(0, values.size, _BLOCK64):
+        count = min(_BLOCK64, values.size - start)
+        left, left_bits, high, high_bits = block[:count], bits[:count], moved[:count], moved_bits[:count]
+        _square(values[start : start + count], left)
+        most = _largest(left_bits)
+        place = (most >> 52) - 1023 - _FOLD + 1
+        if place + 53 > 1022:  # too large to add to; or not finite
+            _add_each(left_bits, sums)
+            most = 0
+        while most and place + 52 >= -1022:
+            constant_bits = ((place + 52 + 1023) << 52) | (1 << 51)
+            constant = np.int64(constant_bits).view(np.float64)
+            _move(left, high, constant)
+            _place(_total(high_bits, constant_bits), place + 1074, sums)
+            _keep_rest(left, high, constant)
+            most = _any(left_bits)
+            place -= _FOLD
+        if most:
+            _add_each(left_bits, sums)
         _carry(sums)
 
 
 @part
+def _square(values: np.ndarray, out: np.ndarray) -> None:
+    for i in range(values.size):
+        out[i] = values[i] * values[i]
+
+
+@part
+def _largest(bits: np.ndarray) -> int:
+    """Of numbers that are not negative, as bits."""
+    most: int = 0
+    for i in range(bits.size):
+        most = max(most, bits[i])
+    return most
+
+
+@part
+def _move(block: np.ndarray, moved: np.ndarray, constant: float) -> None:
+    for i in range(block.size):
+        moved[i] = block[i] + constant
+
+
+@part
+def _total(moved_bits: np.ndarray, constant_bits: int) -> int:
+    total: int = 0
+    for i in range(moved_bits.size):
+        total += moved_bits[i] - constant_bits
+    return total
+
+
+@part
+def _keep_rest(block: np.ndarray, moved: np.ndarray, constant: float) -> None:
+    for i in range(block.size):
+        block[i] -= moved[i] - constant
+
+
+@part
+def _any(bits: np.ndarray) -> int:
+    """Whether any number is not 0."""
+    found: int = 0
+    for i in range(bits.size):
+        found |= bits[i] << 1
+    return found
+
+
+@part
+def _add_each(bits: np.ndarray, sums: np.ndarray) -> None:
+    """Numbers one by one; what is not finite is noted."""
+    for i in range(bits.size):
+        exponent = (bits[i] >> 52) & 2047
+        mantissa = (bits[i] & 0xFFFFFFFFFFFFF) | (np.int64(exponent != 0) << 52)
+        if exponent == 2047:
+            sums[-1] |= 1 if mantissa == 1 << 52 else 2
+        else:  # mantissa 2**(exponent - 1075)
+            _place(-mantissa if bits[i] < 0 else mantissa, max(exponent, 1) - 1, sums)
+
+
+@part
 def _place(total: int, position: int, sums: np.ndarray) -> None:
-    """Adds `total * 2**position`."""
+    """Adds `total * 2**position`; the total may be negative."""
     limb, shift = position >> 5, position & 31
     low, high = (total & 0xFFFFFFFF) << shift, (total >> 32) << shift
     sums[limb] += low & 0xFFFFFFFF

@@ -13,6 +13,7 @@ from psgd.kernels.notice import say
 from psgd.launch import cores, mpiexec, node_memory, supervise, threads
 from psgd.launch.output import exit_status, merged, terminal
 from psgd.launch.signal_forwarding import Forwarding
+from psgd.runtime.job_end import LOST
 from psgd.runtime.ulfm import switch
 
 _OURS = (*threads.VARIABLES, exit_status.VARIABLE, terminal.VARIABLE, merged.VARIABLE)
@@ -112,11 +113,15 @@ def run(
             words[1:1] = switch.ARGUMENTS
         if verbose:
             say(shlex.join(words))
+        first = supervise.FirstEnded(ranks)
+        look = first.look if local and found.vendor != mpiexec.OPEN_MPI else None
         before = node_memory.files()
         try:
-            code, caught = supervise.run(words, env, Forwarding(program, ranks, local), forward)
+            code, caught = supervise.run(words, env, Forwarding(program, ranks, local), forward, look)
         finally:
             node_memory.remove_leftovers(before)
+        if code > LOST and not caught and exit_status.read(result) is None and first.ranks:
+            say(f"error: rank {', '.join(map(str, first.ranks))} was the first to end, and ended the job")
         return 128 + caught if caught else _judge(code, exit_status.read(result))
 
 

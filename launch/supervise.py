@@ -1,17 +1,24 @@
-"""Runs mpiexec to its end, and hands on to the job what comes meanwhile: signals to end, to stop, and to the ranks."""
+"""Runs mpiexec to its end, and hands on to the job what comes meanwhile: signals to end, to stop, and to the ranks.
+
+Where mpiexec does not say which rank ended first, `FirstEnded` does.
+"""
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 from psgd.kernels.notice import say
 from psgd.launch.output.relay import Relays
 from psgd.launch.signal_forwarding import STOP, Forwarding, descendants
+from psgd.runtime.launcher_env import LAUNCHERS, name_of, place
 
 GRACE_S = 3.0
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -19,7 +26,11 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 def run(
-    words: Sequence[str], env: Mapping[str, str], forwarding: Forwarding, forward: Sequence[int]
+    words: Sequence[str],
+    env: Mapping[str, str],
+    forwarding: Forwarding,
+    forward: Sequence[int],
+    look: Callable[[int], None] | None = None,
 ) -> tuple[int, int]:
     """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0. Blocks.
 
@@ -30,6 +41,7 @@ def run(
         env: its environment.
         forwarding: knows the ranks.
         forward: signals that are for the ranks.
+        look: called with mpiexec's process again and again.
     """
     caught: list[int] = []
     process: subprocess.Popen[bytes] | None = None
@@ -74,6 +86,8 @@ def run(
                     say(f"error: mpiexec was ended by signal {code - 128} ({signal.strsignal(code - 128)})")
                     return code, 0
                 forwarding.look(process.pid)
+                if look is not None:
+                    look(process.pid)
             _end(process, caught)
             return 0, caught[0]
         finally:
@@ -117,3 +131,53 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
+
+
+class FirstEnded:
+    """Watches which rank of a job on this host ends first: MPICH's mpiexec names a process, and ends all of them.
+
+    Args:
+        size: how many there are.
+
+    Attributes:
+        ranks: those that ended first: one, unless several were seen to at once; none as long as all run.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.ranks: list[int] = []
+        self._size = size
+        self._files: dict[int, int] = {}  # by rank; of its process
+        self._poll = select.poll()
+
+    @property
+    def names(self) -> str:
+        """Their numbers, as a message has them."""
+        return ", ".join(map(str, self.ranks))
+
+    def look(self, mpiexec: int) -> None:
+        """Looks for ranks that have been started; to be called again and again. Does not block."""
+        if len(self._files) == self._size or not hasattr(os, "pidfd_open"):
+            return
+        for pid in descendants(mpiexec):
+            rank = _rank(pid)
+            if rank is not None and rank not in self._files:
+                with contextlib.suppress(OSError):
+                    self._files[rank] = os.pidfd_open(pid)
+                    self._poll.register(self._files[rank], select.POLLIN)
+        if len(self._files) == self._size:
+            threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        ended = {file for file, _ in self._poll.poll()}
+        self.ranks = sorted(rank for rank, file in self._files.items() if file in ended)
+
+
+def _rank(pid: int) -> int | None:
+    """Which rank a process is by its variables; None for none, and for a launcher."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    pairs = (os.fsdecode(word).partition("=") for word in words)
+    found = place({name: value for name, _, value in pairs})
+    return None if found is None or name_of(pid) in LAUNCHERS else found[0]

@@ -26,6 +26,7 @@ from psgd.runtime.job_end import DIVERGED, LOST
 from psgd.runtime.ulfm.leave import leave
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import catalog as strategies
+from psgd.strategies import going_on
 
 WORKERS = 2
 _OWN = (0, 1, 2, DIVERGED, LOST, requests.REQUEUE)
@@ -56,7 +57,6 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     chosen = options.build(flags, config)
     servers, workers = sizes(chosen)
     from psgd.launch import spawn
-    from psgd.training.survival import able
 
     spawn.split(mpiexec_args)
     total, asked = (servers + workers) * chosen.parts, f"--servers {servers} --workers {workers}"
@@ -87,7 +87,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    goes_on = able.survives(chosen, servers, workers)
+    goes_on = going_on.survives(chosen.flat(), servers, workers)
     code = spawn.run(spawn.again(), total, mpiexec_args, verbose, numbers, bind, goes_on)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)
@@ -234,7 +234,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         complete, code = _wrote_all(TOLERANCE.living(comm), said.lost), 0
         if result is not None:
             code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
-            code = code or (LOST if result["lost_ranks"] else 0)
+            code = code or (LOST if result.get("lost_ranks") else 0)
         code = code or int(not complete)
         if comm.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash

@@ -49,6 +49,8 @@ def wheel(tmp_path_factory):
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
+    card = (ROOT / "CITATION.cff").read_text()
+    (tree / "CITATION.cff").write_text(f'{card}repository-code: "https://example.org/psgd"\n')
     (tree / "tests").mkdir()
     (tree / "tests" / "test_nothing.py").write_text("")
     out = tmp_path_factory.mktemp("wheel")
@@ -149,3 +151,11 @@ def test_walking_a_checkout_ends(tmp_path):
 def test_every_folder_of_code_is_a_package(folder):
     for path in (ROOT / folder).rglob("*.py"):
         assert (path.parent / "__init__.py").is_file(), f"{path.parent} would be left out of the wheel"
+
+
+def test_its_pages_are_where_the_citation_says(wheel):
+    with zipfile.ZipFile(wheel) as built:
+        (name,) = (each for each in built.namelist() if each.endswith(".dist-info/METADATA"))
+        lines = built.read(name).decode().splitlines()
+    assert "Project-URL: Source, https://example.org/psgd" in lines
+    assert "Project-URL: Changelog, https://example.org/psgd/blob/main/CHANGELOG.md" in lines

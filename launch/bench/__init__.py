@@ -10,6 +10,7 @@ from psgd.launch.bench.alone.command import peers
 from psgd.launch.bench.codec.command import codec
 from psgd.launch.bench.collective.command import COMMANDS
 from psgd.launch.bench.ddp.command import ddp
+from psgd.launch.bench.faults.command import faults
 from psgd.launch.bench.gpt.command import gpt
 from psgd.launch.bench.gpt2.command import gpt2
 from psgd.launch.bench.kernels.command import kernels
@@ -42,5 +43,6 @@ bench.add_command(parallel)
 bench.add_command(pipeline)
 bench.add_command(sharded)
 bench.add_command(peers)
+bench.add_command(faults)
 for command in COMMANDS:
     bench.add_command(command)

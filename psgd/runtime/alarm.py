@@ -14,6 +14,7 @@ from mpi4py import MPI
 from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.tags import Tag
 from psgd.kernels.errors import ContractError, DivergedError, Error, PeerLostError
+from psgd.runtime.ulfm.deaths import means_death
 
 _ALIKE = (ContractError, DivergedError)
 """Errors that the others raise too; of all else they learn that this rank is lost."""
@@ -37,6 +38,9 @@ class Alarm:
         cause: what this rank is called if it is the first: its index as a worker, -1 minus its index as a server.
         alike: errors that the peers are to raise too, the special ones before the general ones.
         message: what every rank says of a cause.
+
+    Attributes:
+        lets_die: that a peer is dead is no alarm: others see to it.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Alarm:
         self._heard = np.zeros((len(peers), words), np.int64)
         self._out = [comm.Send_init([self._said, MPI.INT64_T], peer, Tag.ALARM) for peer in peers]
         self._in = [comm.Recv_init([self._heard[i], MPI.INT64_T], peer, Tag.ALARM) for i, peer in enumerate(peers)]
+        self.lets_die = False
         self._rung = False
         self._lock = threading.Lock()
         self._raised: set[int] | None = None  # threads that have raised; None while no peer has rung
@@ -72,7 +77,7 @@ class Alarm:
         """
         thread = threading.get_ident()
         with self._lock:
-            index, rung = MPI.Request.Testany(self._in)
+            index, rung = self._look()
             if rung and index != MPI.UNDEFINED:
                 self._said[:] = self._heard[index]
                 self._raised = set()
@@ -85,6 +90,14 @@ class Alarm:
             raise lost
         text = self._said[_HEAD:].tobytes()[: max(0, length)].decode(errors="replace")
         raise self._alike[kind - 1](text) from lost
+
+    def _look(self) -> tuple[int, bool]:
+        try:
+            return MPI.Request.Testany(self._in)
+        except MPI.Exception as error:  # said once of each of the dead
+            if self.lets_die and means_death(error):
+                return MPI.UNDEFINED, False
+            raise
 
     advance = check  # so that the waits of collectives look too, as one of their BACKGROUND
 

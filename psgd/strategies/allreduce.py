@@ -8,14 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from mpi4py import MPI
+
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item
 from psgd.checkpoint.state import State
 from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 from psgd.worker.serverless.lockstep import LockstepWorker
+from psgd.worker.serverless.regroup import Regroup
 
 if TYPE_CHECKING:
+    from psgd.collectives import Communicator
     from psgd.metrics.trace.span import Traceable
 
 
@@ -46,12 +51,16 @@ class AllreduceWorker(LockstepWorker):
 
     def __init__(self, context: RunContext) -> None:
         comm = context.communicator()
-        self._buckets = Buckets(comm, context.params, context.accumulate)
+        self._survives = context.mesh.survival is not None
+        self._buckets = Buckets(comm, context.params, context.accumulate, overlaps=not self._survives)
         super().__init__(context, comm, self._buckets.grads, together=True)
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
         self._applied = 0
+        if self._survives:
+            self._before = np.empty_like(context.params)  # the gradient, which the sum overwrites
+            self._regroup = Regroup(context.mesh, context.alarm, self)
 
     def start(self) -> None:
         self._buckets.compile()
@@ -70,10 +79,10 @@ class AllreduceWorker(LockstepWorker):
         complete = self._buckets.add(samples)
         self._rounds.note(samples, loss)
         if complete:
-            self._reduce(samples)
+            self._together(lambda: self._reduce(samples))
 
     def _round(self, done: bool) -> None:
-        self._reduce(0, done)
+        self._together(lambda: self._reduce(0, done))
 
     def _reduce(self, samples: int, done: bool = False) -> None:
         """Sums over all workers and takes the optimizer's step; `samples` are those of the gradient not added yet."""
@@ -100,6 +109,31 @@ class AllreduceWorker(LockstepWorker):
             if self._comm.rank == 0:
                 self._metrics.progress(self._applied, self.version, self._optimizer.lr)
         self._votes.decide(rounds.request, self.version)
+
+    def keep(self) -> None:
+        super().keep()
+        self._before[:] = self.grads
+
+    def put_back(self) -> None:
+        super().put_back()
+        self.grads[:] = self._before
+
+    def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        super().rebuild(comm, members)
+        unit = self._buckets.unit
+        self._buckets = Buckets(comm, self.params, 1, memory=self.grads, overlaps=False)
+        self._buckets.unit = unit
+
+    def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
+        super().share(comm, root, takes)
+        for array in (self.params, *self._optimizer.arrays.values()):
+            comm.Bcast(array, root)
+        facts = np.array([self._optimizer.version, self._applied, self._buckets.unit], np.int64)
+        comm.Bcast(facts, root)
+        self.version, self._applied, self._buckets.unit = facts.tolist()
+        self._optimizer.version = self.version
+        if takes and comm.rank == 0:
+            self._metrics.progress(self._applied, self.version, self._optimizer.lr)
 
     def _free(self) -> None:
         self._buckets.free()

@@ -8,6 +8,7 @@ al. 2023: DiLoCo).
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -20,6 +21,10 @@ from psgd.runtime.device_vectors import registered
 from psgd.worker.context import Alone, RunContext
 from psgd.worker.interface import Vector, Worker
 from psgd.worker.serverless.lockstep import LockstepWorker
+from psgd.worker.serverless.regroup import Regroup
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
 
 
 def create(
@@ -81,6 +86,12 @@ class AveragingWorker(LockstepWorker):
         self._known = 0  # samples of all workers at the last averaging
         self._own = self._steps = 0  # samples and steps of this worker since
         self._base = 0  # steps of the busiest worker at the last averaging
+        self._before: list[Vector] = []  # where a run survives deaths: what a round changes
+        self._behind: list[Vector] = []  # and the same when it is complete
+        if context.mesh.survival is not None:
+            self._before = [np.empty_like(array) for array in self._changed()]
+            self._behind = [array.copy() for array in self._changed()]
+            self._regroup = Regroup(context.mesh, context.alarm, self)
         none = self._work[:0]
         accumulate.weigh(none, none, 1.0)
         accumulate.add_weighted(none, none, 1.0)
@@ -111,11 +122,16 @@ class AveragingWorker(LockstepWorker):
 
     def _round(self, done: bool) -> None:
         """Averages by the samples since the last time; without any, all have the same already."""
+        self._together(lambda: self._average(done))
+
+    def _average(self, done: bool) -> None:
         total = self._rounds.exchange(done=done)
         self.stop = self._rounds.stop
         self._own = self._steps = 0
         if total:
             self._take_average(total)
+        for behind, array in zip(self._behind, self._changed() if self._behind else (), strict=True):
+            behind[:] = array
         self._votes.decide(self._rounds.request, self._base)
 
     def _take_average(self, total: int) -> None:
@@ -160,6 +176,47 @@ class AveragingWorker(LockstepWorker):
             accumulate.add_weighted(delta, self._velocity, momentum)
         self.params[:] = self._old
         accumulate.add_weighted(self.params, delta, -lr)
+
+    def _changed(self) -> list[Vector]:
+        """The arrays that a round changes."""
+        return [*(array for array in (self.params, self._old, self._velocity) if array is not None), *self._averaged]
+
+    def _counts(self) -> list[int]:
+        """The numbers that a round changes."""
+        return [self._known, self._base, self.version, self._optimizer.version, self._own, self._steps]
+
+    def _set_counts(self, counts: Sequence[int]) -> None:
+        self._known, self._base, self.version, self._optimizer.version, self._own, self._steps = counts
+
+    def keep(self) -> None:
+        super().keep()
+        self._counted = self._counts()
+        for before, array in zip(self._before, self._changed(), strict=True):
+            before[:] = array
+
+    def put_back(self) -> None:
+        super().put_back()
+        self._set_counts(self._counted)
+        for before, array in zip(self._before, self._changed(), strict=True):
+            array[:] = before
+
+    def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        super().rebuild(comm, members)
+        self._work = registered(comm, self.params)
+
+    def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
+        super().share(comm, root, takes)
+        for behind, array in zip(self._behind, self._changed(), strict=True):
+            comm.Bcast(behind, root)
+            if takes:
+                array[:] = behind
+        counts = np.array([self._known, self._base], np.int64)
+        comm.Bcast(counts, root)
+        if takes:
+            known, base = counts.tolist()
+            self._set_counts([known, base, base, base if self._counts_together else self._optimizer.version, 0, 0])
+            if comm.rank == 0:
+                self._metrics.progress(known, base, self._optimizer.lr)
 
     def _kept(self) -> list[Item]:
         """Any number of workers resumes exactly where momentum is averaged, as it is by default."""

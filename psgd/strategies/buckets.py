@@ -36,6 +36,8 @@ class Buckets:
         comm: the workers; it stays the caller's.
         like: a vector of the size, dtype and device of the gradient.
         steps: of a worker, whose gradients make one sum.
+        memory: for the sum, from earlier buckets of other workers, which do not overlap then; None makes it.
+        overlaps: whether they may.
 
     Attributes:
         sum: the sum over all workers, once `reduce` has returned.
@@ -48,14 +50,16 @@ class Buckets:
         ranges: of the vector, one for each bucket, in order.
     """
 
-    def __init__(self, comm: "Communicator", like: Vector, steps: int) -> None:
+    def __init__(
+        self, comm: "Communicator", like: Vector, steps: int, memory: Vector | None = None, overlaps: bool = True
+    ) -> None:
         self._steps = steps
         self.unit = 1
-        self.sum = registered(comm, like)
+        self.sum = registered(comm, like) if memory is None else memory
         self.grads: Vector = self.sum if steps == 1 else np.zeros_like(like)
         count = max(1, -(-self.sum.nbytes // BUCKET_BYTES))
         self._enqueues = on_device(like)
-        self.overlaps = count > 1 and not self._enqueues and _all_have_threads(comm)
+        self.overlaps = overlaps and count > 1 and not self._enqueues and _all_have_threads(comm)
         self.early = self.overlaps or self._enqueues
         align = max(1, ALIGN_BYTES // like.dtype.itemsize)
         self.ranges = split(like.size, count, align) if self.overlaps else [range(like.size)]

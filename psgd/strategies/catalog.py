@@ -81,6 +81,7 @@ STRATEGIES: dict[str, Strategy] = {
         "psgd.strategies.allreduce",
         compressible=True,
         on_device=True,
+        survives=True,
     ),
     "averaging": Strategy(
         "psgd.strategies.averaging",
@@ -92,6 +93,7 @@ STRATEGIES: dict[str, Strategy] = {
             "outer_momentum": below_one(0.0, "Nesterov momentum of the outer step."),
         },
         on_device=True,
+        survives=True,
     ),
     "easgd": Strategy(
         "psgd.strategies.easgd.easgd",

@@ -44,6 +44,6 @@ def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell:
         )
     if ranks_of_a_copy(sizes) > 1:
         raise UsageError(
-            f"{subject}: expected {spell.assigned('shard', '1')} with a mesh of several pieces: each microbatch would "
-            "gather its layers once more"
+            f"{subject}: expected {spell.assigned('shard', '1')} with a mesh of several pieces: their layers are "
+            "bound to whole vectors of their own"
         )

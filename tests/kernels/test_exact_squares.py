@@ -67,6 +67,12 @@ def test_the_smallest_and_the_largest(value, dtype):
         assert sum_of_squares(values) == expected(values) > 0
 
 
+def test_the_largest_square_among_small_ones():
+    values = np.random.default_rng(0).standard_normal(3000) * 1e140
+    values[700] = -1.34e154
+    assert sum_of_squares(values) == expected(values)
+
+
 def test_a_square_below_the_smallest_float64_is_0_and_a_sum_above_the_largest_is_infinite():
     assert sum_of_squares(np.full(9, 1e-200)) == 0.0
     assert sum_of_squares(np.full(9, 1e154)) == math.inf

@@ -105,6 +105,7 @@ WRONG_VALUES = {
     "recompute": ["", "some", "-1"],
     "mesh": ["", "pipe", "rows=2", "pipe=0", "pipe=2,pipe=2"],
     "cut": ["", "a", "3,", "3.5"],
+    "shard": ["0", "4", "x"],
     "pipe_schedule": ["inference", "gpip"],
     "microbatches": ["0", "1.5"],
     "placement": ["first"],
@@ -431,6 +432,25 @@ def test_dropout_is_an_option_of_models_that_have_it():
 def test_what_does_not_go_together_with_a_mesh(flags, message):
     with pytest.raises(UsageError, match=message):
         options.build(flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"shard": "1", "strategy": "sync"}, "--shard 1: expected --strategy allreduce with it, got sync"),
+        ({"shard": "3", "workers": "1"}, "--shard 3: a single worker has nobody to share with"),
+        ({"shard": "2", "mesh": "pipe=2,data=2"}, "--shard 2: expected --shard 1 with a mesh of several pieces"),
+        ({"shard": "3", "on_nan": "stop"}, "--on-nan stop: not with --shard 3: a worker sees gradients that"),
+    ],
+)
+def test_what_does_not_go_together_with_sharding(flags, message):
+    with pytest.raises(UsageError, match=message):
+        options.build(flags)
+
+
+def test_sharding_has_its_own_default_strategy():
+    assert options.build({"shard": "2"}).strategy == "allreduce"
+    assert options.build({"shard": "1", "mesh": "pipe=2,data=2"}).shard == 1
 
 
 def test_a_mesh_says_how_many_workers_there_are_and_has_its_own_default_strategy():

@@ -1,15 +1,19 @@
 """Signals to the launcher: to end, to stop and to continue the job; those that are ignored stay so."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import pytest
+from harness import mpi
 from harness.mpi import environment
 
 from psgd.launch import supervise
 from psgd.launch.signal_forwarding import descendants
+from psgd.launch.supervise import FirstEnded
 
 RUN = """
 import os, signal, sys
@@ -53,3 +57,38 @@ def test_descendants_are_found_in_sessions_of_their_own():
     while any(os.path.exists(f"/proc/{pid}/exe") for pid in below) and time.monotonic() < limit:
         time.sleep(0.02)
     assert descendants(child.pid) == []
+
+
+RANKS = "for rank in 0 1 2; do PMI_RANK=$rank PMI_SIZE=3 sleep 60 & echo $!; done; echo; wait"
+
+
+def test_it_is_the_one_that_was_killed():
+    with subprocess.Popen(["/bin/sh", "-c", RANKS], stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(parent.stdout.readline()) for _ in range(3)]
+        first = FirstEnded(3)
+        limit = time.monotonic() + 20
+        while len(first._files) < 3 and time.monotonic() < limit:
+            first.look(parent.pid)
+        assert first.ranks == []
+        os.kill(pids[1], signal.SIGKILL)
+        while not first.ranks and time.monotonic() < limit:
+            time.sleep(0.01)
+        for pid in (pids[0], pids[2]):
+            os.kill(pid, signal.SIGKILL)
+        assert first.ranks == [1]
+        first.look(parent.pid)
+
+
+@pytest.mark.job
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="Open MPI goes on, or names the rank itself")
+@pytest.mark.parametrize("strategy", ["async", "allreduce"])
+def test_without_ulfm_the_job_ends_within_10_s_and_names_the_rank(strategy, psgd_command, tmp_path):
+    log = tmp_path / "log"
+    words = ["--strategy", strategy, "--workers", "3", "--inject", "kill:1@60,compute:0.01", "--log", str(log)]
+    done = psgd_command("train", *words, timeout=90)
+    ended = time.time()
+    assert done.returncode not in (0, 1, 2, 3, 4, 85)
+    rank = 1 if strategy == "allreduce" else 2
+    assert f"psgd: error: rank {rank} was the first to end, and ended the job" in done.stderr, done.stderr
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert "progress" in events and "end" not in events and ended - log.stat().st_mtime < 10

@@ -17,7 +17,7 @@ _ALL_BITS = (1 << 31) - 1
 
 
 class Deaths(Protocol):
-    """What a communicator says of deaths. Real: `MpiFailures`; in tests a fake."""
+    """What a communicator says of deaths. Real: `MpiDeaths`; in tests a fake."""
 
     def failed(self) -> set[int]:
         """Ranks of the communicator that are known to be dead here. Does not block."""
@@ -35,7 +35,7 @@ class Deaths(Protocol):
         """The bitwise AND of all living ranks' bits (0 to 2^31 - 1). Collective among these, blocks."""
 
 
-class MpiFailures:
+class MpiDeaths:
     """Implements `Deaths` with MPI's calls.
 
     Args:

@@ -13,9 +13,9 @@ from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
-from psgd.runtime.ulfm.deaths import MpiFailures
+from psgd.runtime.ulfm.deaths import MpiDeaths
 from psgd.runtime.ulfm.tolerance import TOLERANCE
-from psgd.training.survival.able import survives
+from psgd.strategies import going_on
 from psgd.training.survival.course import Course
 from psgd.training.survival.ledger import Ledger
 
@@ -40,7 +40,7 @@ class Survival:
         self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, log: EventLog, course: Course | None
     ) -> None:
         self.gone: list[int] = []
-        self.failures = MpiFailures(mesh.world)
+        self.failures = MpiDeaths(mesh.world)
         self._mesh, self._metrics, self._log, self._course = mesh, metrics, log, course
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
 
@@ -56,7 +56,7 @@ class Survival:
 
     def end(self, job: MPI.Intracomm) -> MPI.Intracomm:
         """From now on, no more may die. Collective over those of `job` that live, blocks; returns these."""
-        failures = MpiFailures(job)
+        failures = MpiDeaths(job)
         living: MPI.Intracomm = failures.shrink()
         alive = living.Get_group().Translate_ranks(None, job.Get_group())
         TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
@@ -77,6 +77,8 @@ class Survival:
         rank = self._ranks([worker])[0]
         cause = "its process ended"
         self._log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
+        if self._job.Get_rank():
+            return
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
             f"the {samples:,} samples that it had left"
@@ -123,7 +125,7 @@ def prepare(
         course: a worker's batches, from how many workers there are and which it is; None on a server.
     """
     mesh, metrics = connection.mesh, connection.metrics
-    if switch.enabled() and survives(config, mesh.servers, mesh.workers):
+    if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
         mine = None if course is None else course(mesh.workers, mesh.index)
         mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, log, mine)
         survival.begin(job)

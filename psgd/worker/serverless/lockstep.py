@@ -1,15 +1,22 @@
 """Workers without servers that keep pace: all meet in rounds (`psgd.worker.serverless.status_rounds`)."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from psgd.checkpoint.declared import Arrays, Combine
+from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
+from psgd.worker.serverless.regroup import Regroup
 from psgd.worker.serverless.status_rounds import StatusRounds
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from psgd.collectives import Communicator
     from psgd.metrics.trace.span import Traceable
 
@@ -28,6 +35,7 @@ class LockstepWorker(WorkerBase):
         self._metrics = context.metrics
         settings = context.optimizer.rule.settings if together else None
         self._rounds = StatusRounds(comm, context.metrics, self._votes, settings)
+        self._regroup: Regroup | None = None  # set by a strategy that goes on without workers that die
 
     def start(self) -> None:
         self._rounds.begin(self.params)
@@ -39,6 +47,8 @@ class LockstepWorker(WorkerBase):
                             self._comm.Bcast(array, item.owner or 0)
 
     def step(self, samples: int, loss: float) -> None:
+        if self._regroup is not None:
+            self._regroup.drawn += samples
         super().step(samples, loss)
         self._rounds.waited_s = self.waited_s
 
@@ -51,6 +61,34 @@ class LockstepWorker(WorkerBase):
         """A round, with what follows from it; `done` says that this worker has no more steps. Collective, blocks."""
         raise NotImplementedError
 
+    def _together(self, act: Callable[[], None]) -> None:
+        """Makes a round, again where a worker has died in it. Collective, blocks."""
+        if self._regroup is None:
+            act()
+        else:
+            self._regroup.run(act, lambda: self._rounds.samples, lambda: self._rounds.all_done)
+
+    def keep(self) -> None:
+        """The next five are `psgd.worker.serverless.regroup.Regroups`; a strategy adds what it has itself."""
+        self._rounds.keep()
+
+    def put_back(self) -> None:
+        self._rounds.put_back()
+
+    def revoke(self) -> None:
+        self._comm.revoke()
+
+    def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        keep_for_ever(self._comm)
+        self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
+
+    def share(self, comm: "MPI.Intracomm", root: int, takes: bool) -> None:
+        words = np.array([self._rounds.version, self._rounds.active, self._rounds.stop, self._rounds.all_done])
+        comm.Bcast(words, root)
+        if takes:
+            self._rounds.take(*words.tolist())
+            self.stop = self._rounds.stop
+
     def report(self, accuracy: float, loss: float) -> None:
         self._rounds.report(accuracy, loss)
 
@@ -60,6 +98,8 @@ class LockstepWorker(WorkerBase):
             if self.checkpoint.reached:
                 self.checkpoint.on_reached()
         self._count_bytes()
+        if self._regroup is not None:  # what has lost ranks is not freed
+            return
         self._free()
         self._rounds.free()
         self._comm.free()

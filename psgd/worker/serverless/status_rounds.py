@@ -7,6 +7,7 @@ the sums from it, worker 0 counts, and a worker whose data is at its end continu
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,7 @@ class StatusRounds:
         votes: this worker's requests for checkpoints, passed on with each round; None has none.
         settings: what the rule goes by: after a round all have those of the worker with the most steps behind it, the
             first of such, among those that had steps in it; None: each goes by its own, if any.
+        members: which worker each rank of `comm` is, where some have died; None: as the ranks.
 
     Attributes:
         request: for a checkpoint: the largest of all in the last round.
@@ -53,6 +55,7 @@ class StatusRounds:
         metrics: RunMetrics,
         votes: CheckpointVotes | None = None,
         settings: Settings | None = None,
+        members: Sequence[int] | None = None,
     ) -> None:
         self.version = self.request = 0
         self._votes = votes or CheckpointVotes()
@@ -63,6 +66,7 @@ class StatusRounds:
         self.samples = np.zeros(comm.size, np.int64)
         self.pushes = np.zeros(comm.size, np.int64)
         self._comm, self._metrics = comm, metrics
+        self._members = list(range(comm.size)) if members is None else list(members)
         self._settings, self._steps = settings, np.zeros(comm.size, np.int64)
         words = _WORDS + (0 if settings is None else settings.size)
         self._mine = np.zeros(words)
@@ -70,6 +74,7 @@ class StatusRounds:
         self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
         self._noted = ExchangeCounts()
+        self._before = 0, 0, 0.0
         self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
         self._seconds: tuple[float, float] | None = None
         self._held = self._ended = 0.0  # seconds in the last round, and when it ended
@@ -156,6 +161,29 @@ class StatusRounds:
             self.version += 1
         return total
 
+    def keep(self) -> None:
+        """Before a round that may not be complete."""
+        noted = self._noted
+        self._before = noted.pushes, noted.samples, noted.loss
+
+    def put_back(self) -> None:
+        """What was noted at the last `keep` is still to be told."""
+        noted = self._noted
+        noted.pushes, noted.samples, noted.loss = self._before
+
+    def take(self, version: int, active: int, stop: int, all_done: int) -> None:
+        """A round was complete, as others say, though not here: what came of it."""
+        self.version, self.active, self.stop, self.all_done = version, active, bool(stop), bool(all_done)
+        self.forget()
+
+    def regrouped(self, comm: "Communicator", members: Sequence[int]) -> "StatusRounds":
+        """The same rounds among fewer workers. Collective over `comm`, blocks."""
+        made = StatusRounds(comm, self._metrics, self._votes, self._settings, members)
+        for name in ("version", "stop", "all_done", "waited_s", "bytes_sent", "_began", "_noted", "_reports"):
+            setattr(made, name, getattr(self, name))
+        made._before, made._seconds = self._before, self._seconds
+        return made
+
     def free(self) -> None:
         """Ends the call that rounds go through; the communicator stays the caller's."""
         self._gather.Free()
@@ -164,7 +192,7 @@ class StatusRounds:
         """Counts a round, on worker 0. Nothing is stale: all steps are on parameters that all agreed on."""
         metrics = self._metrics
         self._count_waits(self._all[:, _HELD].tolist())
-        for worker, words in enumerate(self._all.tolist()):
+        for worker, words in zip(self._members, self._all.tolist(), strict=True):
             metrics.count(worker, int(words[_PUSHES]), int(words[_SAMPLES]), words[_LOSS])
             if words[_DONE]:
                 metrics.ended(worker, words[_WAITED], words[_COMPUTED])
@@ -177,5 +205,7 @@ class StatusRounds:
         last = held.index(least)
         for worker, seconds in enumerate(held):
             if self._active[worker] and worker != last:
-                self._metrics.held(worker, last, self._ended - seconds, self._ended - least)
+                self._metrics.held(
+                    self._members[worker], self._members[last], self._ended - seconds, self._ended - least
+                )
         np.equal(self._all[:, _DONE], 0, out=self._active)

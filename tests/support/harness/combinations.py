@@ -150,7 +150,7 @@ def run(world: MPI.Intracomm, case: Case) -> Measured | None:
 
 
 def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int], int, int]:
-    """Three steps and an evaluation; returns the rank's role and estimate, its slots, and what `read` gave."""
+    """Two updates and an evaluation; returns the rank's role and estimate, its slots, and what `read` gave."""
     config, whole = case.config(), case.build()
     servers = config.servers if config.servers is not None else int(_serves(case))
     if "mesh" in case.options:
@@ -181,7 +181,8 @@ def _train(comm: MPI.Intracomm, case: Case, read: Any) -> tuple[tuple[str, int],
             if exchange is None:
                 trained.bind(ps.params, ps.grads)
             passes = [(trained.context(n), *_batch(model, n)) for n in (config.batch_size, at_once)]
-            for context, x, y in [passes[0]] * 4 + [passes[1]] * 2:  # an evaluation, as if backward followed
+            steps = config.own.get("accumulate", 1)
+            for context, x, y in [passes[0]] * 2 * steps + [passes[1]] * steps:  # evaluation, as if backward followed
                 told_ready = ps.overlap(len(x))
                 loss = trained.gradient(context, x, y, ready or told_ready)
                 ps.step(len(x), loss)
@@ -207,7 +208,7 @@ def _in_pieces(comm: MPI.Intracomm, case: Case, config: TrainConfig, whole: Mode
         options = {"rule": config.optimizer, "lr": 1e-3, "layout": model.layout, "part": cut_model.part(model)}
         with psgd.connect(mesh.data, params, strategy="allreduce", **options) as ps:
             model.pipeline.bind(ps.params, ps.grads)
-            for _ in range(4):
+            for _ in range(2):
                 loss = model.pipeline.gradient(len(x), x, y, ps.overlap(len(x)))
                 ps.step(len(x), loss)
             comm.Barrier()

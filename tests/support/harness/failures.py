@@ -1,4 +1,4 @@
-"""Deaths as data: what stands for `psgd.runtime.ulfm.deaths.MpiFailures` in one process."""
+"""Deaths as data: what stands for `psgd.runtime.ulfm.deaths.MpiDeaths` in one process."""
 
 
 class FakeFailures:

@@ -33,13 +33,14 @@ def tied() -> Model:
 
 @dataclass
 class Ran:
-    """What a run ended with: losses of this rank's steps, the whole final parameters, and the connection's counts."""
+    """What a run ended with: losses of this rank's steps, all final parameters, the connection's counts, bytes kept."""
 
     losses: list[float]
     params: Any
     nbytes: list[int]
     slices: Slices | None
     exchange: Exchange | None
+    held: int
 
 
 def batch(model: Model, rank: int, step: int) -> tuple[Any, Any]:
@@ -105,6 +106,8 @@ def run(
             losses.append(loss)
             ps.step(len(x), loss)
             nbytes.append(getattr(client, "nbytes", 0))
+        kept = [client.params, client.grads, *client._optimizer.state]
+        held = sum(each.nbytes for each in kept)
     if exchange is not None:
         exchange.free()
     whole = params
@@ -115,4 +118,4 @@ def run(
             mine = params[exchange.slices.place(unit)]
             comm.Allgatherv(mine, [whole[part.start : part.stop], list(exchange.slices.counts(unit))])
     wrapped.free()
-    return Ran(losses, whole, nbytes, getattr(client, "slices", None), exchange)
+    return Ran(losses, whole, nbytes, getattr(client, "slices", None), exchange, held)

@@ -74,6 +74,11 @@ def made(kind: str, seed: int = 0) -> nn.Module:
     return KINDS[kind]()
 
 
+def loss_of(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of tokens too, as of so many samples: elsewhere a GPU adds in an order of its own."""
+    return nn.functional.cross_entropy(scores.movedim(1, -1).flatten(0, -2), y.flatten())
+
+
 def values(part: nn.Module) -> None:
     """First values of a part, as with `module.apply`."""
     for p in part.parameters(recurse=False):
@@ -146,7 +151,7 @@ def run(
                 continue
             module.zero_grad()
             ps.overlap(len(x))
-            loss = nn.functional.cross_entropy(module(x), y)
+            loss = loss_of(module(x), y)
             loss.backward()
             ps.step(len(x), loss.item())
             losses.append(loss.item())

@@ -5,15 +5,17 @@ from unittest import mock
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from harness.oracle import same_error
 from harness.pieces import Run, expected
 from harness.sharded_runs import mlp, run, tied
 
-from psgd.checkpoint import folder, shards, vectors
+from psgd.checkpoint import folder, manifest, shards, vectors
 from psgd.checkpoint.pieces.own_ranges import OwnRanges
 from psgd.checkpoint.pieces.rearranged import joined
 from psgd.checkpoint.state import State
-from psgd.kernels.errors import CheckpointError
+from psgd.kernels.errors import AgreedUsageError, CheckpointError
 from psgd.launch.checkpoint import checkpoint
+from psgd.parallel.sharded import units
 
 HALF, END = 6, 12
 OPTIONS = {"clip_norm": 0.5, "delays": False}
@@ -22,13 +24,17 @@ OPTIONS = {"clip_norm": 0.5, "delays": False}
 def saved(comm, make, stage, path, **options):
     """The first half, with a checkpoint at its end."""
     options = {"checkpoint_dir": path, "checkpoint_every": HALF, **OPTIONS} | options
-    found = run(comm, make(), stage, steps=HALF, **options)
+    with mock.patch.object(units, "SMALLEST_BYTES", 64):  # each layer is a unit, however small
+        found = run(comm, make(), stage, steps=HALF, **options)
     comm.Barrier()  # rank 0 has published it
     return found
 
 
 def resumed(comm, make, stage, path, **options):
-    return run(comm, make(), stage, steps=END, first=HALF, checkpoint_dir=path, resume=True, **OPTIONS | options)
+    """The second half, in larger units."""
+    options = {"checkpoint_dir": path, "resume": True, **OPTIONS} | options
+    with mock.patch.object(units, "SMALLEST_BYTES", 2000):
+        return run(comm, make(), stage, steps=END, first=HALF, **options)
 
 
 def first_ranks(comm, count, work):
@@ -48,11 +54,12 @@ def same(found, wanted):
 
 @pytest.mark.ranks(3, timeout=200)
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(comm, tmp_path):
-    for make in (lambda: mlp(7), tied):
+    every = ((1, 1), (2, 2), (3, 3), (1, 3), (3, 2), (2, 0), (0, 3), (0, 1))
+    for make, stages in ((lambda: mlp(7), every), (tied, ((3, 3), (3, 0)))):
         whole = run(comm, make(), 0, steps=END, **OPTIONS)
         unclipped = run(comm, make(), 0, steps=END, delays=False)
         assert not np.array_equal(whole.params, unclipped.params), "else clipping is not tested"
-        for before, after in ((1, 1), (2, 2), (3, 3), (1, 3), (3, 2), (2, 0), (0, 3), (0, 1)):
+        for before, after in stages:
             path = tmp_path / f"{make().layout.size}-{before}-{after}"
             saved(comm, make, before, path)
             found = resumed(comm, make, after, path)
@@ -78,8 +85,8 @@ def test_accumulated_steps_and_workers_that_had_finished(comm, tmp_path):
 
 
 @pytest.mark.ranks(4, timeout=200)
-@pytest.mark.parametrize("named", [True, False])
-def test_any_number_of_ranks_resumes_it_in_any_stage_and_without_sharding(comm, tmp_path, named):
+@pytest.mark.parametrize(("named", "stages"), [(True, (3,)), (False, (1, 3))])
+def test_any_number_of_ranks_resumes_it_in_any_stage_and_without_sharding(comm, tmp_path, named, stages):
     """What it must come to is what `allreduce` comes to with these numbers of ranks."""
     make = tied if named else lambda: mlp(17)
     layout = {"layout": make().layout} if named else {}
@@ -89,7 +96,7 @@ def test_any_number_of_ranks_resumes_it_in_any_stage_and_without_sharding(comm, 
         count: first_ranks(comm, count, lambda some: resumed(some, make, 0, tmp_path / "0", **layout))
         for count in (1, 2, 3)
     }
-    for before in (1, 3):
+    for before in stages:
         path = tmp_path / str(before)
         saved(comm, make, before, path, **layout)
         for after, count in ((0, 1), (0, 2), (1, 2), (2, 3), (3, 3), (3, 2)):
@@ -138,11 +145,23 @@ def test_each_rank_writes_and_reads_its_own_part_alone(comm, tmp_path):
         mock.patch.object(shards, "elements", wraps=shards.elements) as elements,
         mock.patch.object(shards, "read", wraps=shards.read) as whole,
     ):
-        resumed(comm, lambda: mlp(17), 3, tmp_path)
+        again = resumed(comm, lambda: mlp(17), 3, tmp_path)
+    assert len(before.slices.units) > len(again.slices.units) > 1
     assert not whole.called
-    assert {call.args[1].name for call in elements.mock_calls} == {f"worker-{comm.rank}"}
-    assert sum(call.args[4] - call.args[3] for call in elements.mock_calls) == 3 * own
+    assert {call.args[1].name for call in elements.mock_calls} == {"worker-0", "worker-1"}, "units are others"
+    assert sum(call.args[4] - call.args[3] for call in elements.mock_calls) == 3 * again.slices.size
     comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_what_does_not_fit_is_one_error_on_all_ranks(comm, tmp_path):
+    saved(comm, lambda: mlp(17), 3, tmp_path)
+    if comm.rank == 0:  # as if half of it had never been there
+        found = folder.newest(tmp_path)
+        manifest.write(found.path, found.manifest, found.manifest.shards[:1])
+    comm.Barrier()
+    for stage in (0, 1):
+        same_error(comm, lambda s=stage: resumed(comm, lambda: mlp(17), s, tmp_path), AgreedUsageError, "elements")
 
 
 @pytest.mark.ranks(3)

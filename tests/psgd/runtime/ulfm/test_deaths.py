@@ -9,10 +9,10 @@ KILLED = r"""
 import os, signal, time
 import numpy as np
 from mpi4py import MPI
-from psgd.runtime.ulfm.deaths import MpiFailures, means_death
+from psgd.runtime.ulfm.deaths import MpiDeaths, means_death
 
 comm = MPI.COMM_WORLD.Dup()
-rank, failures = comm.rank, MpiFailures(comm)
+rank, failures = comm.rank, MpiDeaths(comm)
 assert failures.failed() == set() and failures.agree(7) == 7
 sent = comm.Irecv(np.empty(1), 0, 9) if rank == 1 else None
 if rank == 2:
@@ -39,7 +39,7 @@ else:
         assert means_death(error)
 living = failures.shrink()
 order = living.Get_group().Translate_ranks(None, comm.Get_group())
-again = MpiFailures(living)
+again = MpiDeaths(living)
 print(rank, list(order), living.allreduce(rank), again.agree(6 if rank else 3), failures.agree(12 | rank))
 """
 

@@ -28,10 +28,11 @@ def small_units(nbytes=64):
 def test_bits_are_those_of_allreduce(comm):
     """50 Adam steps of all stages, with delays, steps without samples, ends at different steps, ties, accumulation."""
     cases = [
-        (lambda: mlp(7), {}),
-        (lambda: mlp(15), {"accumulate": 3, "uneven": 2}),
-        (lambda: mlp(17).recomputed((range(2, 4),)), {"uneven": 1}),
+        (lambda: mlp(7), {"clip_norm": 0.1}),
+        (lambda: mlp(15), {"accumulate": 3, "uneven": 2, "clip_norm": 0.1}),
+        (lambda: mlp(17).recomputed((range(2, 4),)), {"uneven": 1, "clip_norm": 0.1}),
         (tied, {"steps": 20, "clip_norm": 0.5}),
+        (lambda: mlp(15), {"steps": 10, "reduction": "sum"}),
     ]
     for make, options in cases:
         with small_units():
@@ -56,18 +57,20 @@ def test_bytes_moved_are_exactly_two_two_three_vectors(comm):
 
 @pytest.mark.ranks(3)
 def test_memory_is_what_the_formulas_say(comm):
-    """Bytes of arrays: of 16 a parameter with Adam, those that a stage divides, and the units under way."""
+    """Bytes of arrays, exactly: of the four vectors that Adam needs, those that a stage divides are own slices."""
     with small_units():
         model = mlp(17)
-        largest = sorted(len(unit) for unit in units.of_stage(model))[-1]
-        for stage in (2, 3):
+        largest = max(len(unit) for unit in units.of_stage(model))
+        whole = 4 * model.layout.size
+        for stage in (0, 1, 2, 3):
             found = run(comm, mlp(17), stage, steps=1)
-            exchange, own = found.exchange, found.slices.size
-            assert abs(own - found.params.size / comm.size) < len(found.slices.units)
-            assert exchange.own.size == own
-            assert exchange.params.size == (own if stage == 3 else found.params.size)
-            vectors = 4 if stage == 3 else 2  # two units of gradients, and of parameters
-            assert exchange.buffer_bytes <= 4 * vectors * (largest + 16)
+            own = 0 if found.slices is None else 4 * found.slices.size
+            assert found.held == {0: 4 * whole, 1: 2 * whole + 2 * own, 2: whole + 3 * own, 3: 4 * own}[stage]
+            if stage:
+                assert abs(own - whole / comm.size) < 4 * len(found.slices.units)
+            if stage > 1:
+                vectors = 4 if stage == 3 else 2  # two units of gradients, and of parameters
+                assert found.exchange.buffer_bytes <= 4 * vectors * (largest + 16)
 
 
 @pytest.mark.ranks(2)

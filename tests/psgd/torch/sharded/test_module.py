@@ -15,6 +15,11 @@ TWICE = {"encoder": ["layers.layers.0"]}
 """Blocks that run twice forward, and are gathered twice there."""
 
 
+def stage_vectors(stage):
+    """How many times the whole vector travels in a step, of which each of N ranks moves (N - 1)/N."""
+    return (2, 2, 3)[stage - 1]
+
+
 @pytest.mark.ranks(2, 3, timeout=240)
 @pytest.mark.parametrize("kind", cases.KINDS)
 def test_losses_and_weights_are_those_of_allreduce_and_bytes_those_of_the_formula(comm, kind):
@@ -23,6 +28,9 @@ def test_losses_and_weights_are_those_of_allreduce_and_bytes_those_of_the_formul
         ran = cases.run(comm, kind, stage, 50, clip_norm=0.5)
         assert ran.losses == whole.losses
         cases.same_state(ran.state, whole.state)
+        each = np.diff([0, *(comm.allreduce(n) for n in ran.nbytes)])
+        if stage < 3 or kind not in TWICE:
+            assert set(each) == {4 * stage_vectors(stage) * (comm.size - 1) * ran.model.layout.size}
         if stage > 1:
             units = [
                 len(part) - len(own) for part, own in zip(ran.model.slices.units, ran.model.slices.own, strict=True)

@@ -16,7 +16,6 @@ nn = torch.nn
 @pytest.mark.parametrize("kind", ["mlp", "encoder"])
 def test_losses_and_weights_are_those_of_allreduce(comm, kind):
     device = gpu()
-    torch.use_deterministic_algorithms(True, warn_only=True)
     whole = cases.run(comm, kind, 0, 20, device=device, clip_norm=0.5, uneven=1)
     for stage in (1, 2, 3):
         ran = cases.run(comm, kind, stage, 20, device=device, clip_norm=0.5, uneven=1)

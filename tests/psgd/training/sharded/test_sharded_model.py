@@ -10,7 +10,7 @@ from psgd.parallel.sharded import units
 SMALL = {"dataset": "digits", "epochs": 1, "batch_size": 31, "optimizer": "adam", "lr": 0.003, "eval_every": 0.5}
 TEXT = {
     **{"dataset": "genesis", "model": "gpt", "layers": 2, "width": 12, "heads": 2, "context": 256, "accumulate": 3},
-    **{"epochs": 1, "batch_size": 40, "optimizer": "adam", "lr": 0.003, "eval_every": 0, "recompute": "2"},
+    **{"epochs": 1, "batch_size": 10, "optimizer": "adam", "lr": 0.003, "eval_every": 0, "recompute": "2"},
 }
 ALIKE = ("train_loss", "test_loss", "test_accuracy", "steps", "samples", "test_f1", "test_perplexity")
 

@@ -5,14 +5,7 @@ import json
 import numpy as np
 import pytest
 from harness import mpi
-
-from psgd.backend.host import HostBackend
-from psgd.config import TrainConfig
-from psgd.data import load
-from psgd.data.normalization import validate
-from psgd.data.sampler import order
-from psgd.nn.models import build
-from psgd.training import preparation
+from harness.losing import named, sync_that_loses_one
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")]
 SAMPLES = 1497
@@ -44,46 +37,6 @@ def test_each_sample_is_applied_exactly_once(strategy, faults, ranks, psgd_comma
     assert done.stderr.count(" is lost after ") == len(ranks)
 
 
-def gradient_of(backend, params, batches):
-    """The mean over the samples of the batches, of which some may be empty."""
-    grads, total, samples = np.zeros_like(params), np.zeros(params.size), 0
-    backend.bind(params, grads)
-    for batch in batches:
-        if len(batch):
-            backend.gradient(batch)
-            total += len(batch) * grads.astype(np.float64)
-            samples += len(batch)
-    return total / samples
-
-
-def simulated(batch_size, epochs, lr, death):
-    """One process that loses worker 1 of 3 at its step `death` (from 0) of the first epoch."""
-    dataset = load("digits")
-    model = build("softmax", dataset.sample_shape, dataset.classes)
-    backend = HostBackend(model, dataset, validate(dataset), batch_size)
-    params = preparation.first_params(TrainConfig(model="softmax"), model)
-    backend.prepare(params)
-
-    def cut(samples, steps):
-        return [samples[s * batch_size : (s + 1) * batch_size] for s in range(steps)]
-
-    first = [order(SAMPLES, 0, 0)[w::3] for w in range(3)]
-    steps = -(-len(first[0]) // batch_size)
-    groups = [[cut(first[w], steps)[s] for w in range(3)] for s in range(death)]
-    groups.append([cut(first[w], steps)[death] for w in (0, 2)])
-    left = first[1][death * batch_size :]
-    extra = -(-len(left[0::2]) // batch_size)
-    groups += [[cut(left[p::2], extra)[s] for p in range(2)] for s in range(extra)]
-    groups += [[cut(first[w], steps)[s] for w in (0, 2)] for s in range(death + 1, steps)]
-    for epoch in range(1, epochs):
-        parts = [order(SAMPLES, 0, epoch)[p::2] for p in range(2)]
-        steps = -(-len(parts[0]) // batch_size)
-        groups += [[cut(parts[p], steps)[s] for p in range(2)] for s in range(steps)]
-    for group in groups:
-        params -= (lr * gradient_of(backend, params, group)).astype(np.float32)
-    return {each.name: params[each.offset : each.stop] for each in model.layout.parameters}
-
-
 def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path):
     words = ["--model", "softmax", "--workers", "3", "--epochs", "2", "--batch-size", "100", "--lr", "0.1"]
     path = tmp_path / "weights.npz"
@@ -91,7 +44,7 @@ def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, t
     assert done.returncode == 4, done.stderr
     with np.load(path) as saved:
         found = dict(saved)
-    expected = simulated(100, 2, 0.1, death=2)
+    expected = named(sync_that_loses_one(100, 2, 0.1, death=2))
     assert sorted(found) == sorted(expected)
     for name, right in expected.items():
         np.testing.assert_allclose(found[name].ravel(), right, rtol=1e-4, atol=1e-5)

@@ -5,13 +5,21 @@ from pathlib import Path
 import pytest
 
 from psgd.config import TrainConfig
-from psgd.training.survival.able import survives
+from psgd.strategies.going_on import survives
 
 
 @pytest.mark.parametrize("strategy", ["sync", "async", "ssp", "softsync"])
 def test_the_servers_strategies_do(strategy):
-    assert survives(TrainConfig(strategy=strategy), 1, 2)
-    assert not survives(TrainConfig(strategy=strategy), 1, 1) and not survives(TrainConfig(strategy=strategy), 2, 2)
+    assert survives(TrainConfig(strategy=strategy).flat(), 1, 2)
+    assert not survives(TrainConfig(strategy=strategy).flat(), 1, 1) and not survives(
+        TrainConfig(strategy=strategy).flat(), 2, 2
+    )
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "averaging"])
+def test_and_two_without(strategy):
+    assert survives(TrainConfig(strategy=strategy).flat(), 0, 2)
+    assert not survives(TrainConfig(strategy=strategy).flat(), 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -30,4 +38,4 @@ def test_the_servers_strategies_do(strategy):
     ],
 )
 def test_what_keeps_things_by_worker_does_not(option):
-    assert not survives(TrainConfig(**option), 1, 2)
+    assert not survives(TrainConfig(**option).flat(), 1, 2)

@@ -1,0 +1,26 @@
+"""Which runs go on without a worker that dies. All others end, as without ULFM, and resume from a checkpoint."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psgd.strategies import catalog
+
+_PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh")
+
+
+def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
+    """Whether a run with these options would go on, where the MPI does.
+
+    What a checkpoint, a record, a trace or a codec keeps by worker is not regrouped, nor are models in pieces or of a
+    file of the user.
+
+    Args:
+        values: the options of `psgd train` by name, as `psgd.config.TrainConfig.flat` has them.
+        servers: how many there are.
+        workers: how many there are.
+    """
+    strategy = catalog.find(values["strategy"])
+    whole = values["compress"] in (None, "none") and values["accumulate"] in (None, 1)
+    on_host = "cuda" not in (values["device"], values["server_device"])
+    plain = whole and on_host and ":" not in values["model"] and not any(values[name] for name in _PER_WORKER)
+    return strategy.survives and servers == int(strategy.servers) and workers > 1 and plain

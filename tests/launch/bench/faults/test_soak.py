@@ -1,0 +1,54 @@
+"""A run that is killed at is checked: what must hold is told apart from what must not."""
+
+import json
+import random
+
+import pytest
+from harness import mpi
+
+from psgd.launch.bench.faults import soak
+
+
+def result(**changes):
+    values = {"samples": 800, "train_samples": 100, "lost_ranks": [2], "test_accuracy": 0.95, "seconds": 1.0}
+    return json.dumps(values | changes) + "\n"
+
+
+def test_what_holds_is_not_wrong():
+    outcome = soak.Outcome("async", killed=[2])
+    soak._check(outcome, 4, "said before\n" + result(), "")
+    assert outcome.wrong == [] and outcome.seconds == 1.0
+    soak._check(outcome := soak.Outcome("async"), 0, result(lost_ranks=[]), "")
+    assert outcome.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "said"),
+    [
+        (1, {}, "exit code 1"),
+        (0, {}, "exit code 0"),
+        (4, {"samples": 799}, "799 samples applied, expected 800"),
+        (4, {"lost_ranks": []}, "lost ranks"),
+        (4, {"test_accuracy": 0.5}, "accuracy 0.5"),
+    ],
+)
+def test_what_does_not_is(code, changes, said):
+    outcome = soak.Outcome("async", killed=[2])
+    soak._check(outcome, code, result(**changes), "")
+    assert len(outcome.wrong) == 1 and said in outcome.wrong[0]
+
+
+def test_events_of_a_log_that_is_being_written(tmp_path):
+    log = tmp_path / "log"
+    assert soak._events(log) == []
+    log.write_text('{"event": "start"}\n{"event": "lost", "rank": 1}\n{"eve')
+    assert soak._events(log) == ["start", "lost"]
+
+
+@pytest.mark.job
+@pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")
+def test_a_run(monkeypatch):
+    for name, value in mpi.environment("soak").items():
+        monkeypatch.setenv(name, value)
+    outcome = soak.run("async", 3, random.Random(1))
+    assert outcome.wrong == [] and outcome.killed and len(outcome.detected_s) == len(outcome.killed)
