@@ -39,7 +39,12 @@ def net(tmp_path):
 
 @pytest.mark.parametrize(
     ("n", "words"),
-    [(None, ["--workers", "1", "--servers", "0"]), (None, ["--strategy", "allreduce"]), (3, ["--strategy", "async"])],
+    [
+        (None, ["--workers", "1", "--servers", "0"]),
+        (None, ["--strategy", "allreduce"]),
+        (3, ["--strategy", "async"]),
+        (None, ["--mesh", "pipe=2"]),
+    ],
 )
 def test_it_trains(psgd_command, net, tmp_path, n, words):
     (tmp_path / "run.toml").write_text(f'model = "{net}:make"\ndataset = "{net}:make_dataset"\nepochs = 3\n')
