@@ -33,8 +33,8 @@ from psgd.training.task import Task
 from psgd.training.trainable import OwnModel
 
 SEED, NUMBER = 19, 30
-SMALL = 1 << 20
-"""Bytes of what an estimate leaves out, for any model: headers, counters, an optimizer's piece of half a MiB."""
+SMALL = 3 << 19
+"""Bytes of what an estimate leaves out, for any model: headers, counters, a segment of a vector (1 MiB of float64)."""
 INTERPRETER = 4 << 20
 """Bytes of pages of each rank that are not of arrays: compiled code, and what is traced."""
 MODELS: dict[str, dict[str, Any]] = {
