@@ -101,8 +101,8 @@ def of_vectors(
     if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options):
         communicators += 1 + (shard > 1 and bool(stages))  # the model's own exchange
     collective = {SLOTS: communicators * SLOT_BYTES} if communicators else {}
-    firsts = strategy_vectors.of_worker(config.strategy, options, state, workers)
-    others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1)
+    firsts = strategy_vectors.of_worker(config.strategy, options, state, workers, 0, servers)
+    others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1, servers)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
     slots = {} if config.offload is None else on_gpu(config.offload, size, stages)
     found = []

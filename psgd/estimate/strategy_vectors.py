@@ -15,7 +15,9 @@ PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 ACCUMULATED = "sum of gradients"
 
 
-def of_worker(strategy: str, options: Mapping[str, Any], state: int, workers: int, worker: int = 0) -> Rows:
+def of_worker(
+    strategy: str, options: Mapping[str, Any], state: int, workers: int, worker: int = 0, servers: int = 0
+) -> Rows:
     """A worker's vectors, each as a multiple of the parameters' size.
 
     Args:
@@ -24,10 +26,11 @@ def of_worker(strategy: str, options: Mapping[str, Any], state: int, workers: in
         state: vectors of the update rule's state.
         workers: how many there are.
         worker: which; worker 0 may have what all share.
+        servers: how many there are; a worker that is alone and has none does all by itself.
     """
     codec = options.get("compress") or find(strategy).default_codec(options) or "none"
     rows: Rows = {PARAMETERS: 1, GRADIENTS: 1}
-    if workers == 1 and strategy != "easgd":
+    if workers == 1 and not servers and strategy != "easgd":
         rows[STATE] = state
     else:
         rows |= _OF_WORKER.get(strategy, _served)(options, state, codec)

@@ -20,10 +20,14 @@ class PooledArrays:
     Args:
         xp: makes what the pool lacks.
         pool: of all users, by shape and dtype.
+
+    Attributes:
+        apart: makes buffers that no other user gets.
     """
 
     def __init__(self, xp: Any, pool: Pool) -> None:
         self._xp, self._pool = xp, pool
+        self.apart: Any = getattr(xp, "apart", xp)
         self._taken: Counter[Any] = Counter()
 
     def empty(self, shape: Any, dtype: DTypeLike = np.float64) -> Array:

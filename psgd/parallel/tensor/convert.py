@@ -66,9 +66,11 @@ def conversion(comm: Communicator, source: TensorLayout, target: TensorLayout, s
 
 def _shared(comm: Communicator, room: Room, *shape: int) -> Array:
     """Memory in which the ranks of a node reduce without copies; on a GPU, or where it is only counted, plain."""
-    if room.on_host and not getattr(room.xp, "counts", False):
-        return comm.empty(shape, room.dtype)
-    return room.xp.empty(shape, room.dtype)
+    if not room.on_host:
+        return room.xp.empty(shape, room.dtype)
+    if getattr(room.xp, "counts", False):
+        return getattr(room.xp, "apart", room.xp).empty(shape, room.dtype)  # no pool has such memory
+    return comm.empty(shape, room.dtype)
 
 
 class _Same(Conversion):

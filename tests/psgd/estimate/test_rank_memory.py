@@ -59,3 +59,10 @@ def test_slots_are_as_large_as_their_layout():
     from psgd.collectives.shm import layout
 
     assert 2 * (layout.REGION_BYTES + 3 * layout.FETCH_BYTES + 64) == rank_memory.SLOT_BYTES
+
+
+def test_a_single_worker_leaves_the_state_to_its_server():
+    model = build("mlp", (1, 8, 8), 10, hidden=32)
+    for servers, has in ((1, False), (0, True)):
+        worker = rank_memory.of_run(configure(strategy="ssp", optimizer="adam"), model, servers, 1)[0]
+        assert ("optimizer state" in worker.rows) == has

@@ -33,8 +33,8 @@ from psgd.training.task import Task
 from psgd.training.trainable import OwnModel
 
 SEED, NUMBER = 19, 30
-SMALL = 1 << 20
-"""Bytes of what an estimate leaves out, for any model: headers, counters, an optimizer's piece of half a MiB."""
+SMALL = 3 << 19
+"""Bytes of what an estimate leaves out, for any model: headers, counters, a segment of a vector (1 MiB of float64)."""
 INTERPRETER = 4 << 20
 """Bytes of pages of each rank that are not of arrays: compiled code, and what is traced."""
 MODELS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "resmlp": {"shape": (1, 28, 28), "hidden": (256, 512, 1024)},
     "gpt": {"shape": (48,), "width": (96, 192), "layers": (2, 3), "heads": (4,)},
 }
-_COMPILED: set[tuple[str, str]] = set()
+_COMPILED: set[tuple[str, str, bool]] = set()
 STRATEGIES = ("sync", "async", "ssp", "allreduce", "averaging", "easgd", "hogwild")
 MESHES = ("pipe=2", "tensor=2", "pipe=2,tensor=2", "pipe=2,data=2", "tensor=2,data=2")
 
@@ -131,8 +131,9 @@ def run(world: MPI.Intracomm, case: Case) -> Measured | None:
     comm = world.Split(0 if world.rank < case.ranks else MPI.UNDEFINED, world.rank)
     if comm == MPI.COMM_NULL:
         return None
-    _train(comm, case, lambda: (0, 0), evaluates=(case.model, case.dtype) not in _COMPILED)
-    _COMPILED.add((case.model, case.dtype))
+    kind = case.model, case.dtype, "mesh" in case.options
+    _train(comm, case, lambda: (0, 0), evaluates=kind not in _COMPILED)
+    _COMPILED.add(kind)
     gc.collect()  # on all ranks, before any looks: they share memory
     comm.Barrier()
     before = resident()

@@ -21,3 +21,10 @@ def test_ones_stay_ones_and_zeros_are_not_shared():
     assert (one.ones(4, np.float32) == 1).all() and other.ones(4, np.float32) is pool[("ones", (4,), "<f4")][0]
     assert not np.shares_memory(one.zeros(4), other.zeros(4))
     assert one.float32 is np.float32
+
+
+def test_what_is_apart_is_made_anew():
+    pool = {}
+    one, other = PooledArrays(np, pool), PooledArrays(PooledArrays(np, {}), pool)
+    assert one.empty(3) is other.empty(3)
+    assert one.apart is other.apart is np
