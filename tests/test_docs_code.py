@@ -10,6 +10,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_RUN = {
+    "import psgd\nimport torch\nfrom mpi4py import MPI\n\ncomm = MPI.COMM_WORLD\nwith torch.device": "needs GPUs: "
+    "tests/psgd/torch/sharded/test_module_on_gpu.py, and without them test_module.py beside it",
+    'with psgd.connect(comm, params, strategy="allreduce", rule="adam", shard=1)': "a loop of dots: "
+    "tests/psgd/strategies/sharded/test_sharded_worker.py",
+    "from psgd.collectives import Communicator\nfrom psgd.parallel.sharded": "part of a program: "
+    "tests/support/harness/sharded_runs.py",
     "psgd.connect(comm, params, *": "a signature: test_docs.py",
     "def allreduce(channel, send, recv, op):": "part of a file: tests/collectives/algorithms/test_catalog.py",
     "def test_across_hosts(hosts):": "a test: tests/support/test_hosts.py",

@@ -14,7 +14,6 @@ from mpi4py import MPI
 from psgd.collectives.mpi.request_cleanup import close
 from psgd.collectives.mpi.tags import Tag
 from psgd.kernels.errors import ContractError, DivergedError, Error, PeerLostError
-from psgd.runtime.ulfm.deaths import means_death
 
 _ALIKE = (ContractError, DivergedError)
 """Errors that the others raise too; of all else they learn that this rank is lost."""
@@ -95,7 +94,11 @@ class Alarm:
         try:
             return MPI.Request.Testany(self._in)
         except MPI.Exception as error:  # said once of each of the dead
-            if self.lets_die and means_death(error):
+            if not self.lets_die:
+                raise
+            from psgd.runtime.ulfm.deaths import means_death
+
+            if means_death(error):
                 return MPI.UNDEFINED, False
             raise
 

@@ -17,7 +17,6 @@ from psgd.strategies.buckets import Buckets
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Worker
 from psgd.worker.serverless.lockstep import LockstepWorker
-from psgd.worker.serverless.regroup import Regroup
 
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
@@ -60,6 +59,8 @@ class AllreduceWorker(LockstepWorker):
         self._applied = 0
         if self._survives:
             self._before = np.empty_like(context.params)  # the gradient, which the sum overwrites
+            from psgd.worker.serverless.regroup import Regroup  # what few runs need
+
             self._regroup = Regroup(context.mesh, context.alarm, self)
 
     def start(self) -> None:

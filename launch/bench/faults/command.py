@@ -11,6 +11,7 @@ from psgd.kernels.errors import UsageError
 from psgd.launch import mpiexec
 from psgd.launch.bench.faults import soak
 from psgd.launch.output.summary import counted
+from psgd.launch.whole_numbers import Whole
 from psgd.runtime.ulfm import switch
 
 
@@ -18,8 +19,8 @@ from psgd.runtime.ulfm import switch
 @click.option(
     "--minutes", default=1.0, show_default=True, type=click.FloatRange(min=0), help="Begin no run after so long."
 )
-@click.option("--workers", default=3, show_default=True, type=click.IntRange(2, 16), help="Of each run.")
-@click.option("--seed", default=0, show_default=True, help="Of who is killed, and when.")
+@click.option("--workers", default=3, show_default=True, type=Whole(2), help="Of each run.")
+@click.option("--seed", default=0, show_default=True, type=Whole(0), help="Of who is killed, and when.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def faults(minutes: float, workers: int, seed: int, as_json: bool) -> int:
     """Kill workers of training runs at random, and check each run.

@@ -17,14 +17,14 @@ from psgd.launch.whole_numbers import Whole
 @click.option("--vocabulary", type=Whole(256), default=50257, show_default=True, help="Tokens that the model knows.")
 @click.option("--batch-size", type=Whole(1), default=32, show_default=True, help="Samples of a step, of all ranks.")
 @click.option("--microbatch", type=Whole(1), default=4, show_default=True, help="Samples of a rank and pass.")
-@click.option("--shard", type=click.IntRange(2, 3), default=3, show_default=True, help="Stage of sharding.")
+@click.option("--shard", type=click.Choice(["2", "3"]), default="3", show_default=True, help="Stage of sharding.")
 @click.option("--steps", type=Whole(2), default=8, show_default=True, help="Steps of each contender; the first warms.")
 @click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Number of ranks.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True, help="One GPU a rank.")
 @click.option("--peak", type=float, default=66.9, show_default=True, help="TFLOP/s of a GPU in float32.")
 @click.option("--peer/--no-peer", default=True, show_default=True, help="Train PyTorch's FSDP2 too, on GPUs.")
 @click.option("--estimate", is_flag=True, help="Print what it needs, and start nothing.")
-def gpt2(*, ranks: int, device: str, peer: bool, estimate: bool, peak: float, **chosen: Any) -> int:
+def gpt2(*, ranks: int, device: str, peer: bool, estimate: bool, peak: float, shard: str, **chosen: Any) -> int:
     """Train GPT-2 in float32 with --shard 3, recomputation and accumulation, then the same with PyTorch's FSDP2.
 
     Tokens are the bytes of the text genesis, whatever the vocabulary. Prints one JSON object: losses, the most memory
@@ -33,7 +33,7 @@ def gpt2(*, ranks: int, device: str, peer: bool, estimate: bool, peak: float, **
     """
     from psgd.launch.bench.gpt2.trial import GPT2Trial
 
-    trial = GPT2Trial(ranks=ranks, device=device, **chosen)
+    trial = GPT2Trial(ranks=ranks, device=device, shard=int(shard), **chosen)
     each = trial.ranks * trial.microbatch
     if trial.batch_size % each:
         raise UsageError(

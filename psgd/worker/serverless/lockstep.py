@@ -11,7 +11,6 @@ from psgd.worker.base import WorkerBase
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
-from psgd.worker.serverless.regroup import Regroup
 from psgd.worker.serverless.status_rounds import StatusRounds
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from psgd.collectives import Communicator
     from psgd.metrics.trace.span import Traceable
+    from psgd.worker.serverless.regroup import Regroup
 
 
 class LockstepWorker(WorkerBase):

@@ -68,7 +68,9 @@ class Calls:
         file, caller = Path(frame.f_code.co_filename), frame.f_back
         folder = room_of(file)
         compiled = folder == "kernels" and file.name != "by_device.py"
-        in_wait = caller is not None and caller.f_code.co_filename.endswith("collectives/mpi/wait.py")
+        in_wait = False
+        while caller is not None and room_of(Path(caller.f_code.co_filename)) and not in_wait:
+            in_wait, caller = caller.f_code.co_filename.endswith("collectives/mpi/wait.py"), caller.f_back
         if folder in ("kernels", "collectives", "psgd") and not compiled and not in_wait:
             self.names.append(frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
 

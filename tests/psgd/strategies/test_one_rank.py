@@ -118,7 +118,7 @@ GENERAL: dict[str, list[Any]] = {
 """Values of arguments of `psgd.connect` that change what a strategy does."""
 OTHERS = {
     *("comm", "params", "strategy", "servers", "placement", "lr", "rule", "momentum", "weight_decay", "metrics"),
-    *("segment_bytes", "run", "layout", "on_nan", "options", "callbacks", "trace", "part"),
+    *("segment_bytes", "run", "layout", "on_nan", "options", "callbacks", "trace", "part", "shard", "offload"),
     *("checkpoint_dir", "checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "resume", "checkpoint_request"),
 }
 """Arguments that the strategies know nothing of."""

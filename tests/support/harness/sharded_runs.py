@@ -106,7 +106,8 @@ def run(
             losses.append(loss)
             ps.step(len(x), loss)
             nbytes.append(getattr(client, "nbytes", 0))
-        kept = [client.params, client.grads, *client._optimizer.state]
+        optimizer = client._shard.optimizer if comm.size == 1 and not stage else client._optimizer
+        kept = [client.params, client.grads, *optimizer.state]
         held = sum(each.nbytes for each in kept)
     if exchange is not None:
         exchange.free()

@@ -40,7 +40,9 @@ else:
 living = failures.shrink()
 order = living.Get_group().Translate_ranks(None, comm.Get_group())
 again = MpiDeaths(living)
-print(rank, list(order), living.allreduce(rank), again.agree(6 if rank else 3), failures.agree(12 | rank))
+print(rank, list(order), living.allreduce(rank), again.agree(6 if rank else 3), failures.agree(12 | rank), flush=True)
+living.Barrier()
+os._exit(0)  # MPI_Finalize may wait for the dead: psgd.runtime.ulfm.leave
 """
 
 

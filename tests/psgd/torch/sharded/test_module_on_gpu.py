@@ -1,12 +1,12 @@
 """Sharded modules on GPUs: the bits of allreduce there, and the memory by formula."""
 
 import pytest
-from harness.torch_gpu import gpu
 
 import psgd
 
 torch = pytest.importorskip("torch")
 from harness import torch_sharded as cases  # noqa: E402
+from harness.torch_gpu import gpu  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 nn = torch.nn
