@@ -1,7 +1,7 @@
 """The buffers in which units are whole for a while: two that all take turns in, so that one is filled beside another.
 
-Unit u lies in buffer u % 2. A unit that is in use beside others, as a weight with two names, has a buffer of its own.
-All are parts of one allocation, made once.
+A unit that is in use beside others, as one with a weight that has two names, has a buffer of its own. All are parts of
+one allocation, made once.
 """
 
 from collections.abc import Collection
