@@ -121,7 +121,7 @@ def run(
         finally:
             node_memory.remove_leftovers(before)
         if code > LOST and not caught and exit_status.read(result) is None and first.ranks:
-            say(f"error: rank {', '.join(map(str, first.ranks))} was the first to end, and ended the job")
+            say(f"error: rank {first.names} was the first to end, and ended the job")
         return 128 + caught if caught else _judge(code, exit_status.read(result))
 
 

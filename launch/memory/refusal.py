@@ -67,8 +67,8 @@ def needed(ranks: Sequence["Estimate"], here: int) -> int:
     """Bytes that so many of the ranks need on the host: those that need the least, as nothing says which are here."""
     from psgd.estimate.rank_memory import ON_HOST
 
-    twice = {ON_HOST: "worker"}.get(ranks[1].role if len(ranks) > 1 else "")
-    once = [one for one in ranks if one.role != twice]  # an offloaded worker by its part on the host
+    offloaded = any(one.role == ON_HOST for one in ranks)
+    once = [one for one in ranks if not offloaded or one.role != "worker"]  # a worker by its part on the host
     totals = sorted(one.total if one.device == "cpu" else 0 for one in once for _ in range(one.ranks))
     return sum(totals[:here])
 

@@ -72,6 +72,7 @@ def _module(
         fake = FakeModule(lambda: loaded.call(config.seed, data), cross_entropy, data.sample_shape)
         if fake.module is None:
             return _own(config, where, fake.made, servers, workers)
+        _check(config)
         sample = fake.itemsize
         for extent in data.sample_shape:
             sample *= extent
@@ -87,6 +88,16 @@ def _module(
         ) from None
     ranks = of_vectors(config, fake.layout.size * fake.itemsize, servers, workers, passes)
     return RunMemory(config, ranks, fake.layout.size, f"float{8 * fake.itemsize}", _from_two(fake.step))
+
+
+def _check(config: TrainConfig) -> None:
+    """Refuses what `psgd train` refuses with a module of PyTorch. Raises UsageError."""
+    given = {"--shard": (config.shard or 1) > 1 and config.shard}
+    given |= {"--offload": config.offload == "parameters" and config.offload}
+    given |= {"--offload-staleness": config.offload_staleness}
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"{name} {value}: expected a model of psgd's own layers with it, got a module of PyTorch")
 
 
 def _from_two(step: Callable[[int], int]) -> Callable[[int], int]:

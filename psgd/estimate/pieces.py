@@ -71,7 +71,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
             mine = [activations.recomputed(part.cut(ends[k], ends[k + 1]), config.recompute, size) for k in places]
             passes = {
                 ACTIVATIONS: _alive(mine, schedule, pipe, size),
-                EVALUATION: evaluated_at_once(model.tokens, in_pieces=True) * sample,
+                EVALUATION: evaluated_at_once(model.tokens, config.device, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
                 SHARED_GRADIENTS: sum(map(shared_gradients, mine)),
                 LINKS: _links(mine, model, cuts, wish, pipe),

@@ -9,6 +9,7 @@ import numpy as np
 
 from psgd.config import TrainConfig
 from psgd.estimate import activations, sharded_vectors, strategy_vectors
+from psgd.nn.gates import apart
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.optim import rules
@@ -138,13 +139,9 @@ def on_gpu(offload: str, size: int, stages: Sequence[Stage]) -> dict[str, int]:
 
 def _layers(stage: Stage) -> tuple[int, int]:
     """Bytes of two slots for the largest layer's parameters, those that it shares included, and for its gradient."""
-    layout = stage.layout
-    padded = {p.name: -(-p.size // layout.align) * layout.align for p in layout.parameters}
-    tied = dict(layout.tied)
-    own = [len(each) for each, step in zip(stage.ready_ranges, stage.steps, strict=True) if step.specs]
-    more = [sum(padded[tied[s.name]] for s in step.specs if s.name in tied) for step in stage.steps if step.specs]
-    slots = min(2, len(own)) * stage.dtype.itemsize
-    return slots * max(a + b for a, b in zip(own, more, strict=True)), slots * max(own)
+    layers = apart.parts(stage)
+    slots = min(2, len(layers)) * int(stage.dtype.itemsize)
+    return slots * max(each.size for each in layers), slots * max(len(each.own) for each in layers)
 
 
 def _sharded(config: TrainConfig, shard: int, size: int, workers: int, stages: Sequence[Stage]) -> dict[str, int]:

@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from psgd.backend.offload import goes_with
 from psgd.config import TrainConfig
 from psgd.estimate import activations
 from psgd.estimate.pieces import of_mesh
@@ -15,6 +16,8 @@ from psgd.kernels.errors import UsageError
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
 from psgd.parallel.cuts.decision import Decision
+from psgd.strategies import on_shards
+from psgd.strategies.requirements import LIBRARY
 
 _WISHES: tuple[dict[str, Any], ...] = (
     {"recompute": "all"},
@@ -24,7 +27,6 @@ _WISHES: tuple[dict[str, Any], ...] = (
     {"recompute": "all", "offload": "parameters"},
 )
 """What makes a run need less and keeps its bits, from what costs the least time on."""
-_NEEDS = {"shard": {"strategy": "allreduce"}, "offload": {"device": "cuda"}}
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,17 @@ class RunMemory:
         if most.role == "server":
             return [*said, "more --servers hold a part of the parameters each"]
         fitting = [_spelled(wish) for wish in _WISHES if self._fits(wish, available, device)]
-        return [*said, *([f"so does it with {' or '.join(fitting)}"] if fitting else [])]
+        return [*said, *([f"the run fits with {' or '.join(fitting)}"] if fitting else [])]
 
     def _fits(self, wish: dict[str, Any], available: int, device: str) -> bool:
-        """Whether the run fits with other options: False where it has them, or cannot have them."""
-        known = {each.name for each in fields(self.config)}
-        if self.another is None or any(name not in known or getattr(self.config, name) is not None for name in wish):
+        """Whether the run fits with other options: False where it has them, or they do not go with its own."""
+        if self.another is None or any(getattr(self.config, name) is not None for name in wish):
             return False
-        needs = [pair for name in wish for pair in _NEEDS.get(name, {}).items()]
-        if any(getattr(self.config, name) != value for name, value in needs):
-            return False
+        other = replace(self.config, **wish)
         try:
-            found = self.another(replace(self.config, **wish))
+            on_shards.check(other.strategy, vars(other), other.axes)
+            goes_with.check(vars(other), LIBRARY)
+            found = self.another(other)
         except UsageError:
             return False
         return all(each.total <= available for each in found.ranks if each.device == device)

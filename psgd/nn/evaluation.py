@@ -2,9 +2,9 @@
 
 EVALUATION_BATCH = 500
 """Samples that are evaluated at once on a CPU; of text so many tokens, in whole samples."""
-IN_PIECES = 4 * EVALUATION_BATCH
-"""Samples or tokens of the test set that go through a pipeline before it is empty again."""
 ON_GPU, TOKENS_ON_GPU = 1000, 1 << 15
+IN_PIECES = 4
+"""How many times as many go through a pipeline before it is empty again."""
 
 
 def evaluated_at_once(tokens: int, device: str = "cpu", *, in_pieces: bool = False) -> int:
@@ -15,6 +15,7 @@ def evaluated_at_once(tokens: int, device: str = "cpu", *, in_pieces: bool = Fal
         device: "cpu" or "cuda".
         in_pieces: the model is, on several ranks.
     """
-    if device == "cuda" and not in_pieces:
-        return max(1, min(ON_GPU, TOKENS_ON_GPU // tokens))
-    return max(1, (IN_PIECES if in_pieces else EVALUATION_BATCH) // tokens)
+    times = IN_PIECES if in_pieces else 1
+    if device == "cuda":
+        return max(1, min(times * ON_GPU, times * TOKENS_ON_GPU // tokens))
+    return max(1, times * EVALUATION_BATCH // tokens)

@@ -167,7 +167,7 @@ class Stage:
         return self.regrouped(recomputed.merged(self.steps, segments))
 
     def regrouped(self: S, steps: Sequence[sequential.Step]) -> S:
-        """Returns the same on no vector yet, each group of its layers as one layer."""
+        """Returns the same on no vector yet, whose layers are these steps: several as one, each in another."""
         part = copy.copy(self)
         part._assemble(steps, self.input_shape, self.output_shape)
         return part

@@ -195,7 +195,7 @@ class HostUpdates:
         if work is None:
             return
         with work.lock:
-            while work.error is None and any(part is None or _overlap(job.part, part) for job in work.jobs):
+            while work.error is None and any(part is None or overlap(job.part, part) for job in work.jobs):
                 work.done.wait()
             if work.error is not None:
                 raise work.error
@@ -207,7 +207,8 @@ class HostUpdates:
             self._end()
 
 
-def _overlap(one: range, other: range) -> bool:
+def overlap(one: range, other: range) -> bool:
+    """Whether they have an element in common."""
     return one.start < other.stop and other.start < one.stop
 
 

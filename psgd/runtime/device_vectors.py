@@ -26,6 +26,7 @@ def on_host(array: Array) -> NDArray[Any]:
     return array.get() if on_device(array) else array  # type: ignore[no-any-return]
 
 
-def registered(comm: Any, like: Array) -> Array:
-    """Zeros of the shape of `like`: of `comm.empty` on the host, on the GPU that `like` is on. Collective."""
-    return array_module(like).zeros_like(like) if on_device(like) else comm.empty(like.shape, like.dtype)
+def registered(comm: Any, like: Array, size: int | None = None) -> Array:
+    """Zeros of the shape of `like`, or so many: on the host of `comm.empty`, else on the GPU of `like`. Collective."""
+    shape = like.shape if size is None else size
+    return array_module(like).zeros(shape, like.dtype) if on_device(like) else comm.empty(shape, like.dtype)

@@ -126,11 +126,15 @@ class AllreduceWorker(LockstepWorker):
         self._buckets.unit = unit
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
-        super().share(comm, root, takes)
-        for array in (self.params, *self._optimizer.arrays.values()):
+        mine = [self.params, *self._optimizer.arrays.values()]
+        theirs = [np.empty_like(array) for array in mine] if takes else mine  # `root` may die before all has come
+        for array in theirs:
             comm.Bcast(array, root)
         facts = np.array([self._optimizer.version, self._applied, self._buckets.unit], np.int64)
         comm.Bcast(facts, root)
+        super().share(comm, root, takes)
+        for array, new in zip(mine, theirs, strict=True):
+            array[:] = new
         self.version, self._applied, self._buckets.unit = facts.tolist()
         self._optimizer.version = self.version
         if takes and comm.rank == 0:

@@ -205,14 +205,14 @@ class AveragingWorker(LockstepWorker):
         self._work = registered(comm, self.params)
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
-        super().share(comm, root, takes)
-        for behind, array in zip(self._behind, self._changed(), strict=True):
+        for behind in self._behind:
             comm.Bcast(behind, root)
-            if takes:
-                array[:] = behind
         counts = np.array([self._known, self._base], np.int64)
         comm.Bcast(counts, root)
+        super().share(comm, root, takes)
         if takes:
+            for behind, array in zip(self._behind, self._changed(), strict=True):
+                array[:] = behind
             known, base = counts.tolist()
             self._set_counts([known, base, base, base if self._counts_together else self._optimizer.version, 0, 0])
             if comm.rank == 0:

@@ -5,14 +5,14 @@ from typing import Any
 
 from psgd.strategies import catalog
 
-_PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh")
+_PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh", "shard")
 
 
 def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     """Whether a run with these options would go on, where the MPI does.
 
-    What a checkpoint, a record, a trace or a codec keeps by worker is not regrouped, nor are models in pieces or of a
-    file of the user.
+    What a checkpoint, a record, a trace, a codec or sharding keeps by worker is not regrouped, nor are models in pieces
+    or of a file of the user.
 
     Args:
         values: the options of `psgd train` by name, as `psgd.config.TrainConfig.flat` has them.

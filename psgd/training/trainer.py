@@ -74,7 +74,7 @@ class Trainer:
         correct, loss_sum = backend.evaluate(0, 1)
         backend.bind(ps.params, ps.grads)
         count = max(1, self._dataset.test.samples)
-        if ps.worker == 0:
+        if ps.worker == 0 if self._course is None else self._course.leads:
             ps.report(correct / count, loss_sum / count)
 
     def _reports(self, course: Course) -> bool:

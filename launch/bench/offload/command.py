@@ -7,6 +7,7 @@ import click
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.bench import markdown
+from psgd.launch.bench.sizes import parse_counts
 from psgd.launch.whole_numbers import Whole
 from psgd.optim.catalog import RULES
 
@@ -42,7 +43,7 @@ def offload(*, device: str, batch_sizes: str, optimizer: str, form: str | None, 
         raise UsageError(f"--device: expected cuda, got {device!r}: workers on cores have everything on the host")
     if optimizer not in RULES:
         raise UsageError(f"--optimizer: expected one of {', '.join(RULES)}, got {optimizer!r}")
-    sizes = batches(batch_sizes)
+    sizes = parse_counts("--batch-sizes", batch_sizes)
     from psgd.collectives.device.pick_gpu import visible_devices
 
     visible_devices()
@@ -62,18 +63,6 @@ def offload(*, device: str, batch_sizes: str, optimizer: str, form: str | None, 
     if form is None:
         click.echo(f"{card()}, {rows[0]['parameters']:,} parameters, {optimizer}, medians of {trial.repeats} rounds")
     return 0 if all(row["verified"] for row in rows) else 1
-
-
-def batches(text: str) -> list[int]:
-    """Numbers of samples.
-
-    Raises:
-        UsageError: no such list.
-    """
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise UsageError(f"--batch-sizes: expected whole numbers above 0 as 2,16, got {text!r}")
-    return [int(part) for part in parts]
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def sharded(*, ranks: int, form: str | None, **chosen: Any) -> int:
             if first:
                 _show(rows, form)
 
-    return job.run("sharded", ranks, rank, what="ranks")
+    return job.run("sharded", ranks, rank, what="ranks", bind=chosen["device"] == "cpu")
 
 
 def _show(rows: list[dict[str, Any]], form: str | None) -> None:

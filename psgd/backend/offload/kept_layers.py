@@ -16,7 +16,7 @@ from psgd.backend.offload.bus import Bus, Moment
 from psgd.nn.gates import apart
 from psgd.nn.gates.gated import gated
 from psgd.nn.model import Model
-from psgd.optim.host_updates import HostUpdates
+from psgd.optim.host_updates import HostUpdates, overlap
 
 OnReady = Callable[[range], None]
 
@@ -61,7 +61,7 @@ class KeptLayers:
 
     def _of(self, layer: apart.LayerParts) -> tuple[range, ...]:
         """The units that have a layer's parameters."""
-        return tuple(unit for unit in self._units if any(_meet(unit, part) for part in layer.parts))
+        return tuple(unit for unit in self._units if any(overlap(unit, part) for part in layer.parts))
 
     def bind(self, params: NDArray[Any], grads: NDArray[Any]) -> None:
         """Uses these vectors on the host; others than before are copied as a whole."""
@@ -119,7 +119,3 @@ class KeptLayers:
     def finish(self) -> None:
         """Returns once the whole gradient is on the host, and all of it handed over."""
         self._arrivals.take(self._on_ready, all_of_them=True)
-
-
-def _meet(one: range, other: range) -> bool:
-    return one.start < other.stop and other.start < one.stop

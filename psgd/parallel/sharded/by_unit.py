@@ -35,7 +35,8 @@ def by_unit(stage: S, exchange: Exchange) -> S:
     made = stage.regrouped(steps)
     xp = array_module(exchange.params)
     gaps = [(gap.start, _in(exchange, exchange.gradients, gap)) for gap in made.layout.padding]
-    made.bind_views(xp, views(made.layout, exchange, exchange.parameters), _gradients(made.layout, exchange), gaps)
+    params, grads = (views(made.layout, exchange, each) for each in (exchange.parameters, exchange.gradients))
+    made.bind_views(xp, params, grads, gaps)
     return made
 
 
@@ -81,10 +82,6 @@ def first_own(stage: Stage, slices: Slices, seed: int) -> npt.NDArray[Any]:
 def _merged(steps: Sequence[sequential.Step], unit: int, exchange: Exchange) -> sequential.Step:
     specs = tuple(spec for step in steps for spec in step.specs)
     return sequential.Step(Gathered(tuple(steps), unit, exchange), "", steps[0].shape, specs, steps[0].index)
-
-
-def _gradients(layout: Layout, exchange: Exchange) -> dict[str, Array]:
-    return views(layout, exchange, exchange.gradients)
 
 
 def _in(exchange: Exchange, buffers: Sequence[Array], part: range) -> Array:

@@ -11,7 +11,7 @@ takes part by `pass_by`.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from psgd.kernels.array import Array, array_module
+from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.stage import OnReady
 from psgd.parallel.sharded import near_gathers
@@ -21,7 +21,7 @@ from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
 from psgd.parallel.sharded.unit_buffers import UnitBuffers
 from psgd.parallel.sharded.visits import plan
-from psgd.runtime.device_vectors import on_device
+from psgd.runtime.device_vectors import registered
 
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
@@ -68,12 +68,13 @@ class Exchange:
         units = range(len(slices.units))
         shared = shared or [()] * len(units)
         order, turns = behind(params), UnitBuffers(comm, slices, params)
-        own = self._vector(slices.of(0).size)[: slices.size]  # the first rank has most, and memory is alike on all
+        # The first rank has most, and memory is alike on all.
+        own = registered(comm, params, slices.of(0).size)[: slices.size]
         self.own, self.gradients = own, turns.units
         self.buffer_bytes = turns.nbytes
         sums = None
         if steps > 1:
-            whole = self._vector(slices.whole)
+            whole = registered(comm, params, slices.whole)
             self.buffer_bytes += int(whole.nbytes)
             sums = [whole[unit.start : unit.stop] for unit in slices.units]
         places = [slices.place(unit) for unit in units]
@@ -102,11 +103,6 @@ class Exchange:
         self._samples = 0
         self._trains = self._reduces = self._inside = False
         self._next = 0
-
-    def _vector(self, size: int) -> Array:
-        """Zeros that the other ranks can read."""
-        like = self.params
-        return array_module(like).zeros(size, like.dtype) if on_device(like) else self._comm.empty(size, like.dtype)
 
     @property
     def announced(self) -> bool:

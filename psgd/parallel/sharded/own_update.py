@@ -61,7 +61,7 @@ class OwnUpdate:
         Args:
             scale: more than 0.
             position: samples applied before, for the learning rate.
-            gathers: makes the units whole where all have them, each as soon as it is updated.
+            gathers: makes a unit whole on all ranks as soon as it is updated, where each has the whole vector.
         """
         optimizer = self.optimizer
         if optimizer.clips:

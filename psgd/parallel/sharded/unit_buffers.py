@@ -1,16 +1,16 @@
 """The buffers in which units are whole for a while: two that all take turns in, so that one is filled beside another.
 
-Unit u lies in buffer u % 2. A unit that is in use beside others, as a weight with two names, has a buffer of its own.
-All are parts of one allocation, made once.
+A unit that is in use beside others, as one with a weight that has two names, has a buffer of its own. All are parts of
+one allocation, made once.
 """
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from psgd.collectives.mpi.split import ALIGN_BYTES
-from psgd.kernels.array import Array, array_module
+from psgd.kernels.array import Array
 from psgd.parallel.sharded.slices import Slices
-from psgd.runtime.device_vectors import on_device
+from psgd.runtime.device_vectors import registered
 
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
@@ -34,7 +34,7 @@ class UnitBuffers:
     def __init__(self, comm: "Communicator", slices: Slices, like: Array, alone: Collection[int] = ()) -> None:
         self.of = assign(len(slices.units), alone)
         starts, size = places(slices, self.of, max(1, ALIGN_BYTES // like.dtype.itemsize))
-        memory = array_module(like).zeros(size, like.dtype) if on_device(like) else comm.empty(size, like.dtype)
+        memory = registered(comm, like, size)
         self.nbytes = int(memory.nbytes)
         self.units = tuple(
             memory[starts[slot] : starts[slot] + len(unit)] for slot, unit in zip(self.of, slices.units, strict=True)

@@ -76,11 +76,19 @@ class SurvivingServerTransport(MpiServerTransport):
         except MPI.Exception as error:
             self._notice(error)
             # Requests that were done count as such in that call, but it does not say which they were.
-            found = [worker for worker in sorted(self._awaited) if self._links[worker].header_in.Test()]
+            found = [worker for worker in sorted(self._awaited) if self._came(worker)]
         for worker in found or ():
             self._awaited.discard(worker)
             self._receive(worker)
         return bool(self._events or self._untold)
+
+    def _came(self, worker: int) -> bool:
+        """Whether its header is here; never where the worker turns out to be dead, too."""
+        try:
+            return worker not in self._dead and bool(self._links[worker].header_in.Test())
+        except MPI.Exception as error:
+            self._notice(error)
+            return False
 
     def _receive(self, worker: int) -> None:
         super()._receive(worker)

@@ -1,4 +1,4 @@
-"""What `psgd.torch.shard` is given, looked at on all ranks before any of them changes it."""
+"""What `psgd.torch.shard` is given, looked at on all ranks before any of them shares it out."""
 
 import json
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ from psgd.collectives import Communicator
 from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.parallel.sharded.slices import Slices
+from psgd.runtime.device_vectors import registered
 from psgd.torch import owned
 from psgd.torch.kept_buffers import KeptBuffers
 from psgd.torch.same_memory import array_of, tensor_of
@@ -21,7 +22,7 @@ from psgd.torch.sharded import first_values, states
 from psgd.torch.sharded.examined import Checked
 from psgd.torch.sharded.first_pass import FirstPass
 from psgd.torch.sharded.keeper import Keeper
-from psgd.torch.sharded.module_exchange import ModuleExchange, vector
+from psgd.torch.sharded.module_exchange import ModuleExchange
 from psgd.torch.sharded.module_gradients import ModuleGradients
 from psgd.torch.sharded.pass_hooks import PassHooks
 from psgd.torch.streams import Streams
@@ -59,7 +60,7 @@ class ShardedModule(BoundModel):
         self.slices = Slices([unit.part for unit in self.units], self._comm.size, self._comm.rank)
         like = torch.empty(0, dtype=checked.dtype, device=self.device)
         size = self.slices.size if stage == 3 else self.slices.whole
-        self._params: Array = vector(self._comm, max(size, self.slices.of(0).size), like)[:size]
+        self._params: Array = registered(self._comm, array_of(like), max(size, self.slices.of(0).size))[:size]
         self.sharding = ModuleExchange(self._comm, self.slices, self._params, stage, steps, checked.alone())
         self.sharding.on_begin, self.sharding.on_pass_by = self._begin, self._pass_by
         if self._streams is not None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
-from psgd.kernels.array import Array, array_module
+from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.gathers import Gathers
@@ -19,7 +18,8 @@ from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
 from psgd.parallel.sharded.unit_buffers import UnitBuffers
-from psgd.runtime.device_vectors import on_device
+from psgd.runtime.device_vectors import on_device, registered
+from psgd.strategies.buckets import all_have_threads
 from psgd.torch.same_memory import array_of, tensor_of
 
 if TYPE_CHECKING:
@@ -60,9 +60,10 @@ class ModuleExchange(Exchange):
         units, order = range(len(slices.units)), behind(params)
         places = [slices.place(unit) for unit in units]
         sums = UnitBuffers(comm, slices, params, alone)
-        self.own = self._vector(slices.of(0).size)[: slices.size]  # the first rank has most, and memory is alike on all
+        # The first rank has most, and memory is alike on all.
+        self.own = registered(comm, params, slices.of(0).size)[: slices.size]
         self.gradients, self.buffer_bytes = sums.units, sums.nbytes
-        whole = self._vector(slices.whole if steps > 1 else 0)
+        whole = registered(comm, params, slices.whole if steps > 1 else 0)
         self.buffer_bytes += int(whole.nbytes)
         several = [whole[unit.start : unit.stop] for unit in slices.units] if steps > 1 else None
         self.scatters = Scatters(comm, slices, sums.units, [self.own[place] for place in places], several, order)
@@ -78,7 +79,7 @@ class ModuleExchange(Exchange):
         self._parts = parts
         self.units = [tensor_of(unit) for unit in self.parameters]
         self._sums = [tensor_of(unit) for unit in sums.units]
-        self.overlaps = on_device(params) or _all_have_threads(comm)
+        self.overlaps = on_device(params) or all_have_threads(comm)
         self.added = self._samples = self._extra = 0
         self._values_of: dict[int, int] = {}  # by buffer, the unit that is in it
         self._sums_of: dict[int, int] = {}
@@ -209,19 +210,6 @@ class ModuleExchange(Exchange):
         own = self.own[self.slices.place(unit)]
         self._comm.Reduce_scatter(total, own, list(self.slices.counts(unit)))
         self._extra += total.nbytes - own.nbytes
-
-
-def vector(comm: "Communicator", size: int, like: torch.Tensor) -> Array:
-    """Zeros of the dtype and device of `like`, which the other ranks of a node can read. Collective."""
-    array = array_of(like)
-    return array_module(array).zeros(size, array.dtype) if on_device(array) else comm.empty(size, array.dtype)
-
-
-def _all_have_threads(comm: "Communicator") -> bool:
-    """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
-    flag = np.array([comm.threaded], np.int64)
-    comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
-    return bool(flag[0])
 
 
 def _nothing() -> None:

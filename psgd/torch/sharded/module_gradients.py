@@ -54,7 +54,7 @@ class ModuleGradients:
                 slot.parameter.grad = None
 
     def detach(self) -> None:
-        """ModuleGradients are the module's own again."""
+        """Gradients are the module's own again."""
         while self._hooks:
             self._hooks.pop().remove()
         self._clear()

@@ -11,12 +11,12 @@ from psgd.backend import pinned, samples
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
+from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Tally
 from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline
 from psgd.runtime.rng import bits
 
-_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE = 4000, 1 << 17
 _WARM_UP = 3
 """Gradients after which all that a full batch needs is compiled and recorded."""
 
@@ -47,7 +47,7 @@ class CudaPipelineBackend:
         self._pipeline, self._key = pipeline, 0
         train, test = dataset.train, dataset.test
         self._most, self._samples = min(batch_size, train.samples), test.samples
-        self._at_once = max(1, min(_EVALUATED_AT_ONCE, _TOKENS_AT_ONCE // tokens, test.samples))
+        self._at_once = max(1, min(evaluated_at_once(tokens, "cuda", in_pieces=True), test.samples))
         self._first = stages.Get_rank() == 0
         self._source: samples.Source | None = None
         if not (self._first or stages.Get_rank() == stages.Get_size() - 1):

@@ -120,8 +120,6 @@ def cut_module(
     module, complaint, whole = model.module, None, None
     sample = torch.empty(model.shape, dtype=input_dtype(module), device="meta")
     try:
-        if config.device == "cuda":
-            raise UsageError("expected --device cpu: stages of a PyTorch module compute on CPUs")
         if not catalog.SCHEDULES[wish.schedule].flushes:
             raise UsageError(f"--pipe-schedule {wish.schedule}: expected a model of psgd's own layers")
         whole = SequentialStages(module, sample, model.loss, uncut=wish.ranks == 1)

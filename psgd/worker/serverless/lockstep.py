@@ -38,6 +38,8 @@ class LockstepWorker(WorkerBase):
         self._regroup: Regroup | None = None  # set by a strategy that goes on without workers that die
 
     def start(self) -> None:
+        if self._regroup is not None:
+            self._regroup.hand_over.ends = self.ends
         self._rounds.begin(self.params)
         if self._resumed:
             for item in self._kept():
@@ -67,6 +69,22 @@ class LockstepWorker(WorkerBase):
             act()
         else:
             self._regroup.run(act, lambda: self._rounds.samples, lambda: self._rounds.all_done)
+
+    def ends(self) -> bool:
+        """Says in rounds that this worker's steps are over. Collective, blocks.
+
+        Returns:
+            Whether the run is, for all; if not, one has died in such a round, and there may be more to do.
+        """
+        assert self._regroup is not None
+        members = len(self._regroup.members)
+        while True:
+            self._round(done=True)
+            if len(self._regroup.members) < members:
+                self._rounds.active = self._comm.size
+                return False
+            if self._rounds.all_done:
+                return True
 
     def keep(self) -> None:
         """The next five are `psgd.worker.serverless.regroup.Regroups`; a strategy adds what it has itself."""

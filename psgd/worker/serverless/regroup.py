@@ -61,13 +61,14 @@ class Regroup:
     Attributes:
         drawn: samples that this worker has drawn in all; it counts them.
         members: the workers that live, by their index at the start.
+        hand_over: what the run does about samples.
     """
 
     def __init__(self, mesh: Mesh, alarm: Alarm, worker: Regroups) -> None:
         assert mesh.worker is not None
         alarm.lets_die = True
         self.drawn, self.members = 0, list(range(mesh.workers))
-        self._worker, self._hand_over = worker, mesh.survival
+        self._worker, self.hand_over = worker, mesh.survival
         self._index = mesh.index
         self._comm = cast(MPI.Intracomm, mesh.worker)
         self._deaths: Deaths = MpiDeaths(self._comm)
@@ -97,22 +98,22 @@ class Regroup:
                     self._worker.put_back()
                     continue
             while ended() and not self._deaths.agree(1):
-                self._regroup(self._deaths.failed())
+                self._regroup()
             return
 
     def _go_on(self, error: Exception) -> bool:
         """Regroups after an error; whether the round is complete all the same."""
         limit = time.monotonic() + _PATIENCE_S
-        while not (dead := self._deaths.failed()):
+        while not self._deaths.failed():
             if time.monotonic() > limit:
                 raise error
             time.sleep(1e-3)
             MPI.COMM_SELF.Iprobe()  # progress
         self._worker.revoke()
         self._deaths.agree(0)  # who has seen the last round end learns here that others have not
-        return self._regroup(dead)
+        return self._regroup()
 
-    def _regroup(self, dead: set[int]) -> bool:
+    def _regroup(self) -> bool:
         """All that live do this together; whether this worker has a round behind it that it had not."""
         while True:
             fine, taken, living, self._made = 1, False, self._deaths.shrink(), None
@@ -127,7 +128,7 @@ class Regroup:
                 break
         lost = [worker for worker in self.members if worker not in members]
         self._comm, self._deaths, self.members, self._applied = living, MpiDeaths(living), members, applied
-        hand_over: HandOver = self._hand_over
+        hand_over: HandOver = self.hand_over
         for worker in lost:
             _, words = hand_over.lost(worker, applied.tolist(), waiting, members)
             hand_over.receive(words[self._index])

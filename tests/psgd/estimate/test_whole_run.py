@@ -28,9 +28,21 @@ def test_recomputing_is_named_where_it_suffices():
     wide = {"model": "resmlp", "hidden": 64, "batch_size": 4096, "strategy": "allreduce"}
     plain, less = run(**wide), run(**wide, recompute="all")
     said = plain.verdict(most(less), "cpu")
-    assert "the batch does not fit" in said[0] and "so does it with --recompute all" in said[-1]
+    assert "the batch does not fit" in said[0] and "the run fits with --recompute all" in said[-1]
     assert "--recompute" not in " ".join(plain.verdict(most(less) // 4, "cpu"))
     assert "--recompute" not in " ".join(less.verdict(most(less) - 1, "cpu"))  # it has that already
+
+
+def test_what_the_run_would_refuse_is_not_named():
+    large = {"model": "resmlp", "strategy": "allreduce", "optimizer": "adam", "hidden": 1024, "batch_size": 4}
+    plain, less = run(**large), run(**large, shard=3)
+    assert "--shard 3" in plain.verdict(most(less), "cpu")[-1]
+    for other in ({"compress": "onebit"}, {"on_nan": "skip"}, {"mesh": "tensor=2"}):
+        refusing = run(**large, **other)
+        assert "--shard" not in " ".join(refusing.verdict(most(refusing) - 1, "cpu"))
+    meshed = run(**large, device="cuda", mesh="data=2")
+    assert "--offload" in run(**large, device="cuda").verdict(most(meshed) - 1, "cuda")[-1]
+    assert "--offload" not in " ".join(meshed.verdict(most(meshed) - 1, "cuda"))
 
 
 def test_servers_and_pieces_have_words_of_their_own():

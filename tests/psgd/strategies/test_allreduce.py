@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn import models
 from psgd.optim import rules
 from psgd.strategies import buckets
+from psgd.strategies.allreduce import AllreduceWorker
 
 SIZES = [1, 7, 100_003]  # inline and in registered memory; fewer elements than ranks
 
@@ -357,3 +359,31 @@ def test_connections_leave_nothing_behind(comm):
         assert inner._freed
         files.append(len(os.listdir("/proc/self/fd")))
     assert files[-1] <= files[1]  # fewer where the garbage of earlier tests goes meanwhile
+
+
+@pytest.mark.parametrize("complete", range(5))
+def test_a_state_is_taken_over_as_a_whole_or_not_at_all(complete):
+    """Who sends it may die in between."""
+
+    class Sender:
+        rank = 1
+
+        def __init__(self):
+            self.left = complete
+
+        def Bcast(self, array, root):
+            if not self.left:
+                raise PeerLostError("dead")
+            self.left -= 1
+            array[...] = 1
+
+    taken = []
+    worker = object.__new__(AllreduceWorker)
+    worker.params, worker.version, worker.stop, worker._applied = np.zeros(3), 0, False, 0
+    worker._optimizer = SimpleNamespace(arrays={"momentum": np.zeros(3)}, version=0)
+    worker._buckets = SimpleNamespace(unit=0)
+    worker._rounds = SimpleNamespace(version=0, active=0, stop=0, all_done=0, take=lambda *words: taken.append(words))
+    with contextlib.nullcontext() if complete == 4 else pytest.raises(PeerLostError):
+        worker.share(Sender(), 0, takes=True)
+    everything = [*worker.params, *worker._optimizer.arrays["momentum"], worker.version, worker._optimizer.version]
+    assert {*everything, worker._applied, worker._buckets.unit, len(taken)} == {int(complete == 4)}

@@ -39,3 +39,8 @@ def test_and_two_without(strategy):
 )
 def test_what_keeps_things_by_worker_does_not(option):
     assert not survives(TrainConfig(**option).flat(), 1, 2)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_nor_does_what_is_in_parts_on_the_workers(stage):
+    assert not survives(TrainConfig(strategy="allreduce", shard=stage).flat(), 0, 2)

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from psgd.kernels.errors import UsageError
-from psgd.launch.bench.offload.command import COLUMNS, batches, cells, offload
+from psgd.launch.bench.offload.command import COLUMNS, cells, offload
 
 
 @pytest.mark.parametrize(
@@ -12,8 +12,8 @@ from psgd.launch.bench.offload.command import COLUMNS, batches, cells, offload
     [
         (["--device", "cpu"], "expected cuda, got 'cpu'"),
         (["--optimizer", "lamb"], "--optimizer: expected one of sgd, "),
-        (["--batch-sizes", "2,x"], "--batch-sizes: expected whole numbers above 0"),
-        (["--batch-sizes", "0"], "--batch-sizes: expected whole numbers above 0"),
+        (["--batch-sizes", "2,x"], "--batch-sizes: expected numbers of 1 or more"),
+        (["--batch-sizes", "0"], "--batch-sizes: expected numbers of 1 or more"),
     ],
 )
 def test_refusals(arguments, message):
@@ -22,7 +22,6 @@ def test_refusals(arguments, message):
 
 
 def test_a_row():
-    assert batches("2, 16") == [2, 16]
     row = {
         **{"batch_size": 2, "offload": "optimizer", "compute": 0.1, "bus": 0.05, "update": 0.2, "step": 0.22},
         **{"without": 0.11, "device_bytes": 2_020_000_000, "expected_bytes": 2_000_000_000, "verified": False},

@@ -11,8 +11,8 @@ pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason=
 SAMPLES = 1497
 
 
-def lost(path):
-    return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] == "lost"]
+def events_of(path, kind):
+    return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] == kind]
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,12 @@ def test_each_sample_is_applied_exactly_once(strategy, faults, ranks, psgd_comma
     result = json.loads(done.stdout.splitlines()[-1])
     assert sorted(result["lost_ranks"]) == ranks and result["samples"] == 3 * SAMPLES
     assert result["test_accuracy"] > 0.9
-    events = lost(tmp_path / "log")
+    events = events_of(tmp_path / "log", "lost")
     assert sorted(event["rank"] for event in events) == ranks
     assert all(event["cause"] and event["time"] > 0 for event in events)
     assert done.stderr.count(" is lost after ") == len(ranks)
+    # One after each epoch but the last, by the first of those that live.
+    assert len(events_of(tmp_path / "log", "eval")) == 2
 
 
 def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path):
