@@ -21,6 +21,7 @@ from psgd.collectives.device.tasks import DeviceEvent
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.mpi.wait import Steps, Test
 from psgd.kernels.device import combine
+from psgd.kernels.device.events import over
 
 _IPC_CAPABLE = 10  # CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 _COPY = cupy.cuda.runtime.memcpyDefault
@@ -161,7 +162,7 @@ class _Stream:
     def poll(self) -> bool:
         """Sets the events of what is done; whether there were any."""
         waiting, went = self._waiting, False
-        while waiting and waiting[0][0].done:
+        while waiting and over(waiting[0][0]):
             mark, event = waiting.popleft()
             self._marks.append(mark)
             went = True

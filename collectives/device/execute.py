@@ -15,6 +15,7 @@ from psgd.collectives.device.cuda import Cuda, opens
 from psgd.collectives.device.ring import Ring
 from psgd.collectives.mpi.wait import Steps, Test
 from psgd.kernels.device import halves
+from psgd.kernels.device.events import over
 
 
 def run(context: DeviceContext, call: Call) -> Generator[Test, None, str]:
@@ -32,7 +33,7 @@ def run(context: DeviceContext, call: Call) -> Generator[Test, None, str]:
 
 def _steps(context: DeviceContext, call: Call, job: DeviceJob, gpu: Cuda) -> Steps:
     for each in (job.send,) if job.send is job.recv else (job.send, job.recv):
-        if not each.ready.done:
+        if not over(each.ready):
             yield _Over(each.ready)
     send, recv = call.send, call.recv
     assert send is not None and recv is not None
@@ -106,4 +107,4 @@ class _Over:
         self._event = event
 
     def __call__(self) -> bool:
-        return bool(self._event.done)
+        return over(self._event)

@@ -21,7 +21,8 @@ ORDER, VERDICT, WAITING = 0, 1, 2
 class PeerGroup:
     """One rank's share of it: its region, and everybody's as mapped here.
 
-    Calls of a group run one after the other, in one order on all ranks, each on whatever stream.
+    Calls of a group run one after the other, in one order on all ranks, each on whatever stream. All methods may be
+    called by any thread: a new thread's current GPU is the first one, and not this rank's.
 
     Attributes:
         rank: of this process.
@@ -38,8 +39,9 @@ class PeerGroup:
         self._mapped: list[int] = []
         self._own: list[int] = []
         self._sizes = choose.layout(comm.size)
-        self._state = cupy.zeros(4, np.uint64)
-        memory = cupy.cuda.alloc_pinned_memory(64)
+        with cupy.cuda.Device(device):
+            self._state = cupy.zeros(4, np.uint64)
+            memory = cupy.cuda.alloc_pinned_memory(64)
         self.host: NDArray[np.uint32] = np.frombuffer(memory, np.uint32, 16)
         self.host[:] = 0
         self.head = launch.group_type(comm.size)()
@@ -55,7 +57,7 @@ class PeerGroup:
 
         Args:
             comm: private, of ranks of one host.
-            device: number of this rank's GPU among the visible ones; the current one.
+            device: number of this rank's GPU among the visible ones.
         """
         wanted = switch("PSGD_PEERS")
         if not 2 <= comm.size <= common.MOST_RANKS:
@@ -92,7 +94,8 @@ class PeerGroup:
     def scratch(self, nbytes: int) -> int:
         """The address of memory that is kept between calls; its contents are anything."""
         if self._scratch is None or self._scratch.nbytes < nbytes:
-            self._scratch = cupy.empty(max(1, nbytes), np.uint8)
+            with cupy.cuda.Device(self.device):
+                self._scratch = cupy.empty(max(1, nbytes), np.uint8)
         return int(self._scratch.data.ptr)
 
     def follow(self, stream: int) -> None:
@@ -122,10 +125,11 @@ class PeerGroup:
 
     def count_alike(self) -> None:
         """Gives all ranks the same number of calls so far. Collective, blocks."""
-        cupy.cuda.runtime.deviceSynchronize()
-        calls = self._state[:1].get()
-        self._comm.Allreduce(MPI.IN_PLACE, calls, MPI.MAX)
-        self._state[:1].set(calls)
+        with cupy.cuda.Device(self.device):
+            cupy.cuda.runtime.deviceSynchronize()
+            calls = self._state[:1].get()
+            self._comm.Allreduce(MPI.IN_PLACE, calls, MPI.MAX)
+            self._state[:1].set(calls)
 
     def close(self) -> None:
         """Unmaps and frees all regions. Collective: no rank frees what another has mapped."""
@@ -143,6 +147,10 @@ class PeerGroup:
 
     def _share(self, nbytes: int, into: Any) -> bool:
         """Allocates memory, exchanges handles and maps everybody's; whether all ranks could."""
+        with cupy.cuda.Device(self.device):  # what is mapped for another GPU is out of reach of this one's kernels
+            return self._map(nbytes, into)
+
+    def _map(self, nbytes: int, into: Any) -> bool:
         runtime = cupy.cuda.runtime
         mine = np.zeros(_HANDLE_BYTES + 1, np.uint8)
         try:

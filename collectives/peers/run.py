@@ -11,6 +11,7 @@ from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.peers import calls
 from psgd.collectives.peers.group import VERDICT, PeerGroup
 from psgd.collectives.shm.shared_channel import SharedChannel
+from psgd.kernels.device.events import over
 from psgd.kernels.device.peers.common import LOST
 from psgd.kernels.errors import UsageError
 
@@ -85,6 +86,9 @@ class PeerWait:
 
     Attributes:
         verdict: once it is done: not 0 where it ended without data.
+
+    Raises (when called):
+        CUDARuntimeError: this rank's kernel, or another one on its GPU, has failed.
     """
 
     def __init__(self, group: PeerGroup, event: Any, ahead: Callable[[], bool]) -> None:
@@ -95,7 +99,9 @@ class PeerWait:
         self.verdict = 0
 
     def __call__(self) -> bool:
-        if self._event.done:
+        with cupy.cuda.Device(self._group.device):  # else CUDA makes a context on the first GPU for a new thread
+            done = over(self._event)
+        if done:
             if self._ordered or self._group.host[VERDICT]:
                 self.verdict = self._group.forgive() or LOST
             return True

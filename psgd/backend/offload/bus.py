@@ -53,7 +53,9 @@ class CudaMoment:
         self.event.record(stream)
 
     def passed(self) -> bool:
-        return bool(self.event.done)
+        from psgd.kernels.device.events import over  # imports CuPy
+
+        return over(self.event)
 
     def wait(self) -> None:
         self.event.synchronize()

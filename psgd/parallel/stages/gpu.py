@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from psgd.kernels.array import Array
+from psgd.kernels.device.events import over
 from psgd.kernels.device.graphs import GraphRecorder, wanted
 from psgd.kernels.device.layers import loss as kernels
 
@@ -159,7 +160,7 @@ class DeviceLosses:
 
     def done(self) -> bool:
         """Whether what was marked last is there. Does not block."""
-        return bool(self._event.done)
+        return over(self._event)
 
     def read(self, place: int) -> float:
         """The loss of that number since `begin`, once it is done."""

@@ -9,7 +9,8 @@ from harness.device import cupy
 
 pytestmark = pytest.mark.gpu
 RANKS = HARNESS / "peer_ranks.py"
-PEERS = {"PSGD_PEERS": "1"}  # also where ranks share a GPU: then each call takes some turns of it
+# Also where ranks share a GPU: then each call takes some turns of it. A thread carries out non-blocking calls.
+PEERS = {"PSGD_PEERS": "1", "PSGD_PROGRESS": "1"}
 
 
 @pytest.mark.parametrize(("ranks", "calls"), [(2, 150), (3, 60)])

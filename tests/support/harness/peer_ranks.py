@@ -186,6 +186,26 @@ def streams_and_graphs(comm):
     assert (x == size * (size - 1) / 2).all()
 
 
+def requests(world):
+    """Calls by the thread of non-blocking ones, before any other: on two GPUs its current one is not each rank's."""
+    size, rank = world.size, world.rank
+    with collectives.Communicator(world) as comm:
+        assert comm.threaded
+        for n in (1000, 200_000, 3_500_000):  # few blocks, more, and all, in several pieces
+            own, whole = cupy.full(n, rank + 1, np.float32), cupy.zeros(n * size, np.float32)
+            mine = cupy.zeros(n, np.float32)
+            gathers = comm.Allgatherv_init(own, [whole, [n] * size])
+            scatters = comm.Reduce_scatter_init(whole, mine, [n] * size)
+            for _ in range(3):
+                for call in (gathers, scatters):
+                    call.Start()
+                    call.Wait()
+            for each in range(size):
+                assert (whole[each * n : (each + 1) * n] == each + 1).all()
+            assert (mine == size * (rank + 1)).all()
+            assert gathers.last == ("staged", "peers")
+
+
 def killed(comm):
     """The last rank dies while the others are in a kernel: they say so soon."""
     x = cupy.ones(1000, np.float32)
@@ -209,6 +229,8 @@ def main():
     psgd.abort_on_exception()
     world = MPI.COMM_WORLD
     choose_device(world)
+    if sys.argv[1] != "killed":
+        requests(world)
     comm = collectives.Communicator(world)
     if sys.argv[1] == "killed":
         killed(comm)

@@ -9,9 +9,13 @@ from harness.device import cupy
 from harness.torch_cases import batch, module_of, put
 
 
-def gpu() -> torch.device:
-    """The current GPU; skips the test where there is none."""
+def gpu(comm: Any = None) -> torch.device:
+    """The current GPU; skips the test where there is none. With `comm` its ranks take the node's GPUs in turn."""
     cupy()
+    if comm is not None:
+        from psgd.collectives.device.pick_gpu import choose_device
+
+        choose_device(comm)
     return torch.device("cuda", torch.cuda.current_device())
 
 

@@ -15,7 +15,7 @@ nn = torch.nn
 @pytest.mark.ranks(2, timeout=240)
 @pytest.mark.parametrize("kind", ["mlp", "encoder"])
 def test_losses_and_weights_are_those_of_allreduce(comm, kind):
-    device = gpu()
+    device = gpu(comm)
     whole = cases.run(comm, kind, 0, 20, device=device, clip_norm=0.5, uneven=1)
     for stage in (1, 2, 3):
         ran = cases.run(comm, kind, stage, 20, device=device, clip_norm=0.5, uneven=1)
@@ -27,7 +27,7 @@ def test_losses_and_weights_are_those_of_allreduce(comm, kind):
 @pytest.mark.ranks(2, timeout=240)
 def test_memory_of_a_rank_is_that_of_the_formula(comm):
     """Stage 3 with Adam: 16 bytes a parameter over the ranks, and two units of gradients and of parameters."""
-    device, width, layers = gpu(), 1024, 12
+    device, width, layers = gpu(comm), 1024, 12
     with torch.device("meta"):
         module = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
     before = used()
