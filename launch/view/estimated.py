@@ -92,10 +92,12 @@ def _module(
 
 def _check(config: TrainConfig) -> None:
     """Refuses what `psgd train` refuses with a module of PyTorch. Raises UsageError."""
-    given = {"--shard": (config.shard or 1) > 1 and config.shard}
-    given |= {"--offload": config.offload == "parameters" and config.offload}
-    given |= {"--offload-staleness": config.offload_staleness}
-    for name, value in given.items():
+    given = [
+        ("--shard", config.shard if (config.shard or 1) > 1 else None),
+        ("--offload", config.offload if config.offload == "parameters" else None),
+        ("--offload-staleness", config.offload_staleness),
+    ]
+    for name, value in given:
         if value:
             raise UsageError(f"{name} {value}: expected a model of psgd's own layers with it, got a module of PyTorch")
 
