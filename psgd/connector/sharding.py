@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psgd.kernels.errors import UsageError
-from psgd.parallel.sharded.exchange import Exchange
-from psgd.strategies.sharded.sharded_worker import create
+from psgd.strategies.sharded.sharded_worker import ModelExchange, create
 
 _ON_NAN = "a rank sees gradients that are reduced already"
 
@@ -21,7 +20,7 @@ def chosen(given: Mapping[str, Any], workers: int) -> Any:
         UsageError: the first argument that does not go with it.
     """
     shard = given["shard"]
-    if not isinstance(shard, Exchange) and (type(shard) is not int or shard != 1):
+    if not isinstance(shard, ModelExchange) and (type(shard) is not int or shard != 1):
         raise UsageError(
             f"shard: expected 0 or 1, or the exchange that a model of stage 2 or 3 runs through, got {shard!r}"
         )
@@ -31,11 +30,11 @@ def chosen(given: Mapping[str, Any], workers: int) -> Any:
         raise UsageError("shard: a single worker has nobody to share with: omit it, or start more ranks")
     if given["compress"] not in (None, "none"):
         raise UsageError(f"compress {given['compress']}: not with shard, whose gradients are sent whole; omit it")
-    if isinstance(shard, Exchange) and given["on_nan"] != "warn":
+    if isinstance(shard, ModelExchange) and given["on_nan"] != "warn":
         raise UsageError(f"on_nan {given['on_nan']}: not with shard of stage {shard.stage}: {_ON_NAN}; use warn")
     return create(shard)
 
 
 def whole_size(shard: object, size: int) -> int:
     """Elements of the whole vector, of which `size` are passed."""
-    return shard.slices.whole if isinstance(shard, Exchange) else size
+    return shard.slices.whole if isinstance(shard, ModelExchange) else size

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from psgd.backend.offload import goes_with
 from psgd.config import TrainConfig
 from psgd.estimate import activations
 from psgd.estimate.pieces import of_mesh
@@ -17,7 +16,6 @@ from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
 from psgd.parallel.cuts.decision import Decision
 from psgd.strategies import on_shards
-from psgd.strategies.requirements import LIBRARY
 
 _WISHES: tuple[dict[str, Any], ...] = (
     {"recompute": "all"},
@@ -74,9 +72,10 @@ class RunMemory:
         if self.another is None or any(getattr(self.config, name) is not None for name in wish):
             return False
         other = replace(self.config, **wish)
+        if other.offload is not None and (other.device != "cuda" or other.mesh or other.shard):
+            return False
         try:
             on_shards.check(other.strategy, vars(other), other.axes)
-            goes_with.check(vars(other), LIBRARY)
             found = self.another(other)
         except UsageError:
             return False

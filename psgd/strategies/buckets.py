@@ -59,7 +59,7 @@ class Buckets:
         self.grads: Vector = self.sum if steps == 1 else np.zeros_like(like)
         count = max(1, -(-self.sum.nbytes // BUCKET_BYTES))
         self._enqueues = on_device(like)
-        self.overlaps = overlaps and count > 1 and not self._enqueues and all_have_threads(comm)
+        self.overlaps = overlaps and count > 1 and not self._enqueues and _all_have_threads(comm)
         self.early = self.overlaps or self._enqueues
         align = max(1, ALIGN_BYTES // like.dtype.itemsize)
         self.ranges = split(like.size, count, align) if self.overlaps else [range(like.size)]
@@ -188,7 +188,7 @@ class Buckets:
             self._launched += 1
 
 
-def all_have_threads(comm: "Communicator") -> bool:
+def _all_have_threads(comm: "Communicator") -> bool:
     """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
     flag = np.array([comm.threaded], np.int64)
     comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from psgd.metrics.trace.span import Traceable
 
 
+ModelExchange = Exchange
 Shard = int | Exchange
 """What `psgd.connect` takes: 0 is off, 1 that stage, an exchange its own."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from mpi4py import MPI
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
@@ -19,7 +20,6 @@ from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
 from psgd.parallel.sharded.unit_buffers import UnitBuffers
 from psgd.runtime.device_vectors import on_device, registered
-from psgd.strategies.buckets import all_have_threads
 from psgd.torch.same_memory import array_of, tensor_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ModuleExchange(Exchange):
         self._parts = parts
         self.units = [tensor_of(unit) for unit in self.parameters]
         self._sums = [tensor_of(unit) for unit in sums.units]
-        self.overlaps = on_device(params) or all_have_threads(comm)
+        self.overlaps = on_device(params) or _all_have_threads(comm)
         self.added = self._samples = self._extra = 0
         self._values_of: dict[int, int] = {}  # by buffer, the unit that is in it
         self._sums_of: dict[int, int] = {}
@@ -210,6 +210,13 @@ class ModuleExchange(Exchange):
         own = self.own[self.slices.place(unit)]
         self._comm.Reduce_scatter(total, own, list(self.slices.counts(unit)))
         self._extra += total.nbytes - own.nbytes
+
+
+def _all_have_threads(comm: "Communicator") -> bool:
+    """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
+    flag = np.array([comm.threaded], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
+    return bool(flag[0])
 
 
 def _nothing() -> None:

@@ -35,8 +35,8 @@ def test_each_sample_is_applied_exactly_once(strategy, faults, ranks, psgd_comma
     assert sorted(event["rank"] for event in events) == ranks
     assert all(event["cause"] and event["time"] > 0 for event in events)
     assert done.stderr.count(" is lost after ") == len(ranks)
-    # One after each epoch but the last, by the first of those that live.
-    assert len(events_of(tmp_path / "log", "eval")) == 2
+    # One after each epoch, by the first of those that live, and the last by all.
+    assert len(events_of(tmp_path / "log", "eval")) == 3
 
 
 def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path):
