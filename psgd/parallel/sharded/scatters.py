@@ -12,7 +12,7 @@ import numpy as np
 
 from psgd.kernels import accumulate as kernels
 from psgd.kernels.array import Array
-from psgd.parallel.sharded.order import Behind
+from psgd.parallel.sharded.order import Behind, ordered, settle
 from psgd.parallel.sharded.slices import Slices
 
 if TYPE_CHECKING:
@@ -48,10 +48,11 @@ class Scatters:
         self._grads, self._sums, self._behind = grads, grads if sums is None else sums, behind
         self._several = sums is not None
         self._each = [int(w.nbytes - o.nbytes) for w, o in zip(grads, own, strict=True)]
-        self._calls = [
+        calls = [
             comm.Reduce_scatter_init(unit, part, slices.counts(number))
             for number, (unit, part) in enumerate(zip(self._sums, own, strict=True))
         ]
+        self._calls = ordered(behind, calls)
         self._before = 0  # samples in the sum, before this step
         if grads:
             none = grads[0][:0]
@@ -80,13 +81,17 @@ class Scatters:
         self._before += samples
 
     def wait(self, unit: int) -> None:
-        """Blocks until the unit is reduced, and its memory may be written; at once where nothing was started."""
+        """The unit is reduced, and its memory may be written by what is computed from now on.
+
+        At once where nothing was started. Blocks, but for GPUs that are peers.
+        """
         self._calls[unit].Wait()
 
     def clear(self) -> None:
-        """Blocks until all is reduced; the next step begins another sum."""
+        """Blocks until all is reduced; the next step begins another sum. Collective."""
         for call in self._calls:
             call.Wait()
+        settle(self._behind)
         self._before = 0
 
     def free(self) -> None:

@@ -182,6 +182,7 @@ class ModuleExchange(Exchange):
             self._sums_of.pop(self._of[unit], None)
 
     def _reduced(self, unit: int) -> None:
+        self.follow()
         self.scatters.wait(unit)
         self._reducing.discard(unit)
         if self._sums_of.get(self._of[unit]) == unit:
