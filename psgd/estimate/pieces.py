@@ -14,10 +14,12 @@ from psgd.estimate.rank_memory import (
     BATCH,
     EVALUATION,
     SHARED_GRADIENTS,
+    WORKSPACE,
     Estimate,
     of_vectors,
     shared_gradients,
     state_vectors,
+    workspace,
 )
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
@@ -74,6 +76,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 EVALUATION: evaluated_at_once(model.tokens, config.device, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
                 SHARED_GRADIENTS: sum(map(shared_gradients, mine)),
+                WORKSPACE: workspace(config.device),
                 LINKS: _links(mine, model, cuts, wish, pipe),
                 LAYER: max(map(_largest_layer, mine)) if wish.microbatches > 1 else 0,
             }

@@ -83,6 +83,10 @@ class SideStream:
         """The caller's stream goes on behind an event."""
         self._cupy.cuda.get_current_stream().wait_event(event)
 
+    def synchronize(self) -> None:
+        """Blocks until the GPU has done all that was put on it."""
+        self._stream.synchronize()
+
     def settle(self) -> None:
         """As the function."""
         last, self.last = self.last, None
