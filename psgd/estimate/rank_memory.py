@@ -63,9 +63,10 @@ def of_run(
         evaluation_batch: samples of one pass of an evaluation.
     """
     sample = int(np.prod(model.input_shape)) * model.dtype.itemsize + 8
+    evaluated = activations.count(model, evaluation_batch, device=config.device, trains=False)
     passes = {
         ACTIVATIONS: activations.count(model, config.batch_size, device=config.device),
-        EVALUATION: activations.count(model, evaluation_batch, device=config.device) + evaluation_batch * sample,
+        EVALUATION: evaluated + evaluation_batch * sample,
         BATCH: config.batch_size * sample,
         SHARED_GRADIENTS: shared_gradients(model),
         WORKSPACE: workspace(config.device),
