@@ -43,6 +43,7 @@ class Serving:
     ) -> None:
         mesh = context.mesh
         self._context, self._policy, self._scale, self._saver = context, policy, scale, saver
+        self._waiter = context.waiter
         self._part = part = context.shards[mesh.index]
         self._shard = Shard(
             context.params[part.start : part.stop],
@@ -52,7 +53,7 @@ class Serving:
             start=part.start,
         )
         if (squares := context.optimizer.squares) is not None:
-            squares.wait = lambda request: context.waiter.soon(request.Test)
+            squares.wait = lambda request: self._waiter.soon(request.Test)
         params, ranges = self._shard.params, self._shard.ranges
         follows = mesh.index > 0 and not policy.fixed_order
         self.transport: MpiServerTransport
@@ -63,11 +64,10 @@ class Serving:
                     mesh, params, ranges, context.waiter, grads=grads, follows=follows, settings=context.settings
                 )
             else:
-                from psgd.server.surviving.server_side import SurvivingServerTransport
+                from psgd.server.surviving import pick_transport
 
-                self.transport = SurvivingServerTransport(
-                    mesh, params, ranges, context.waiter, grads=grads, settings=context.settings
-                )
+                self.transport = pick_transport.transport(context, params, ranges, grads)
+                self._waiter = self.transport.waiter
         else:
             from psgd.server.transports.compressed_server_transport import CompressedServerTransport
 
@@ -139,7 +139,7 @@ class Serving:
         layout = [len(part) for part in context.shards], [part.start for part in context.shards]
         request = comm.Iallgatherv(MPI.IN_PLACE, [context.params, layout])
         try:
-            context.waiter.flowing(request.Test)
+            self._waiter.flowing(request.Test)
         except BaseException:
             keep_for_ever(request)
             raise
@@ -151,7 +151,7 @@ class Serving:
             return value
         mine = np.atleast_1d(np.asarray(value, np.float64))
         parts = np.empty((comm.Get_size(), mine.size), np.float64)
-        self._context.waiter.flowing(comm.Iallgather(mine, parts).Test)
+        self._waiter.flowing(comm.Iallgather(mine, parts).Test)
         total = parts[0]
         for part in parts[1:]:
             total = total + part

@@ -23,4 +23,4 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     whole = values["compress"] in (None, "none") and values["accumulate"] in (None, 1)
     on_host = "cuda" not in (values["device"], values["server_device"])
     plain = whole and on_host and ":" not in values["model"] and not any(values[name] for name in _PER_WORKER)
-    return strategy.survives and servers == int(strategy.servers) and workers > 1 and plain
+    return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain
