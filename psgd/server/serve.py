@@ -1,7 +1,7 @@
 """A server's run: its shard, its transport and the loop, with its part of the checkpoints."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +17,9 @@ from psgd.server.server import Server, ServerOptions
 from psgd.server.shard import Shard
 from psgd.server.transports.gradient_memory import Vector
 from psgd.server.transports.server_transport import MpiServerTransport
+
+if TYPE_CHECKING:
+    from psgd.server.replicas.replicated_server_side import ReplicatedServerTransport
 
 
 class Serving:
@@ -45,6 +48,13 @@ class Serving:
         self._context, self._policy, self._scale, self._saver = context, policy, scale, saver
         self._waiter = context.waiter
         self._part = part = context.shards[mesh.index]
+        self.transport: MpiServerTransport
+        if mesh.replicas:
+            from psgd.server.replicas import parts
+
+            self._shard, self.transport = parts.create(context, gradients)
+            self._waiter = self.transport.waiter
+            return
         self._shard = Shard(
             context.params[part.start : part.stop],
             context.server_optimizer,
@@ -56,7 +66,6 @@ class Serving:
             squares.wait = lambda request: self._waiter.soon(request.Test)
         params, ranges = self._shard.params, self._shard.ranges
         follows = mesh.index > 0 and not policy.fixed_order
-        self.transport: MpiServerTransport
         if context.compression is None:
             grads = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
             if mesh.survival is None:
@@ -127,13 +136,21 @@ class Serving:
             return Server(*parts)
         from psgd.server.surviving.surviving_server import SurvivingServer
 
-        server = SurvivingServer(*parts)
+        kind = SurvivingServer
+        if self._context.mesh.replicas:
+            from psgd.server.replicas.replicated_server import ReplicatedServer
+
+            kind = ReplicatedServer
+        server = kind(*parts)
         server.hand_over = survival
         return server
 
     def _take_other_parts(self) -> None:
         """Fills the caller's vector with what the other servers have: it is whole on every rank then."""
         context, comm = self._context, self._context.mesh.server
+        if context.mesh.replicas:
+            cast("ReplicatedServerTransport", self.transport).share(context.shards)
+            return
         if comm is None or comm.Get_size() == 1:
             return
         layout = [len(part) for part in context.shards], [part.start for part in context.shards]

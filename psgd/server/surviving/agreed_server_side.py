@@ -38,8 +38,9 @@ class AgreedServerTransport(SurvivingServerTransport):
         *,
         grads: Sequence[Vector | None] | None = None,
         settings: int = 0,
+        inline: bool = True,
     ) -> None:
-        super().__init__(mesh, params, ranges, waiter, grads=grads, settings=settings)
+        super().__init__(mesh, params, ranges, waiter, grads=grads, settings=settings, inline=inline)
         self._agreement = Agreement(mesh.index, mesh.servers, mesh.workers)
         self._peers = Peers(mesh, Agreement.longest(mesh.workers), self._notice)
         self._coming: dict[int, Header] = {}  # of each worker, whose gradient may be on its way
@@ -76,14 +77,18 @@ class AgreedServerTransport(SurvivingServerTransport):
         agreement = self._agreement
         for worker, header in list(self._coming.items()):
             if self._here_as_a_whole(worker, header):
-                self._here[worker] = self._coming.pop(worker)
-                agreement.arrived(worker)
+                self._arrive(self._coming.pop(worker))
         while self._untold:
             agreement.worker_died(self._untold.popleft())
         for server, words in self._peers.received():
             agreement.receive(server, words)
         self._send_all()
         return bool(agreement.decided or self._reports)
+
+    def _arrive(self, header: Header) -> None:
+        """An exchange is here as a whole."""
+        self._here[header.worker] = header
+        self._agreement.arrived(header.worker)
 
     def _send_all(self) -> None:
         while self._agreement.outbox:

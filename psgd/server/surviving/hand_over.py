@@ -41,6 +41,9 @@ class HandOver(Protocol):
             How many samples there are to take, and for each of the takers what it is to be told.
         """
 
+    def lost_server(self, server: int) -> None:
+        """A server has died, and others hold its shards; on the other servers, where there are replicas."""
+
     def pushed(self, worker: int, drawn: int) -> None:
         """A worker that was told nothing yet has pushed, or is done; on the server."""
 

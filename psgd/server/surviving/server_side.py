@@ -51,10 +51,11 @@ class SurvivingServerTransport(MpiServerTransport):
         *,
         grads: Sequence[Vector | None] | None = None,
         settings: int = 0,
+        inline: bool = True,
     ) -> None:
         self._failures: Deaths = mesh.survival.failures
         self.waiter = waiter.guarded(self._guard)
-        super().__init__(mesh, params, ranges, self.waiter, grads=grads, settings=settings, whole=True)
+        super().__init__(mesh, params, ranges, self.waiter, grads=grads, inline=inline, settings=settings, whole=True)
         self.begun = False
         self._dead: set[int] = set()
         self._untold: deque[int] = deque()  # of the dead, those that `next` has still to give
