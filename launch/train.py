@@ -236,7 +236,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
             code = code or (LOST if result.get("lost_ranks") else 0)
         code = code or int(not complete)
-        if comm.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
+        if result is not None and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
     return code

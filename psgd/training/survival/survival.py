@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.kernels.notice import say
-from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
@@ -17,6 +16,7 @@ from psgd.runtime.ulfm.deaths import MpiDeaths
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import going_on
 from psgd.training.survival.course import Course
+from psgd.training.survival.duties import Duties
 from psgd.training.survival.ledger import Ledger
 
 
@@ -28,7 +28,7 @@ class Survival:
         mesh: of the run.
         samples: of an epoch.
         metrics: the run's; says when.
-        log: where deaths are written, on rank 0.
+        duties: who leads tells of deaths.
         course: a worker's batches; None on a server.
 
     Attributes:
@@ -37,11 +37,11 @@ class Survival:
     """
 
     def __init__(
-        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, log: EventLog, course: Course | None
+        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, duties: Duties, course: Course | None
     ) -> None:
         self.gone: list[int] = []
         self.failures = MpiDeaths(mesh.world)
-        self._mesh, self._metrics, self._log, self._course = mesh, metrics, log, course
+        self._mesh, self._metrics, self._duties, self._course = mesh, metrics, duties, course
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
 
     @property
@@ -52,12 +52,16 @@ class Survival:
     def begin(self, job: MPI.Intracomm) -> None:
         """From now on, workers may die. `job` is all ranks."""
         self._job = job
-        TOLERANCE.allow(rank for rank in self._ranks(range(self._mesh.workers)) if rank != 0)
+        TOLERANCE.allow(self._ranks(range(self._mesh.workers)))
 
     def end(self, job: MPI.Intracomm) -> MPI.Intracomm:
-        """From now on, no more may die. Collective over those of `job` that live, blocks; returns these."""
+        """From now on, no more may die. Collective over those of `job` that live, blocks.
+
+        Returns:
+            These; the one that leads is its rank 0.
+        """
         failures = MpiDeaths(job)
-        living: MPI.Intracomm = failures.shrink()
+        living = self._duties.first(failures.shrink())
         alive = living.Get_group().Translate_ranks(None, job.Get_group())
         TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
         TOLERANCE.survivors = living
@@ -71,18 +75,24 @@ class Survival:
         return samples, messages
 
     def tell(self, worker: int, samples: int) -> None:
-        """Counts a death, writes it to the log and says it. On rank 0."""
+        """Counts a death, writes it to the log and says it, where this rank leads."""
         self.gone.append(worker)
         seconds, left = self._metrics.elapsed_s(), self._mesh.workers - len(self.gone)
         rank = self._ranks([worker])[0]
         cause = "its process ended"
-        self._log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
-        if self._job.Get_rank():
+        if not self._duties.leads:
             return
+        log = self._duties.log
+        log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
             f"the {samples:,} samples that it had left"
         )
+
+    def lead(self, worker: int) -> None:
+        if self._mesh.role == "worker" and worker == self._mesh.index and not self._duties.leads:
+            self._duties.take_over()
+            say(f"warning: rank {self._job.Get_rank()} goes on with the log, the progress and the result")
 
     def _ranks(self, workers: Iterable[int]) -> list[int]:
         """Their ranks in the job."""
@@ -112,7 +122,7 @@ def prepare(
     connection: Connection,
     job: MPI.Intracomm,
     config: TrainConfig,
-    log: EventLog,
+    duties: Duties,
     course: Callable[[int, int], Course] | None,
 ) -> None:
     """From now on, workers may die, where MPI and the run go on without them. On all ranks; does not communicate.
@@ -121,11 +131,11 @@ def prepare(
         connection: before its block.
         job: all ranks.
         config: of the run.
-        log: where deaths are written, on rank 0.
+        duties: of this rank.
         course: a worker's batches, from how many workers there are and which it is; None on a server.
     """
     mesh, metrics = connection.mesh, connection.metrics
     if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
         mine = None if course is None else course(mesh.workers, mesh.index)
-        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, log, mine)
+        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, duties, mine)
         survival.begin(job)
