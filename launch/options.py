@@ -176,7 +176,7 @@ def _standing_by(config: TrainConfig) -> TrainConfig:
     if not found:
         return config
     if config.workers is not None or "data" in config.axes:
-        raise UsageError(f"--grow {config.grow}: it says how many workers there are; omit --workers, and data in --mesh")
+        raise UsageError(f"--grow {config.grow}: it says how many workers there are; omit --workers and data in --mesh")
     return replace(config, workers=found[0].workers)
 
 

@@ -1,5 +1,6 @@
 """Ranks that stand by: how many, and when they join a run."""
 
+import itertools
 from typing import NamedTuple
 
 from psgd.runtime.option import Option, whole
@@ -23,10 +24,7 @@ def phases(text: str | None) -> list[Phase]:
             found.append(Phase(float(fraction), int(workers)))
         except ValueError:
             return []
-    ascending = all(
-        before.until < after.until and before.workers < after.workers
-        for before, after in zip(found, found[1:], strict=False)
-    )
+    ascending = all(a.until < b.until and a.workers < b.workers for a, b in itertools.pairwise(found))
     fits = ascending and found[0].until > 0 and found[0].workers > 0 and found[-1].until == 1
     return found if fits and len(found) > 1 else []
 

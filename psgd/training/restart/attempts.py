@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 
 from mpi4py import MPI
@@ -20,7 +21,6 @@ from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, PeerLostError
 from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
-from psgd.runtime.agreement import broadcast
 from psgd.runtime.job_end import secondary
 from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.tolerance import TOLERANCE
@@ -130,7 +130,7 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
         fine = crew.meet(attempt.fine)
         TOLERANCE.look = _ends
         lost, places = len(crew.lost), crew.numbers[: crew.acting]
-        crew.regroup(lambda living: fitting.acting(fitting.fitted(config, living) or config))
+        crew.regroup(partial(fitting.acts, config))
         TOLERANCE.survivors = crew.job
         if fine:
             return
@@ -169,8 +169,8 @@ def _tell(config: TrainConfig, crew: Crew, before: int, places: list[int], secon
     log.close()
     instead = f"rank(s) {_brief(came)} in their place" if came else f"{config.workers} worker(s)"
     say(
-        f"warning: rank(s) {_brief(lost)} lost after {seconds:.2f} s, their process ended: the run begins again at step "
-        f"{step:,} with {instead}; {spares} spare(s) left"
+        f"warning: rank(s) {_brief(lost)} lost after {seconds:.2f} s, their process ended: the run begins again at "
+        f"step {step:,} with {instead}; {spares} spare(s) left"
     )
 
 

@@ -43,6 +43,12 @@ def fitted(config: TrainConfig, living: int) -> TrainConfig | None:
     return replace(config, workers=workers, inject=without_deaths(config.inject))
 
 
+def acts(config: TrainConfig, living: int) -> int:
+    """How many ranks the run has when so many live; 0 where it cannot go on."""
+    found = fitted(config, living)
+    return 0 if found is None else acting(found)
+
+
 def grown(config: TrainConfig, share: float, living: int) -> TrainConfig:
     """The run with the workers of the part that follows when `share` of the epochs is done, or as many as live."""
     found = phases(config.grow)
