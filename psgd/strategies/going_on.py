@@ -5,6 +5,11 @@ from typing import Any
 
 from psgd.strategies import catalog
 
+WITHOUT = (
+    "expected a run that goes on without dead workers (docs/failures.md#dead-workers), started by psgd train or by "
+    "mpirun --with-ft ulfm"
+)
+"""What is said of an option that needs one."""
 _PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh", "shard")
 
 
