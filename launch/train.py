@@ -90,6 +90,8 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
     goes_on = going_on.survives(chosen.flat(), servers, workers)
+    if chosen.drop_straggler_after is not None and not goes_on:
+        raise UsageError(f"--drop-straggler-after {chosen.drop_straggler_after:g}: {going_on.WITHOUT}")
     code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)

@@ -129,6 +129,11 @@ class TrainConfig:
     offload: str | None = choices.OFFLOAD.field()
     offload_staleness: int = choices.OFFLOAD_STALENESS.field()
     inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
+    drop_straggler_after: float | None = above_zero(
+        None,
+        "Kill a worker for which others have waited this many seconds, where the run goes on without it.",
+        shown="off",
+    ).field()
     log: Path | None = path("Write JSON lines to this file.").field()
     trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()
     tensorboard: Path | None = path(

@@ -6,6 +6,11 @@ from typing import Any
 from psgd.strategies import catalog
 
 _EASGD_ORDERS = (None, "sync")
+WITHOUT = (
+    "expected a run that goes on without dead workers (docs/failures.md#dead-workers), started by psgd train or by "
+    "mpirun --with-ft ulfm"
+)
+"""What is said of an option that needs one."""
 _PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh", "shard")
 
 

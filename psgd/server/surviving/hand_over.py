@@ -1,7 +1,7 @@
 """What is done with the samples of a worker that died: the seam between a server and whoever knows of samples."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ class HandOver(Protocol):
     """
 
     failures: Deaths
+
+    def waiting(self, act: Callable[..., Any], **when: Callable[[], object]) -> Callable[..., Any]:
+        """The same call, in which the server waits for workers (`psgd.training.survival.stragglers`)."""
 
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
