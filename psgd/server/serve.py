@@ -143,6 +143,8 @@ class Serving:
             kind = ReplicatedServer
         server = kind(*parts)
         server.hand_over = survival
+        wire: Any = self.transport  # the server waits for a worker where others wait for the server
+        wire.next = survival.waiting(wire.next, waits=server.keeps_waiting)
         return server
 
     def _take_other_parts(self) -> None:

@@ -69,12 +69,14 @@ class Trainer:
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""
-        backend = self.backend
+        backend, course = self.backend, self.course(ps.workers, ps.worker)
         backend.bind(ps.evaluated_params, ps.grads)
+        course.evaluates = True
         correct, loss_sum = backend.evaluate(0, 1)
+        course.evaluates = False
         backend.bind(ps.params, ps.grads)
         count = max(1, self._dataset.test.samples)
-        if ps.worker == 0 if self._course is None else self._course.leads:
+        if course.leads:
             ps.report(correct / count, loss_sum / count)
 
     def _reports(self, course: Course) -> bool:

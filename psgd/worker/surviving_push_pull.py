@@ -12,7 +12,7 @@ class SurvivingPushPullWorker(PushPullWorker[SurvivingWorkerTransport]):
     def __init__(self, context: PushPullContext, gradients: Gradients) -> None:
         assert gradients.own is not None
         kind = SurvivingWorkerTransport
-        if context.mesh.replicas:
+        if getattr(context.mesh, "replicas", 0):
             from psgd.server.replicas.replicated_worker_side import ReplicatedWorkerTransport
 
             kind = ReplicatedWorkerTransport

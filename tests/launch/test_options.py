@@ -68,6 +68,7 @@ WRONG_VALUES = {
     "eval_every": ["-1"],
     "early_stop": ["-1", "1.5"],
     "target_accuracy": ["1.01", "-0.1", "nan"],
+    "drop_straggler_after": ["0", "inf"],
     "softsync": ["0", "x"],
     "staleness": ["-1", "1.5"],
     "period": ["0"],
