@@ -12,7 +12,7 @@ class SurvivingPushPullWorker(PushPullWorker[SurvivingWorkerTransport]):
     def __init__(self, context: PushPullContext, gradients: Gradients) -> None:
         assert gradients.own is not None
         kind = SurvivingWorkerTransport
-        if getattr(context.mesh, "replicas", 0):
+        if context.mesh.replicas:
             from psgd.server.replicas.replicated_worker_side import ReplicatedWorkerTransport
 
             kind = ReplicatedWorkerTransport

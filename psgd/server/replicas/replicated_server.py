@@ -32,7 +32,7 @@ class ReplicatedServer(SurvivingServer):
             self._withdraw()
             self.hand_over.lost_server(event.server)
         elif isinstance(event, Header) and event.kind == _REPEAT:
-            self._log.append(LogEntry(release=(event.worker,), ends_log=self._over))
+            self._log.append(LogEntry(release=(event.worker,), ends_log=self._over, stays_open=not self._over))
         elif isinstance(event, Header) and event.kind == _BYE:
             self._leave(event.worker)
         elif isinstance(event, Lost) and self._over:

@@ -54,7 +54,7 @@ class SurvivingServer(Server):
             # It does not know yet that it has more to do.
             self._clocks.check(header)
             self.hand_over.pushed(worker, self._clocks.drawn[worker])
-            self._log.append(LogEntry(release=(worker,)))
+            self._log.append(LogEntry(release=(worker,), stays_open=True))
             return
         super()._take(header)
         if header.kind == MessageKind.PUSH and worker in self._untold:
