@@ -45,7 +45,7 @@ def test_all_that_is_held_takes_each_step_and_what_stands_by_comes_first():
     for seed in range(3):
         gradient = np.random.default_rng(seed).normal(size=24)
         assert push(shards, gradient) == list(range(6))
-        whole.apply([(0, 3, 1.0)], lambda worker, segment: gradient, lambda segment: None, lambda segment: None)
+        whole.apply([(0, 3, 1.0)], lambda worker, segment, g=gradient: g, lambda segment: None, lambda segment: None)
     np.testing.assert_array_equal(shards.params[:20], whole.params[:20])
     assert (shards.version, shards.samples, shards.lr, shards.open_samples) == (3, 9, 0.1, 0)
     assert not shards.params[20:].any()
