@@ -128,6 +128,7 @@ class TrainConfig:
     offload: str | None = choices.OFFLOAD.field()
     offload_staleness: int = choices.OFFLOAD_STALENESS.field()
     inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
+    survive: bool = switch(True, "Go on when workers die, where the MPI and the strategy can.").field()
     log: Path | None = path("Write JSON lines to this file.").field()
     trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()
     tensorboard: Path | None = path(

@@ -100,6 +100,7 @@ class AllreduceWorker(LockstepWorker):
                 buckets.reduce()
         if buckets.early or total:
             rounds.count_allreduce(buckets.sum.nbytes)
+        rounds.count()
         buckets.clear()
         self.stop = rounds.stop
         if total:
