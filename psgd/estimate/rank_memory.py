@@ -13,6 +13,7 @@ from psgd.nn.gates import apart
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.optim import rules
+from psgd.strategies import going_on
 
 SHARED_GRADIENTS = "gradients of shared parameters"
 ACTIVATIONS, EVALUATION, BATCH, SLOTS = "activations", "evaluation", "a batch of samples", "slots of collectives"
@@ -102,8 +103,9 @@ def of_vectors(
     if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options):
         communicators += 1 + (shard > 1 and bool(stages))  # the model's own exchange
     collective = {SLOTS: communicators * SLOT_BYTES} if communicators else {}
-    firsts = strategy_vectors.of_worker(config.strategy, options, state, workers, 0, servers)
-    others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1, servers)
+    survives = going_on.survives(config.flat(), servers, workers)
+    firsts = strategy_vectors.of_worker(config.strategy, options, state, workers, 0, servers, survives)
+    others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1, servers, survives)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
     slots = {} if config.offload is None else on_gpu(config.offload, size, stages)
     found = []

@@ -25,6 +25,8 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
         servers: how many there are.
         workers: how many there are.
     """
+    if not values["survive"]:
+        return False
     strategy = catalog.find(values["strategy"])
     whole = values["compress"] in (None, "none") and values["accumulate"] in (None, 1)
     on_host = "cuda" not in (values["device"], values["server_device"])

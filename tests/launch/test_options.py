@@ -130,7 +130,7 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 def test_every_option_that_can_be_wrong_is_tested():
     assert set(WRONG_VALUES) == set(KINDS) - {
-        *("scale_lr", "average_momentum", "inject", "resume", "check_data", "keep_best"),
+        *("scale_lr", "average_momentum", "inject", "resume", "check_data", "keep_best", "survive"),
     }
 
 

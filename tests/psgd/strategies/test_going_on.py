@@ -35,6 +35,7 @@ def test_and_two_without(strategy):
         {"own": {"accumulate": 2}},
         {"mesh": "tensor=2"},
         {"model": "net.py:make"},
+        {"survive": False},
     ],
 )
 def test_what_keeps_things_by_worker_does_not(option):
