@@ -26,7 +26,7 @@ from psgd.runtime.job_end import DIVERGED, LOST
 from psgd.runtime.ulfm.leave import leave
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import catalog as strategies
-from psgd.strategies import going_on
+from psgd.strategies import going_on, held_twice
 from psgd.training.restart import fitting
 
 WORKERS = 2
@@ -90,6 +90,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
     goes_on = going_on.survives(chosen.flat(), servers, workers)
+    held_twice.check(chosen.flat(), servers, workers)
     if chosen.drop_straggler_after is not None and not goes_on:
         raise UsageError(f"--drop-straggler-after {chosen.drop_straggler_after:g}: {going_on.WITHOUT}")
     code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
@@ -153,6 +154,7 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     if size == 1:
         options.check_alone(config)
     faults.check(config.inject, workers, servers)
+    held_twice.check(config.flat(), servers, workers)
     return replace(config, servers=servers, workers=workers)
 
 

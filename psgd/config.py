@@ -148,6 +148,7 @@ class TrainConfig:
     keep_best: bool = checkpoint.KEEP_BEST.field()
     resume: bool = checkpoint.RESUME.field()
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
+    replicas: int = ulfm.REPLICAS.field()
     spares: int = ulfm.SPARES.field()
     grow: str | None = ulfm.GROW.field()
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()

@@ -32,4 +32,4 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     on_host = "cuda" not in (values["device"], values["server_device"])
     meets = values["easgd_order"] in _EASGD_ORDERS
     plain = whole and meets and on_host and ":" not in values["model"] and not any(values[name] for name in _PER_WORKER)
-    return strategy.survives and servers == int(strategy.servers) and workers > 1 and plain
+    return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain

@@ -1,10 +1,18 @@
-"""Ranks that stand by: how many, and when they join a run."""
+"""Ranks that stand by, and what is held twice: how many, and when they join a run."""
 
 import itertools
 from typing import NamedTuple
 
 from psgd.runtime.option import Option, whole
 
+REPLICAS = Option(
+    int,
+    0,
+    "Number of further servers that hold each shard: with 1 the run goes on when a server dies.",
+    (0, 1).__contains__,
+    "0 or 1",
+    metavar="0|1",
+)
 SPARES = whole(0, 0, "Number of idle ranks that take the places of ranks that die; with --checkpoint-dir.")
 
 
