@@ -16,8 +16,8 @@ def test_the_servers_strategies_do(strategy):
     )
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "averaging"])
-def test_and_two_without(strategy):
+@pytest.mark.parametrize("strategy", ["allreduce", "averaging", "easgd", "hogwild", "decentralized"])
+def test_and_those_without(strategy):
     assert survives(TrainConfig(strategy=strategy).flat(), 0, 2)
     assert not survives(TrainConfig(strategy=strategy).flat(), 0, 1)
 
@@ -25,7 +25,8 @@ def test_and_two_without(strategy):
 @pytest.mark.parametrize(
     "option",
     [
-        {"strategy": "hogwild"},
+        {"strategy": "easgd", "own": {"easgd_order": "round-robin"}},
+        {"strategy": "decentralized", "own": {"peers": "pairs"}},
         {"checkpoint_dir": Path("c")},
         {"record": Path("r")},
         {"replay": Path("r")},
