@@ -75,12 +75,21 @@ class Crew:
         """
         word = np.zeros(1, np.uint8)
         while not self.rung:
+            if self._alone():
+                self.ring()
             for rank in range(self.acting):
                 if self._woken_by(rank):
                     self.job.Recv(word, rank, _WAKE)
                     return bool(word[0])
             time.sleep(_LOOK_S)
         return False
+
+    def _alone(self) -> bool:
+        """Whether all that act are dead."""
+        dead = self.job.Get_failed()
+        if dead.Get_size() < self.acting:
+            return False
+        return set(range(self.acting)) <= set(dead.Translate_ranks(None, self.job.Get_group()))
 
     def _woken_by(self, rank: int) -> bool:
         try:
