@@ -8,25 +8,30 @@ whatever error that rank leaves it with, they meet, and others take the places o
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 from mpi4py import MPI
 
 from psgd.checkpoint import folder
+from psgd.checkpoint.requests import CheckpointRequest
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, PeerLostError
 from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
+from psgd.runtime.agreement import broadcast
 from psgd.runtime.job_end import secondary
 from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.tolerance import TOLERANCE
+from psgd.training.events import ProgressDisplay
 from psgd.training.restart import fitting
 from psgd.training.restart.crew import Crew
 from psgd.training.restart.family import Family
+from psgd.training.restart.grower import Grower
 
 _NOTICE_S = 5.0  # until MPI knows of the death that made a call fail
 _COME_S = 120.0  # from a call to meet until a rank comes: it may be in the middle of a long step
@@ -38,13 +43,13 @@ class Attempt:
     Attributes:
         config: of this attempt.
         comm: those that act in it.
-        share: of the epochs, at which it leaves with a checkpoint for one with more workers; 0 is never.
-        left: it has.
         fine: it ended well.
+        left: on rank 0, it ended for one with more workers, which begins at its last checkpoint.
     """
 
-    def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None) -> None:
-        self.config, self.fine, self.left, self.share = config, False, False, 0.0
+    def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None, share: float = 1.0) -> None:
+        self.config, self.fine, self.left, self._share = config, False, False, share
+        self._grower: Grower | None = None
         self._crew, self._family = crew, Family()
         self.comm = comm if crew is None else self._family.adopt(comm)
         self._called = threading.Event()
@@ -73,6 +78,19 @@ class Attempt:
             return False
         BACKGROUND.discard(self._family)
         return True
+
+    def display(self, display: ProgressDisplay, request: CheckpointRequest) -> ProgressDisplay:
+        """What `run` is to show its progress on, so that it ends where more workers are to join."""
+        if self._share == 1:
+            return display
+        self._grower = Grower(display, request, self._share)
+        return self._grower
+
+    def leaves(self, result: Mapping[str, Any] | None) -> bool:
+        """Whether what `run` returned on this rank is not the end of the run, since more workers are to join."""
+        asked = self._grower is not None and self._grower.asked
+        self.left = asked and result is not None and bool(result["requeue"])
+        return self.left
 
     def _means_death(self, error: Exception) -> bool:
         """Whether this rank leaves with an error because another is dead. Blocks until that is known."""
@@ -115,10 +133,10 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
     if not (switch.enabled() and fitting.can_restart(config) and job.Get_size() > 1):
         yield Attempt(config, job, None)
         return
-    began, crew, fresh = time.monotonic(), Crew(job, fitting.acting(config)), False
+    began, crew, fresh, share = time.monotonic(), Crew(job, fitting.acting(config)), False, fitting.part(config, 0.0)
     while True:
         comm = crew.team()
-        attempt = Attempt(_without_own_deaths(config, fresh), comm, crew)
+        attempt = Attempt(_without_own_deaths(config, fresh), comm, crew, share)
         if crew.place is None:
             fresh = True
             TOLERANCE.look = _ends
@@ -132,8 +150,15 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
         lost, places = len(crew.lost), crew.numbers[: crew.acting]
         crew.regroup(partial(fitting.acts, config))
         TOLERANCE.survivors = crew.job
-        if fine:
+        if fine and not broadcast(crew.job, {"left": attempt.left})["left"]:
             return
+        if fine:
+            config = replace(fitting.grown(config, share, crew.job.Get_size()), resume=True)
+            share = fitting.part(config, share)
+            crew.act(fitting.acting(config))
+            if crew.job.Get_rank() == 0:
+                _tell_growth(config, crew, places, time.monotonic() - began)
+            continue
         found = fitting.fitted(config, crew.job.Get_size())
         if found is None:
             raise PeerLostError(f"rank(s) {_brief(crew.lost[lost:])} died, and too few are left to begin again")
@@ -172,6 +197,16 @@ def _tell(config: TrainConfig, crew: Crew, before: int, places: list[int], secon
         f"warning: rank(s) {_brief(lost)} lost after {seconds:.2f} s, their process ended: the run begins again at "
         f"step {step:,} with {instead}; {spares} spare(s) left"
     )
+
+
+def _tell_growth(config: TrainConfig, crew: Crew, places: list[int], seconds: float) -> None:
+    """Rank 0 says, and writes to the log, with how many workers the run goes on."""
+    now = crew.numbers[: crew.acting]
+    log = EventLog(config.log, append=True)
+    joined = [number for number in now if number not in places]
+    log.write("grow", time=seconds, ranks=now, joined=joined, workers=config.workers)
+    log.close()
+    say(f"the run goes on with {config.workers} workers: rank(s) {_brief(joined)} have joined")
 
 
 def _brief(ranks: list[int]) -> str:

@@ -46,6 +46,10 @@ class Crew:
         rank = self.job.Get_rank()
         return rank if rank < self.acting else None
 
+    def act(self, acting: int) -> None:
+        """From now on so many act, the same on all ranks. Does not communicate."""
+        self.acting = acting
+
     @property
     def numbers(self) -> list[int]:
         """By rank of `job`, its rank in the job as it was started."""

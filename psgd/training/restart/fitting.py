@@ -49,6 +49,11 @@ def acts(config: TrainConfig, living: int) -> int:
     return 0 if found is None else acting(found)
 
 
+def part(config: TrainConfig, share: float) -> float:
+    """The fraction of the epochs at which the part of the run ends that follows when `share` of them is done."""
+    return next((phase.until for phase in phases(config.grow) if share < phase.until), 1.0)
+
+
 def grown(config: TrainConfig, share: float, living: int) -> TrainConfig:
     """The run with the workers of the part that follows when `share` of the epochs is done, or as many as live."""
     found = phases(config.grow)
