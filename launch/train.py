@@ -234,7 +234,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     note, progress = said.progress.note, said.progress
                     startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)
                     request.tell = note
-                    result = run(chosen, team, attempt.display(progress, request), request)
+                    result = run(chosen, team, progress, request)
                     if attempt.leaves(result):
                         result = None
                     if result is not None and result.get("requeue") and result["checkpoint"]:

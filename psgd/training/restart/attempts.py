@@ -17,7 +17,6 @@ from typing import Any
 from mpi4py import MPI
 
 from psgd.checkpoint import folder
-from psgd.checkpoint.requests import CheckpointRequest
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, PeerLostError
@@ -27,11 +26,9 @@ from psgd.runtime.agreement import broadcast
 from psgd.runtime.job_end import secondary
 from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.tolerance import TOLERANCE
-from psgd.training.events import ProgressDisplay
 from psgd.training.restart import fitting
 from psgd.training.restart.crew import Crew
 from psgd.training.restart.family import Family
-from psgd.training.restart.grower import Grower
 
 _NOTICE_S = 5.0  # until MPI knows of the death that made a call fail
 _COME_S = 120.0  # from a call to meet until a rank comes: it may be in the middle of a long step
@@ -47,9 +44,8 @@ class Attempt:
         left: on rank 0, it ended for one with more workers, which begins at its last checkpoint.
     """
 
-    def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None, share: float = 1.0) -> None:
-        self.config, self.fine, self.left, self._share = config, False, False, share
-        self._grower: Grower | None = None
+    def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None) -> None:
+        self.config, self.fine, self.left = config, False, False
         self._crew, self._family = crew, Family()
         self.comm = comm if crew is None else self._family.adopt(comm)
         self._called = threading.Event()
@@ -79,17 +75,9 @@ class Attempt:
         BACKGROUND.discard(self._family)
         return True
 
-    def display(self, display: ProgressDisplay, request: CheckpointRequest) -> ProgressDisplay:
-        """What `run` is to show its progress on, so that it ends where more workers are to join."""
-        if self._share == 1:
-            return display
-        self._grower = Grower(display, request, self._share)
-        return self._grower
-
     def leaves(self, result: Mapping[str, Any] | None) -> bool:
         """Whether what `run` returned on this rank is not the end of the run, since more workers are to join."""
-        asked = self._grower is not None and self._grower.asked
-        self.left = asked and result is not None and bool(result["requeue"])
+        self.left = self._crew is not None and result is not None and fitting.left(self.config, result)
         return self.left
 
     def _means_death(self, error: Exception) -> bool:
@@ -133,10 +121,10 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
     if not (switch.enabled() and fitting.can_restart(config) and job.Get_size() > 1):
         yield Attempt(config, job, None)
         return
-    began, crew, fresh, share = time.monotonic(), Crew(job, fitting.acting(config)), False, fitting.part(config, 0.0)
+    began, crew, fresh = time.monotonic(), Crew(job, fitting.acting(config)), False
     while True:
         comm = crew.team()
-        attempt = Attempt(_without_own_deaths(config, fresh), comm, crew, share)
+        attempt = Attempt(_without_own_deaths(config, fresh), comm, crew)
         if crew.place is None:
             fresh = True
             TOLERANCE.look = _ends
@@ -153,15 +141,18 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
         if fine and not broadcast(crew.job, {"left": attempt.left})["left"]:
             return
         if fine:
-            config = replace(fitting.grown(config, share, crew.job.Get_size()), resume=True)
-            share = fitting.part(config, share)
+            config = replace(fitting.grown(config, crew.job.Get_size()), resume=True)
             crew.act(fitting.acting(config))
             if crew.job.Get_rank() == 0:
                 _tell_growth(config, crew, places, time.monotonic() - began)
             continue
         found = fitting.fitted(config, crew.job.Get_size())
         if found is None:
-            raise PeerLostError(f"rank(s) {_brief(crew.lost[lost:])} died, and too few are left to begin again")
+            assert config.checkpoint_dir is not None
+            raise PeerLostError(
+                f"rank(s) {_brief(crew.lost[lost:])} died, and too few are left to begin again; "
+                f"{folder.how_to_resume(config.checkpoint_dir)}"
+            )
         config = replace(found, resume=True)
         TOLERANCE.lost = list(crew.lost)
         if crew.job.Get_rank() == 0:

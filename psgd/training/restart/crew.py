@@ -10,7 +10,7 @@ from mpi4py import MPI
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.runtime.agreement import gather
 from psgd.runtime.ulfm.deaths import MpiDeaths
-from psgd.training.restart.places import ordered
+from psgd.training.restart.succession import ordered
 
 _LOOK_S = 0.05
 _WAKE = 7
