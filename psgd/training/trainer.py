@@ -43,7 +43,7 @@ class Trainer:
         done = self._done(ps, course.steps)
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
-        leaves: int | None = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
+        leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
         for epoch, step, number, indices, planned in course.after(done):
             loss = 0.0
             injector.begin(number)
@@ -56,7 +56,8 @@ class Trainer:
                     backend.wait()
                     injector.sleep(number, time.perf_counter() - start)
             if leaves and number + 1 >= leaves:  # where workers keep pace, at the epoch's end
-                leaves = ps.save(stop=True)
+                leaves = 0
+                ps.save(stop=True)
             ps.step(len(indices), loss)
             if self._model.agreed(ps.stop) if may_stop else ps.stop:
                 return
