@@ -27,6 +27,7 @@ from psgd.runtime.ulfm.leave import leave
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import catalog as strategies
 from psgd.strategies import going_on
+from psgd.training.restart import fitting
 
 WORKERS = 2
 _OWN = (0, 1, 2, DIVERGED, LOST, requests.REQUEUE)
@@ -60,8 +61,9 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
 
     spawn.split(mpiexec_args)
     total, asked = (servers + workers) * chosen.parts, f"--servers {servers} --workers {workers}"
+    idle = fitting.standing_by(chosen)
     most = max(64, 16 * (os.cpu_count() or 1))
-    if total > most:
+    if total + idle > most:
         asked += f" --mesh {chosen.mesh}" if chosen.mesh else ""
         raise UsageError(
             f"{asked}: expected at most {most} ranks started on one machine of "
@@ -82,7 +84,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
             )
     if servers + workers == 1:
         options.check_alone(chosen)
-    if total == 1:
+    if total + idle == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
@@ -90,7 +92,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     goes_on = going_on.survives(chosen.flat(), servers, workers)
     if chosen.drop_straggler_after is not None and not goes_on:
         raise UsageError(f"--drop-straggler-after {chosen.drop_straggler_after:g}: {going_on.WITHOUT}")
-    code = spawn.run(spawn.again(), total, mpiexec_args, verbose, numbers, bind, goes_on)
+    code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)
     lost = code not in _OWN and chosen.checkpoint_dir is not None
@@ -219,26 +221,35 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         from psgd.launch.output import logs
         from psgd.runtime.job_end import DIVERGED
         from psgd.training import run
+        from psgd.training.restart.attempts import attempts
 
+        result, said = None, None
         try:
-            chosen = _agreed(config, comm)
-            with logs.output(chosen.log_dir, comm) as said:
-                startup.announce(comm, chosen.servers or 0, chosen.placement, verbose, said.progress.note, chosen.axes)
-                request.tell = said.progress.note
-                result = run(chosen, comm, said.progress, request)
-                if result is not None and result.get("requeue") and result["checkpoint"]:
-                    said.progress.note(_stopped(result["checkpoint"]))
-                said.progress.close()
-                if result is not None:
-                    said.result(json.dumps(result) if as_json else summary.text(result))
+            for attempt in attempts(_agreed(config, comm), comm):
+                chosen, team = attempt.config, attempt.comm
+                request.leads = team.rank == 0
+                request.begin_again()
+                with logs.output(chosen.log_dir, team) as said, attempt:
+                    note, progress = said.progress.note, said.progress
+                    startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)
+                    request.tell = note
+                    result = run(chosen, team, progress, request)
+                    if result is not None and result.get("requeue") and result["checkpoint"]:
+                        note(_stopped(result["checkpoint"]))
+                    progress.close()
+                    if result is not None:
+                        said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
-            return _refuse(error, comm.rank)
-        complete, code = _wrote_all(TOLERANCE.living(comm), said.lost), 0
+            code = _refuse(error, TOLERANCE.living(comm).rank)
+            leave(comm, code)
+            return code
+        living = TOLERANCE.living(comm)
+        complete, code = _wrote_all(living, None if said is None else said.lost), 0
         if result is not None:
             code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
             code = code or (LOST if result.get("lost_ranks") else 0)
         code = code or int(not complete)
-        if comm.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
+        if living.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
     return code
@@ -281,8 +292,9 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     try:
         if isinstance(config, UsageError):
             raise config
-        config = fit(config, comm.size)
-        placement.checked(config.placement, config.servers or 0, comm.size // config.parts)
+        size = comm.size - fitting.standing_by(config)
+        config = fit(config, size)
+        placement.checked(config.placement, config.servers or 0, size // config.parts)
         if comm.rank == 0:
             options.check_files(config)
         if config.log_dir is not None and (cannot := logs.prepare(config.log_dir)):

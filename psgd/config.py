@@ -18,6 +18,7 @@ from psgd.parallel.axes import parse, ranks_of_a_copy
 from psgd.runtime import choices
 from psgd.runtime.jsonable import clean
 from psgd.runtime.option import Option, above_zero, below_one, from_zero, one_of, path, switch, whole
+from psgd.runtime.ulfm import options as ulfm
 from psgd.strategies import catalog as strategies
 from psgd.user import reference
 
@@ -146,6 +147,8 @@ class TrainConfig:
     keep_best: bool = checkpoint.KEEP_BEST.field()
     resume: bool = checkpoint.RESUME.field()
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
+    spares: int = ulfm.SPARES.field()
+    grow: str | None = ulfm.GROW.field()
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()
     placement: str = choices.PLACEMENT.field()
 

@@ -44,7 +44,7 @@ def rows(
     """The same of given units, some of which have a buffer of their own where parameters are shared."""
     from psgd.collectives.mpi.split import ALIGN_BYTES
     from psgd.parallel.sharded.slices import Slices
-    from psgd.parallel.sharded.unit_buffers import assign, places
+    from psgd.parallel.sharded.unit_buffers import arriving, assign, places
 
     slices = Slices(units, ranks, 0)
     whole, own, align = slices.whole * itemsize, slices.size * itemsize, max(1, ALIGN_BYTES // itemsize)
@@ -53,11 +53,13 @@ def rows(
         return places(slices, assign(len(units), those), align)[1] * itemsize
 
     under_way = {1: 0, 2: buffers(()), 3: buffers(()) + buffers(alone)}[shard]
+    if shard > 1 and steps > 1:
+        under_way += arriving(slices, assign(len(units)), align)[1] * itemsize
     found = {
         PARAMETERS: own if shard == 3 else whole,
         GRADIENTS: whole if shard == 1 else own,
         STATE: state * own,
         UNDER_WAY: under_way,
-        ACCUMULATED: whole if steps > 1 else 0,
+        ACCUMULATED: whole if shard == 1 and steps > 1 else 0,
     }
     return {name: number for name, number in found.items() if number}

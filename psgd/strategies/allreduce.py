@@ -107,7 +107,7 @@ class AllreduceWorker(LockstepWorker):
             self.version = self._optimizer.version
             self._applied += total
             buckets.unit = _power_of_two(int(rounds.samples.max()))
-            if self._comm.rank == 0:
+            if self._rounds.counts:
                 self._metrics.progress(self._applied, self.version, self._optimizer.lr)
         self._votes.decide(rounds.request, self.version)
 
@@ -137,7 +137,7 @@ class AllreduceWorker(LockstepWorker):
             array[:] = new
         self.version, self._applied, self._buckets.unit = facts.tolist()
         self._optimizer.version = self.version
-        if takes and comm.rank == 0:
+        if takes:
             self._metrics.progress(self._applied, self.version, self._optimizer.lr)
 
     def _free(self) -> None:

@@ -153,7 +153,7 @@ class AveragingWorker(LockstepWorker):
         if self._counts_together:
             self._optimizer.version = self._base
         self._known += total
-        if self._comm.rank == 0:
+        if self._rounds.counts:
             self._metrics.progress(self._known, self.version, self._optimizer.lr)
 
     def _sum(self, values: Vector, weight: int) -> None:
@@ -215,8 +215,7 @@ class AveragingWorker(LockstepWorker):
                 array[:] = behind
             known, base = counts.tolist()
             self._set_counts([known, base, base, base if self._counts_together else self._optimizer.version, 0, 0])
-            if comm.rank == 0:
-                self._metrics.progress(known, base, self._optimizer.lr)
+            self._metrics.progress(known, base, self._optimizer.lr)
 
     def _kept(self) -> list[Item]:
         """Any number of workers resumes exactly where momentum is averaged, as it is by default."""

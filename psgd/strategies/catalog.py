@@ -105,6 +105,7 @@ STRATEGIES: dict[str, Strategy] = {
             "rho": above_zero(None, "strength of the elastic force.", shown="0.9 / (lr * workers)"),
         },
         on_device=True,
+        survives=True,
     ),
     "hogwild": Strategy(
         "psgd.strategies.hogwild.hogwild",

@@ -5,6 +5,7 @@ from typing import Any
 
 from psgd.strategies import catalog
 
+_EASGD_ORDERS = (None, "sync")
 WITHOUT = (
     "expected a run that goes on without dead workers (docs/failures.md#dead-workers), started by psgd train or by "
     "mpirun --with-ft ulfm"
@@ -27,5 +28,6 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     strategy = catalog.find(values["strategy"])
     whole = values["compress"] in (None, "none") and values["accumulate"] in (None, 1)
     on_host = "cuda" not in (values["device"], values["server_device"])
-    plain = whole and on_host and ":" not in values["model"] and not any(values[name] for name in _PER_WORKER)
+    meets = values["easgd_order"] in _EASGD_ORDERS
+    plain = whole and meets and on_host and ":" not in values["model"] and not any(values[name] for name in _PER_WORKER)
     return strategy.survives and servers == int(strategy.servers) and workers > 1 and plain

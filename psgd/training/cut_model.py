@@ -52,11 +52,6 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
             f"--device cuda: not with --pipe-schedule {wish.schedule}, whose stages compute on cores: omit one of both"
         )
     if not isinstance(model, OwnModel):
-        if config.device == "cuda":
-            raise AgreedUsageError(
-                f"--device cuda: not with --mesh {config.mesh} and a PyTorch module, whose stages compute on cores: "
-                "omit one of both, or see psgd.torch.pipeline"
-            )
         from psgd.training.pieces.module_in_pieces import cut_module
         from psgd.training.torch_module import UncutModule  # which load PyTorch, as the user's file has
 

@@ -91,7 +91,7 @@ def _ours(comm: MPI.Intracomm, trial: GPT2Trial, tokens: Tokens, peak: float) ->
     if trial.device == "cuda":
         import cupy
 
-        from psgd.launch.bench.gpt2.pool_peak import PoolPeak
+        from psgd.launch.bench.pool_peak import PoolPeak
 
         xp, peak_of_pool = cupy, PoolPeak()
         own = cupy.asarray(own)

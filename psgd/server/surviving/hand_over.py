@@ -44,6 +44,9 @@ class HandOver(Protocol):
             How many samples there are to take, and for each of the takers what it is to be told.
         """
 
+    def lead(self, worker: int) -> None:
+        """That worker is the first that lives: where there are no servers, it does what worker 0 has done."""
+
     def pushed(self, worker: int, drawn: int) -> None:
         """A worker that was told nothing yet has pushed, or is done; on the server."""
 

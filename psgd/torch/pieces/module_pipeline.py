@@ -2,7 +2,8 @@
 
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from psgd.runtime.rng import bits
 from psgd.torch.pieces import own_layers
 from psgd.torch.pieces.own_layers import Init
 from psgd.torch.pieces.sequential_stages import SequentialStages
-from psgd.torch.pieces.torch_stage import LossOf
+from psgd.torch.pieces.torch_stage import LossOf, TorchStage
 from psgd.torch.wrapped import Wrapped
 
 
@@ -37,6 +38,7 @@ def pipeline(
     init: Init | None = None,
     seed: int = 0,
     buffers: str = "average",
+    device: str = "cpu",
 ) -> "ModulePipeline":
     """Cuts a `nn.Sequential` into stages, one or more a rank. Collective over `comm`, blocks.
 
@@ -59,11 +61,12 @@ def pipeline(
             `reset_parameters` of its parts.
         seed: of those values, and of dropout.
         buffers: as of `psgd.torch.wrap`, over the copies of a stage that `psgd.connect` trains.
+        device: "cpu", or "cuda": each rank's part of the module is moved to its current GPU, and computes there.
 
     Raises:
         UsageError: something that cannot be; on all ranks.
     """
-    return ModulePipeline(module, comm, cuts, sample, batch, microbatches, loss, schedule, init, seed, buffers)
+    return ModulePipeline(module, comm, cuts, sample, batch, microbatches, loss, schedule, init, seed, buffers, device)
 
 
 class ModulePipeline(Wrapped):
@@ -89,17 +92,33 @@ class ModulePipeline(Wrapped):
         init: Init | None,
         seed: int,
         buffers: str,
+        device: str = "cpu",
     ) -> None:
         whole = _agreed(module, comm, cuts, sample, loss, init, seed)
         self._seed, self._steps = seed, 0
         self._announced: Callable[[range], None] | None = None
-        self.pipeline = Pipeline(comm, cast(Model, whole), cuts, schedule, batch=batch, microbatches=microbatches)
+        described = cast(Model, whole)
+        self.pipeline = Pipeline(comm, described, cuts, schedule, batch=batch, microbatches=microbatches, device=device)
         ends = (0, *cuts, len(whole.layers))
         stages = [range(start, stop) for start, stop in itertools.pairwise(ends)][comm.Get_rank() :: comm.Get_size()]
         mine = [whole.layers[index] for stage in stages for index in stage]
+        with self._as_one(comm):
+            super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
+        self.layout, self.whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
+        own_layers.share(comm, self.module, whole.first_names)
+        if self.pipeline.on_gpu:
+            with self._as_one(comm):
+                layout = self.layout
+                super().to(cast(TorchStage, self.pipeline.stages[0]).device)
+                self.layout = layout
+                self.follow()
+
+    @contextmanager
+    def _as_one(self, comm: MPI.Intracomm) -> Iterator[None]:
+        """What goes wrong inside on one rank is raised on all, and the pipeline is closed. Collective, blocks."""
         complaint, cause = None, None
         try:
-            super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
+            yield
         except Exception as error:  # of this rank's layers, or of the user's init: the others must not wait for it
             known, cause = isinstance(error, UsageError), error
             complaint = str(error).removeprefix("psgd.torch.wrap: ") if known else f"{type(error).__name__}: {error}"
@@ -108,8 +127,6 @@ class ModulePipeline(Wrapped):
         except UsageError as refusal:
             self.pipeline.close()
             raise refusal from cause
-        self.layout, self.whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
-        own_layers.share(comm, self.module, whole.first_names)
 
     def gradient(self, n: int, x: Any, y: Any, key: int | None = None) -> float:
         """Sets the gradients to those of the mean loss over n samples, for `ps.step`. Collective, blocks.
@@ -164,12 +181,14 @@ class ModulePipeline(Wrapped):
         self._announced = ready
 
     def to(self, device: Any) -> "Wrapped":
-        """Refused: a pipeline's stages are on the CPU.
+        """Refused: a pipeline's stages stay where `device=` says.
 
         Raises:
             UsageError: always.
         """
-        raise UsageError(f"psgd.torch.pipeline: expected its modules to stay on the CPU, got to({device!r})")
+        raise UsageError(
+            f"psgd.torch.pipeline: expected its modules to stay where they are, got to({device!r}): pass device="
+        )
 
     def close(self) -> None:
         """Frees what the stages communicate with; call it on all ranks, unless one has failed."""

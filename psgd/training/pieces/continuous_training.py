@@ -32,7 +32,7 @@ from psgd.parallel.schedules.schedule import Schedule
 from psgd.runtime.faults import Injector
 from psgd.runtime.rng import bits
 from psgd.training.pieces.model_in_pieces import CutModel
-from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.pieces.pipeline_backend import PipelineBackend
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel
 from psgd.training.trainer import Trainer

@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from psgd.backend.interface import Backend
 from psgd.collectives.communicator import Communicator
@@ -15,7 +13,6 @@ from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.nn.stage import OnReady
 from psgd.parallel.cuts.decision import Decision, Timed
 from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.mesh import ProcessMesh
@@ -28,48 +25,12 @@ from psgd.torch.pieces.module_pipeline import ModulePipeline, pipeline
 from psgd.torch.pieces.sequential_stages import SequentialStages
 from psgd.training.pieces import module_state
 from psgd.training.pieces.model_in_pieces import CutModel
-from psgd.training.pipeline_backend import PipelineBackend
-from psgd.training.torch_backend import input_dtype, untouched
+from psgd.training.pieces.module_backend import ModuleBackend
+from psgd.training.torch_backend import input_dtype
 from psgd.training.torch_module import UncutModule
 
 CutsOf = Callable[[Any, Timed], Cuts]
 """Where the stages of a whole begin, which costs of its layers are known; the same on all ranks. Collective, blocks."""
-
-
-class ModuleBackend(PipelineBackend):
-    """As `PipelineBackend`, with stages of a PyTorch module.
-
-    Args:
-        module: this rank's part.
-        stages, dataset, statistics, batch_size: as `PipelineBackend`.
-    """
-
-    def __init__(
-        self, module: ModulePipeline, stages: Any, dataset: Dataset, statistics: Statistics, batch_size: int
-    ) -> None:
-        dtype = module.pipeline.stages[0].dtype
-        super().__init__(module.pipeline, stages, dataset, statistics, batch_size, dtype=dtype)
-        self._module = module
-
-    def prepare(self, params: Array) -> None:
-        with untouched(self._module.module):
-            super().prepare(params)
-        self._module.zero_grad()
-
-    def bind(self, params: Array, grads: Array) -> None:
-        module = self._module
-        if module.params.ctypes.data != params.ctypes.data:
-            module.bind(params, grads)
-        super().bind(module.params, module.grads)
-
-    def gradient(
-        self,
-        indices: NDArray[np.int64],
-        on_ready: OnReady | None = None,
-        touch: Callable[[Array], None] | None = None,
-    ) -> float:
-        self._module.zero_grad()
-        return super().gradient(indices, on_ready, touch)
 
 
 class CutModule(CutModel):
@@ -94,8 +55,15 @@ class CutModule(CutModel):
         return self._module
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        self._draws = made = ModuleBackend(self._module, self.mesh.pipe, dataset, statistics, config.batch_size)
-        return made
+        common = self._module, self.mesh.pipe, dataset, statistics, config.batch_size
+        if config.device == "cpu":
+            self._draws = made = ModuleBackend(*common)
+            return made
+        from psgd.training.pieces.cuda_module_backend import CudaModuleBackend
+
+        keep = None if config.data_device == "auto" else config.data_device == "cuda"
+        self._draws = there = CudaModuleBackend(*common, keep)
+        return there
 
     def save(self, path: Path, vector: Array) -> None:
         """Writes the whole module's state_dict, one tensor at a time. Collective over the first copy."""
@@ -131,7 +99,7 @@ def cut_module(
 
     def timed(samples: int, state_vectors: int) -> Any:
         assert whole is not None
-        return layer_costs.measure(whole, samples, state_vectors)
+        return layer_costs.measure(whole, samples, state_vectors, config.device)
 
     cuts = cuts_of(whole, timed)
     tensor = Communicator(mesh.tensor)
@@ -147,5 +115,6 @@ def cut_module(
         loss=model.loss,
         schedule=wish.schedule,
         seed=config.seed,
+        device=config.device,
     )
     return CutModule(part, tensor, mesh, wish.plan(cuts), names)

@@ -11,7 +11,6 @@ from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.kernels.errors import AgreedUsageError
 from psgd.kernels.notice import say
-from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
@@ -20,6 +19,7 @@ from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import going_on
 from psgd.training.survival.board import Board
 from psgd.training.survival.course import Course
+from psgd.training.survival.duties import Duties
 from psgd.training.survival.ledger import Ledger
 from psgd.training.survival.stragglers import Stragglers
 
@@ -32,7 +32,7 @@ class Survival:
         mesh: of the run.
         samples: of an epoch.
         metrics: the run's; says when.
-        log: where deaths are written, on rank 0.
+        duties: who leads tells of deaths.
         course: a worker's batches; None on a server.
 
     Attributes:
@@ -42,13 +42,13 @@ class Survival:
     """
 
     def __init__(
-        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, log: EventLog, course: Course | None
+        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, duties: Duties, course: Course | None
     ) -> None:
         self.gone: list[int] = []
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
-        self._mesh, self._metrics, self._log, self._course = mesh, metrics, log, course
+        self._mesh, self._metrics, self._duties, self._course = mesh, metrics, duties, course
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
 
     @property
@@ -59,7 +59,7 @@ class Survival:
     def begin(self, job: MPI.Intracomm) -> None:
         """From now on, workers may die. `job` is all ranks."""
         self._job = job
-        TOLERANCE.allow(rank for rank in self._ranks(range(self._mesh.workers)) if rank != 0)
+        TOLERANCE.allow(self._ranks(range(self._mesh.workers)))
 
     def look_after(self, job: MPI.Intracomm, drop_s: float | None) -> None:
         """From now on ranks for which others wait are reported, and dropped after `drop_s`. Collective, blocks."""
@@ -84,11 +84,15 @@ class Survival:
         return act if self.watch is None else self.watch.around(act, **when)
 
     def end(self, job: MPI.Intracomm) -> MPI.Intracomm:
-        """From now on, no more may die. Collective over those of `job` that live, blocks; returns these."""
+        """From now on, no more may die. Collective over those of `job` that live, blocks.
+
+        Returns:
+            These; the one that leads is its rank 0.
+        """
         if self.watch is not None:
             self.watch.end()
         failures = MpiDeaths(job)
-        living: MPI.Intracomm = failures.shrink()
+        living = self._duties.first(failures.shrink())
         alive = living.Get_group().Translate_ranks(None, job.Get_group())
         TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
         TOLERANCE.survivors = living
@@ -102,19 +106,25 @@ class Survival:
         return samples, messages
 
     def tell(self, worker: int, samples: int) -> None:
-        """Counts a death, writes it to the log and says it. On rank 0."""
+        """Counts a death, writes it to the log and says it, where this rank leads."""
         self.gone.append(worker)
         seconds, left = self._metrics.elapsed_s(), self._mesh.workers - len(self.gone)
         rank = self._ranks([worker])[0]
         waited_s = self._board.dropped_ns(rank) / 1e9 if self._board is not None else 0.0
         cause = f"dropped as others had waited for it for {waited_s:.1f} s" if waited_s else "its process ended"
-        self._log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
-        if self._job.Get_rank():
+        if not self._duties.leads:
             return
+        log = self._duties.log
+        log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
             f"the {samples:,} samples that it had left"
         )
+
+    def lead(self, worker: int) -> None:
+        if self._mesh.role == "worker" and worker == self._mesh.index and not self._duties.leads:
+            self._duties.take_over()
+            say(f"warning: rank {self._job.Get_rank()} goes on with the log, the progress and the result")
 
     def _ranks(self, workers: Iterable[int]) -> list[int]:
         """Their ranks in the job."""
@@ -144,7 +154,7 @@ def prepare(
     connection: Connection,
     job: MPI.Intracomm,
     config: TrainConfig,
-    log: EventLog,
+    duties: Duties,
     course: Callable[[int, int], Course] | None,
 ) -> None:
     """From now on, workers may die, where MPI and the run go on without them. Collective over `job`, blocks.
@@ -153,7 +163,7 @@ def prepare(
         connection: before its block.
         job: all ranks.
         config: of the run.
-        log: where deaths are written, on rank 0.
+        duties: of this rank.
         course: a worker's batches, from how many workers there are and which it is; None on a server.
 
     Raises:
@@ -162,7 +172,7 @@ def prepare(
     mesh, metrics = connection.mesh, connection.metrics
     if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
         mine = None if course is None else course(mesh.workers, mesh.index)
-        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, log, mine)
+        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, duties, mine)
         survival.look_after(job, config.drop_straggler_after)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)

@@ -52,6 +52,26 @@ def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, t
         np.testing.assert_allclose(found[name].ravel(), right, rtol=1e-4, atol=1e-5)
 
 
+def test_another_rank_takes_over_what_rank_0_does(psgd_command, tmp_path):
+    log, weights = tmp_path / "log", tmp_path / "weights.npz"
+    words = ["--strategy", "allreduce", "--workers", "3", "--epochs", "6", "--log", str(log), "--save", str(weights)]
+    words += ["--inject", "kill:0@20,kill:1@50,compute:0.003", "--json"]
+    done = psgd_command("train", *words, timeout=90)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout)
+    assert result["lost_ranks"] == [0, 1] and result["samples"] == 6 * SAMPLES
+    assert result["workers_applied"][:2] == [19, 49] and result["test_accuracy"] > 0.9 and weights.exists()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start" and kinds[-1] == "end" and kinds.count("eval") == 6
+    assert [event["rank"] for event in events if event["event"] == "lost"] == [0, 1]
+    counted = [event["samples"] for event in events if event["event"] == "progress"]
+    assert counted == sorted(counted)
+    said = done.stderr
+    assert "rank 1 goes on with the log" in said and "rank 2 goes on with the log" in said
+    assert "epoch 6/6" in said and said.count(" is lost after ") == 2
+
+
 def test_a_server_is_not_survived(psgd_command):
     done = psgd_command("train", "--inject", "kill:s0@30", timeout=90)
     assert done.returncode not in (0, 4) and done.seconds < 30
