@@ -22,6 +22,7 @@ from psgd.runtime.agreement import gather
 from psgd.training import gathered, preparation
 from psgd.training.roles import Roles
 from psgd.training.sharded import sharded_backend
+from psgd.training.sharded.sharded_pieces import ShardedPiece
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 
@@ -34,7 +35,7 @@ def shard(task: Task, config: TrainConfig, roles: Roles) -> Task:
     Raises:
         AgreedUsageError: the model is not one of psgd's own layers; on all ranks.
     """
-    if config.shard is None or config.shard == 1:
+    if config.shard is None or config.shard == 1 or isinstance(task.model, ShardedPiece):
         return task
     if not isinstance(task.model, OwnModel):
         raise AgreedUsageError(
@@ -46,7 +47,7 @@ def shard(task: Task, config: TrainConfig, roles: Roles) -> Task:
 
 def choice(config: TrainConfig, model: Trainable) -> Any:
     """What `psgd.connect` takes as `shard`."""
-    return model.exchange if isinstance(model, ShardedModel) else config.shard or 0
+    return model.exchange if isinstance(model, (ShardedModel, ShardedPiece)) else config.shard or 0
 
 
 def close(model: Trainable) -> None:
