@@ -84,6 +84,7 @@ def of_vectors(
     *stages: Stage,
     communicators: int = 0,
     whole: bool = False,
+    shared: Mapping[str, int] | None = None,
 ) -> list[Estimate]:
     """Returns what each kind of rank needs that trains a vector together, workers first.
 
@@ -95,6 +96,7 @@ def of_vectors(
         passes: bytes that a worker needs beside; rows of none are left out.
         *stages: the layers that have the vector, of psgd's; none of other libraries.
         communicators: that a worker has beside its strategy's.
+        shared: a worker's vectors where all workers share them, of a model whose units the caller knows; else None.
         whole: a stage's gradient is kept whole until its microbatches are added, where it is sharded.
     """
     passes = {name: number for name, number in passes.items() if number}
@@ -102,7 +104,7 @@ def of_vectors(
     options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
     shard = (config.shard or 0) if workers > 1 else 0
     if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options):
-        communicators += 1 + (shard > 1 and bool(stages))  # the model's own exchange
+        communicators += 1 + (shard > 1 and bool(stages or shared))  # the model's own exchange
     collective = {SLOTS: communicators * SLOT_BYTES} if communicators else {}
     firsts = strategy_vectors.of_worker(config.strategy, options, state, workers, 0, servers)
     others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1, servers)
@@ -112,7 +114,7 @@ def of_vectors(
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}
         if shard:
-            held = _sharded(config, shard, size, workers, stages, whole)
+            held = dict(shared) if shared else _sharded(config, shard, size, workers, stages, whole)
         if slots:
             found.append(Estimate("worker", ranks, {**slots, **passes}, config.device))
             found.append(Estimate(ON_HOST, ranks, {**held, **collective}))

@@ -78,10 +78,12 @@ def rows(
     steps: int = 1,
     alone: Collection[int] = (),
     whole_sum: bool = False,
+    gradients_too: bool = False,
 ) -> dict[str, int]:
     """The same of given units, some of which have a buffer of their own where parameters are shared.
 
-    With `whole_sum` gradients are not made in such buffers, but in a whole vector.
+    With `whole_sum` gradients are not made in such buffers, but in a whole vector. With `gradients_too` those of the
+    same units have a buffer of their own too.
     """
     from psgd.collectives.mpi.split import ALIGN_BYTES
     from psgd.parallel.sharded.slices import Slices
@@ -93,9 +95,10 @@ def rows(
     def buffers(those: Collection[int]) -> int:
         return places(slices, assign(len(units), those), align)[1] * itemsize
 
-    under_way = (0 if whole_sum or shard == 1 else buffers(())) + (buffers(alone) if shard == 3 else 0)
+    apart = alone if gradients_too else ()
+    under_way = (0 if whole_sum or shard == 1 else buffers(apart)) + (buffers(alone) if shard == 3 else 0)
     if shard > 1 and steps > 1:
-        under_way += arriving(slices, assign(len(units)), align)[1] * itemsize
+        under_way += arriving(slices, assign(len(units), apart), align)[1] * itemsize
     found = {
         PARAMETERS: own if shard == 3 else whole,
         GRADIENTS: whole if shard == 1 else own,
