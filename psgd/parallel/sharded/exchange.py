@@ -77,7 +77,7 @@ class Exchange:
         arriving = ArrivingParts(comm, slices, params, turns.of) if steps > 1 else None
         self.buffer_bytes += 0 if arriving is None else arriving.nbytes
         self.scatters = Scatters(comm, slices, turns.units, parts, None if arriving is None else arriving.units, order)
-        self._frees = [_before_in(turns.of, unit) for unit in units]
+        self._frees = [before_in(turns.of, unit) for unit in units]
         alone = {unit for others in shared for unit in others}
         if stage == 3:
             slots = UnitBuffers(comm, slices, params, alone)
@@ -157,6 +157,9 @@ class Exchange:
                 self.scatters.step()
                 self.added += 1
 
+    def used(self, unit: int) -> None:
+        """Backward needs the unit no more; here it is let go with its gradient, by `leave`."""
+
     def gradient_of(self, part: range) -> Array:
         """The gradient of the unit that this range is, where it is made."""
         return self.gradients[self._at[part.start]]
@@ -204,7 +207,7 @@ class Exchange:
             self.gathers.start(unit)
 
 
-def _before_in(slots: Sequence[int], unit: int) -> int:
+def before_in(slots: Sequence[int], unit: int) -> int:
     """The unit whose gradient was in this one's buffer before it, as backward goes from the last to the first."""
     same = [each for each, slot in enumerate(slots) if slot == slots[unit]]
     return same[(same.index(unit) + 1) % len(same)]
