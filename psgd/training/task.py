@@ -79,10 +79,10 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
     else:
         described = DataDescription(shape, classes, data["training samples"], tokens)
         model = make_model(config, comm, made, described)
-        if config.recompute is not None:
+        if config.recompute is not None and not config.in_pieces:
             raise AgreedUsageError(
-                f"--recompute: expected a model by name, got {made.where}: call Stage.recomputed there, or in a "
-                "PyTorch module torch.utils.checkpoint"
+                f"--recompute: expected --mesh or a model by name, got {made.where}: call Stage.recomputed there, or in "
+                "a PyTorch module torch.utils.checkpoint"
             )
     counts = data["training samples"], data["test samples"]
     return Task(model, *counts, Statistics(mean, std), dataset, shape[0] if tokens else 0)

@@ -39,6 +39,7 @@ def pipeline(
     seed: int = 0,
     buffers: str = "average",
     device: str = "cpu",
+    recompute: str | None = None,
 ) -> "ModulePipeline":
     """Cuts a `nn.Sequential` into stages, one or more a rank. Collective over `comm`, blocks.
 
@@ -62,11 +63,15 @@ def pipeline(
         seed: of those values, and of dropout.
         buffers: as of `psgd.torch.wrap`, over the copies of a stage that `psgd.connect` trains.
         device: "cpu", or "cuda": each rank's part of the module is moved to its current GPU, and computes there.
+        recompute: which layers' activations are not kept but computed a second time in backward, with the same bits:
+            "all" that saves memory, a number of layers, each so many as one, or bytes of a microbatch's activations,
+            as "500MB". None: none.
 
     Raises:
         UsageError: something that cannot be; on all ranks.
     """
-    return ModulePipeline(module, comm, cuts, sample, batch, microbatches, loss, schedule, init, seed, buffers, device)
+    how = schedule, init, seed, buffers, device, recompute
+    return ModulePipeline(module, comm, cuts, sample, batch, microbatches, loss, *how)
 
 
 class ModulePipeline(Wrapped):
@@ -93,6 +98,7 @@ class ModulePipeline(Wrapped):
         seed: int,
         buffers: str,
         device: str = "cpu",
+        recompute: str | None = None,
     ) -> None:
         whole = _agreed(module, comm, cuts, sample, loss, init, seed)
         self._seed, self._steps = seed, 0
@@ -100,9 +106,12 @@ class ModulePipeline(Wrapped):
         described = cast(Model, whole)
         self.pipeline = Pipeline(comm, described, cuts, schedule, batch=batch, microbatches=microbatches, device=device)
         ends = (0, *cuts, len(whole.layers))
-        stages = [range(start, stop) for start, stop in itertools.pairwise(ends)][comm.Get_rank() :: comm.Get_size()]
-        mine = [whole.layers[index] for stage in stages for index in stage]
+        parts = list(itertools.pairwise(ends))[comm.Get_rank() :: comm.Get_size()]
+        mine = [whole.layers[index] for part in parts for index in range(*part)]
         with self._as_one(comm):
+            for stage, part in zip(self.pipeline.stages, parts, strict=True):
+                if recompute is not None:
+                    cast(TorchStage, stage).recompute(whole.segments(*part, recompute, self.pipeline.microbatch))
             super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
         self.layout, self.whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
         own_layers.share(comm, self.module, whole.first_names)

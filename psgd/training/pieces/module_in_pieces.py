@@ -116,5 +116,6 @@ def cut_module(
         schedule=wish.schedule,
         seed=config.seed,
         device=config.device,
+        recompute=config.recompute,
     )
     return CutModule(part, tensor, mesh, wish.plan(cuts), names)

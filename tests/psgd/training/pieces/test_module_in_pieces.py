@@ -8,7 +8,7 @@ from psgd import training
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedUsageError
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 NET = """
 import torch
@@ -161,6 +161,24 @@ def test_a_run_is_resumed_and_goes_on_as_if_nothing_had_been(comm, tmp_path, bef
     if comm.rank == 0:
         check(weights, wanted, before == after)
         assert found["samples"] == 2 * found["train_samples"]
+
+
+@pytest.mark.ranks(2)
+def test_what_is_computed_twice_has_the_same_bits_and_torch_reads_what_is_saved(comm, tmp_path):
+    path, found = file(comm, tmp_path), {}
+    options = {"mesh": "pipe=2", "cut": "3", "microbatches": 2}
+    for recompute in (None, "all", "2"):
+        _, found[recompute] = run(comm, path, "cut", "dropping" if recompute == "all" else "norms", **options)
+        if recompute:
+            function = "dropping" if recompute == "all" else "norms"
+            saved = tmp_path / "cut.pt"
+            training.run(
+                TrainConfig(model=f"{path}:{function}", save=saved, recompute=recompute, **COMMON | options), comm
+            )
+            if comm.rank == 0:
+                state = torch.load(saved)
+                assert list(state) == list(found[recompute])
+                assert all(np.array_equal(state[name].numpy(), value) for name, value in found[recompute].items())
 
 
 @pytest.mark.ranks(2)
