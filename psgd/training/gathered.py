@@ -30,7 +30,7 @@ def write(target: Path, vector: NDArray[Any], layout: Layout, whole: Layout, com
     """Rank 0 writes all parameters under all their names; it has one of them at a time. Collective, blocks.
 
     Args:
-        target: an `.npz` file.
+        target: an `.npz` file, or `.pt`, in which parameters are as PyTorch's layers have them.
         vector: this rank's part.
         layout: of the vector.
         whole: of the whole model, with its ties; no rank needs such a vector.
@@ -42,7 +42,16 @@ def write(target: Path, vector: NDArray[Any], layout: Layout, whole: Layout, com
     """
     layouts = [Layout.from_json(each["layout"]) for each in gather(comm, {"layout": layout.to_json()})]
     places = [(each.name, each.name) for each in whole.parameters] + list(whole.tied)
-    write_pieces(target, _whole(vector, layout, comm, owners(layouts), places), comm, what)
+    forms, place_of = dict(whole.torch) if target.suffix == ".pt" else {}, dict(places)
+    write_pieces(
+        target,
+        (
+            (name, forms[place_of[name]].of(array) if place_of[name] in forms else array)
+            for name, array in _whole(vector, layout, comm, owners(layouts), places)
+        ),
+        comm,
+        what,
+    )
 
 
 def write_pieces(target: Path, pieces: Iterator[tuple[str, NDArray[Any]]], comm: MPI.Intracomm, what: str) -> None:
