@@ -81,7 +81,7 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
         model = make_model(config, comm, made, described)
         if config.recompute is not None and not config.in_pieces:
             raise AgreedUsageError(
-                f"--recompute: expected --mesh or a model by name, got {made.where}: call Stage.recomputed there, or in "
+                f"--recompute: expected a model by name or --mesh, got {made.where}: use Stage.recomputed there, or in "
                 "a PyTorch module torch.utils.checkpoint"
             )
     counts = data["training samples"], data["test samples"]

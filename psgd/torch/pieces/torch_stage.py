@@ -63,9 +63,22 @@ class TorchStage:
         # What goes from stage to stage must stay as it is until backward.
         self._in_place = computed_twice.writes_its_input(self.modules[0])
         self._segments: Segments = ()
+        self._point: Callable[[Array, Array], None] | None = None
+        self._clear: Callable[[], None] | None = None
 
     def bind(self, params: Any, grads: Any = None) -> None:
-        """Nothing: the modules' tensors are views of vectors already."""
+        """Nothing: the modules' tensors are views of vectors already, but for those that `moves`."""
+        if self._point is not None:
+            self._point(params, grads)
+
+    def moves(self, point: Callable[[Array, Array], None], clear: Callable[[], None]) -> None:
+        """The vectors change from pass to pass from now on. A graph refers to their memory until its backward pass.
+
+        Args:
+            point: makes the modules' tensors views of vectors.
+            clear: sets the gradients to zero, before a pass that is not to add to them.
+        """
+        self._point, self._clear = point, clear
 
     def recompute(self, segments: Segments) -> None:
         """Keeps of these layers, by their numbers here, the inputs of segments alone from now on."""
@@ -112,9 +125,9 @@ class TorchStage:
             ctx: after one `forward`, which this uses up.
             dy: the output's gradient.
             on_ready: called with the whole vector's range.
-            accumulate: is not needed.
+            accumulate: what is there stays; needed where vectors move.
         """
-        dx = self.backward_input(ctx, dy)
+        dx = self.backward_input(ctx, dy, accumulate)
         self.backward_weights(ctx, on_ready)
         return dx
 
@@ -124,6 +137,8 @@ class TorchStage:
         ctx.x = ctx.y = None
         if x is None or y is None:
             raise UsageError("backward: needs a forward pass on this context before it")
+        if self._clear is not None and not accumulate:
+            self._clear()
         if y.requires_grad:
             # In this thread, also on a GPU: what a module asks of other ranks, all ask in the same order.
             with torch.autograd.set_multithreading_enabled(False):

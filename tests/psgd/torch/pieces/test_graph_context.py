@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from psgd.torch.pieces.graph_context import GraphContext  # noqa: E402 -- where PyTorch is
+from psgd.torch.pieces.graph_context import GraphContext
 
 
 def test_draws_are_by_the_first_sample_and_switch_training_on():
