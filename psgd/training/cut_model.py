@@ -61,7 +61,9 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         from psgd.training.torch_module import UncutModule  # which load PyTorch, as the user's file has
 
         assert isinstance(model, UncutModule)
-        return replace(task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish)))
+        return replace(
+            task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish), task.samples)
+        )
     whole = model.model
     cuts = _cuts(config, mesh, wish, whole)
     tensor = Communicator(mesh.tensor)
