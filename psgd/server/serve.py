@@ -144,7 +144,7 @@ class Serving:
         server = kind(*parts)
         server.hand_over = survival
         wire: Any = self.transport  # the server waits for a worker where others wait for the server
-        wire.next = survival.waiting(wire.next, waits=server.keeps_waiting)
+        wire.next = survival.waiting(wire.next, waits=wire.keeps_waiting)
         return server
 
     def _take_other_parts(self) -> None:

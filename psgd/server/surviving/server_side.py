@@ -71,6 +71,10 @@ class SurvivingServerTransport(MpiServerTransport):
             self._waiter.until(self._look_at_all)
         return self._events.popleft()
 
+    def keeps_waiting(self) -> bool:
+        """Whether some worker that lives waits for an answer."""
+        return len(self._awaited) + len(self._dead) < self._mesh.workers
+
     def _look_at_all(self) -> bool:
         """Takes in what has come and who has died; whether there is anything."""
         self._look()

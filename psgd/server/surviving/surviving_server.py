@@ -41,10 +41,6 @@ class SurvivingServer(Server):
     def _wire(self) -> SurvivingServerTransport:
         return cast(SurvivingServerTransport, self.transport)
 
-    def keeps_waiting(self) -> bool:
-        """Whether some worker waits for this server, which waits for others."""
-        return bool(self._pending or self._done - self._dead)
-
     def _take(self, header: Header | Lost) -> None:
         if isinstance(header, Lost):
             self._lose(header.worker)

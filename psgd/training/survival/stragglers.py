@@ -70,6 +70,8 @@ class Stragglers(threading.Thread):
     def run(self) -> None:
         period_s = min(_LOOK_S, (self._drop_s or _LOOK_S) / 4)
         while not self._over.wait(period_s):
+            if MPI.Is_finalized() or self._job.Is_revoked():  # the run, or this attempt at it, has broken off
+                return
             self.look(time.monotonic_ns())
 
     def end(self) -> None:
