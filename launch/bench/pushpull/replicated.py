@@ -50,7 +50,7 @@ class NoSamples:
 
 def connect(comm: MPI.Intracomm, params: NDArray[np.float32], servers: int, lr: float, replicas: int) -> Connection:
     """Connects as `psgd bench pushpull` does, with or without replicas. Collective."""
-    connection = psgd.connect(comm, params, strategy="async", servers=servers, placement="dedicated", lr=lr)
+    connection: Connection = psgd.connect(comm, params, strategy="async", servers=servers, placement="dedicated", lr=lr)
     if replicas:
         connection.mesh.survival, connection.mesh.replicas = NoSamples(connection.mesh), replicas
     return connection
@@ -77,7 +77,7 @@ def pause(comm: MPI.Intracomm, params: NDArray[np.float32], servers: int, lr: fl
             if version == KILLED_AFTER:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        connection.metrics.progress = progress  # type: ignore[method-assign]
+        connection.metrics.progress = progress  # type: ignore[method-assign, assignment]
     with connection as ps:
         ps.grads[:] = 1
         for done in range(1, steps + 1):
