@@ -14,6 +14,7 @@ from psgd.metrics.perplexity import perplexity
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import clean
+from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.training.trainer import Trainer
 
 
@@ -104,7 +105,7 @@ def collect(
             "workers_dropped": dropped,
             # Parameters that are not finite make no finite loss.
             "diverged": not (math.isfinite(metrics.loss) and math.isfinite(total[1])),
-            "lost_ranks": [] if survival is None else survival.lost_ranks,
+            "lost_ranks": [*TOLERANCE.lost, *([] if survival is None else survival.lost_ranks)],
             "checkpoint": connection.checkpoint,
             "requeue": connection.leaving,
         }

@@ -67,6 +67,8 @@ def test_allreduce_is_one_process_that_loses_that_worker_at_that_step(job, tmp_p
         ("allreduce", "kill:1@8", {}, [1]),  # at the very end: eight steps of two epochs
         ("averaging", "kill:2@5,kill:0@6", {"period": 3, "outer_momentum": 0.5}, [0, 2]),
         ("averaging", "kill:3@1,slow:0:3", {"period": 1}, [3]),
+        ("easgd", "kill:2@5,kill:1@6", {"period": 3}, [1, 2]),
+        ("easgd", "kill:1@8", {"period": 2}, [1]),  # in the last step, which is one of an exchange
         ("averaging", "kill:1@8", {"period": 3}, [1]),  # found out when the others have made all their steps
     ],
 )
