@@ -15,10 +15,12 @@ from psgd.estimate.rank_memory import (
     BATCH,
     EVALUATION,
     SHARED_GRADIENTS,
+    WORKSPACE,
     Estimate,
     of_vectors,
     shared_gradients,
     state_vectors,
+    workspace,
 )
 from psgd.estimate.sharded_vectors import largest_unit
 from psgd.nn.evaluation import evaluated_at_once
@@ -78,6 +80,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 EVALUATION: evaluated_at_once(model.tokens, config.device, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
                 SHARED_GRADIENTS: sum(map(shared_gradients, mine)),
+                WORKSPACE: workspace(config.device),
                 LINKS: _links(mine, model, cuts, wish, pipe),
                 LAYER: max(map(largest_unit if shards else _largest_layer, mine)) if wish.microbatches > 1 else 0,
             }

@@ -57,16 +57,13 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
             raise AgreedUsageError(
                 f"--shard {config.shard}: expected --shard 1 with --mesh {config.mesh} and a PyTorch module"
             )
-        if config.device == "cuda":
-            raise AgreedUsageError(
-                f"--device cuda: not with --mesh {config.mesh} and a PyTorch module, whose stages compute on cores: "
-                "omit one of both, or see psgd.torch.pipeline"
-            )
         from psgd.training.pieces.module_in_pieces import cut_module
         from psgd.training.torch_module import UncutModule  # which load PyTorch, as the user's file has
 
         assert isinstance(model, UncutModule)
-        return replace(task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish)))
+        return replace(
+            task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish), task.samples)
+        )
     whole = model.model
     cuts = _cuts(config, mesh, wish, whole)
     tensor = Communicator(mesh.tensor)

@@ -43,7 +43,7 @@ def write(
     """Rank 0 writes all parameters under all their names; it has one of them at a time. Collective, blocks.
 
     Args:
-        target: an `.npz` file.
+        target: an `.npz` file, or `.pt`, in which parameters are as PyTorch's layers have them.
         vector: this rank's part.
         layout: of the vector.
         whole: of the whole model, with its ties; no rank needs such a vector.
@@ -56,7 +56,17 @@ def write(
     """
     layouts = [Layout.from_json(each["layout"]) for each in gather(comm, {"layout": layout.to_json()})]
     views = layout.views(vector) if views is None else views
-    write_pieces(target, _whole(views, vector.dtype, comm, owners(layouts), places(whole)), comm, what)
+    names = places(whole)
+    forms, place_of = dict(whole.torch) if target.suffix == ".pt" else {}, dict(names)
+    write_pieces(
+        target,
+        (
+            (name, forms[place_of[name]].of(array) if place_of[name] in forms else array)
+            for name, array in _whole(views, vector.dtype, comm, owners(layouts), names)
+        ),
+        comm,
+        what,
+    )
 
 
 def write_pieces(target: Path, pieces: Iterator[tuple[str, NDArray[Any]]], comm: MPI.Intracomm, what: str) -> None:

@@ -81,9 +81,10 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
         model = make_model(config, comm, made, described)
         if isinstance(model, OwnModel) and config.parts == 1:
             model = OwnModel(_recomputed(config, model.model))
-        elif config.recompute is not None and not isinstance(model, OwnModel):
+        elif config.recompute is not None and not isinstance(model, OwnModel) and not config.in_pieces:
             raise AgreedUsageError(
-                f"--recompute: expected a model of psgd's layers, got {made.where}: use torch.utils.checkpoint there"
+                f"--recompute: expected a model of psgd's layers or --mesh, got {made.where}: use "
+                "torch.utils.checkpoint there"
             )
     counts = data["training samples"], data["test samples"]
     return Task(model, *counts, Statistics(mean, std), dataset, shape[0] if tokens else 0)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.stage import OnReady
-from psgd.parallel.sharded import near_gathers
+from psgd.parallel.sharded import near_gathers, peer_gathers
 from psgd.parallel.sharded.gathers import Gathers
-from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.order import Behind, behind
 from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
 from psgd.parallel.sharded.unit_buffers import ArrivingParts, UnitBuffers
@@ -89,18 +89,23 @@ class Exchange:
             self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
             parts = [params[part.start : part.stop] for part in slices.own]
             self._visits = plan(tuple(units), [()] * len(units))
-        near = near_gathers.possible(comm, params)
-        self.gathers = (
-            near_gathers.NearGathers(comm, slices, parts, self.parameters)
-            if near
-            else Gathers(comm, slices, parts, self.parameters, order)
-        )
+        self.gathers = self._gathers(comm, parts, order)
         self.ready = self._ready
         self._at = {unit.start: number for number, unit in enumerate(slices.units)}
         self.added = 0
         self._samples = 0
         self._trains = self._inside = False
         self._next = 0
+
+    def _gathers(self, comm: "Communicator", parts: Sequence[Array], order: Behind) -> Gathers:
+        """Those that are fastest here."""
+        if near_gathers.possible(comm, self.params):
+            return near_gathers.NearGathers(comm, self.slices, parts, self.parameters)
+        if self.stage == 3:
+            peers = peer_gathers.create(comm, self.slices, self.params, parts, self.parameters, order)
+            if peers is not None:
+                return peers
+        return Gathers(comm, self.slices, parts, self.parameters, order)
 
     @property
     def announced(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from psgd.kernels.array import Array
-from psgd.parallel.sharded.order import Behind
+from psgd.parallel.sharded.order import Behind, ordered, settle
 from psgd.parallel.sharded.slices import Slices
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ class Scatters:
         self._grads, self._own, self._arriving, self._behind = grads, own, arriving, behind
         self._coming: dict[int, bool] = {}  # units that were started, and whether theirs is the sum's first step
         self._each = [int(w.nbytes - o.nbytes) for w, o in zip(grads, own, strict=True)]
-        self._calls = [
+        calls = [
             comm.Reduce_scatter_init(unit, part, slices.counts(number))
             for number, (unit, part) in enumerate(zip(grads, arriving or own, strict=True))
         ]
+        self._calls = ordered(behind, calls)
 
     def add(self, unit: int, samples: int) -> None:
         """Begins to reduce this step's gradient of a unit. Does not block."""
@@ -73,7 +74,10 @@ class Scatters:
         self.added += 1
 
     def wait(self, unit: int) -> None:
-        """Blocks until the unit is reduced, and its memory may be written; at once where nothing was started."""
+        """The unit is reduced, and its memory may be written by what is computed from now on.
+
+        At once where nothing was started. Blocks, but for GPUs that are peers.
+        """
         self._calls[unit].Wait()
         first = self._coming.pop(unit, None)
         if first is None or self._arriving is None:
@@ -84,9 +88,10 @@ class Scatters:
             np.add(self._own[unit], self._arriving[unit], out=self._own[unit])
 
     def clear(self) -> None:
-        """Blocks until all is reduced; the next step begins another sum."""
+        """Blocks until all is reduced; the next step begins another sum. Collective."""
         for unit in range(len(self._calls)):
             self.wait(unit)
+        settle(self._behind)
         self.added = 0
 
     def free(self) -> None:

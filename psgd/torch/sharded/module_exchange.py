@@ -184,6 +184,7 @@ class ModuleExchange(Exchange):
         self._reducing.add(unit)
 
     def _reduced(self, unit: int) -> None:
+        self.follow()
         self.scatters.wait(unit)
         self._reducing.discard(unit)
         if self._sums_of.get(self._of[unit]) == unit:

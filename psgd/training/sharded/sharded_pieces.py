@@ -25,7 +25,7 @@ from psgd.parallel.sharded.slices import Slices
 from psgd.runtime.agreement import gather
 from psgd.training import gathered
 from psgd.training.pieces.model_in_pieces import CutModel
-from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.pieces.pipeline_backend import PipelineBackend
 
 
 class ShardedPipelineBackend(PipelineBackend):

@@ -187,13 +187,15 @@ def _train(comm: MPI.Intracomm, case: Case, read: Any, evaluates: bool = True) -
         if ps.is_worker:
             if exchange is None:
                 trained.bind(ps.params, ps.grads)
-            passes = [(trained.context(n), *_batch(model, n)) for n in (config.batch_size, at_once)]
-            steps = config.own.get("accumulate", 1)
-            runs = (2 * steps, steps * evaluates)  # evaluation, as if backward followed
-            for context, x, y in [passes[0]] * runs[0] + [passes[1]] * runs[1]:
-                told_ready = ps.overlap(len(x))
+            n = config.batch_size
+            context, far = trained.context(n), trained.context(at_once, trains=False)
+            (x, y), test = _batch(model, n), _batch(model, at_once)
+            for _ in range(2 * config.own.get("accumulate", 1)):
+                told_ready = ps.overlap(n)
                 loss = trained.gradient(context, x, y, ready or told_ready)
-                ps.step(len(x), loss)
+                ps.step(n, loss)
+            if evaluates:
+                trained.evaluate(far, *test)
             number = ps.worker
             others.Barrier()
             found = read()
