@@ -23,10 +23,11 @@ from psgd.launch.memory import refusal
 from psgd.launch.output import exit_status, standard_streams, summary
 from psgd.runtime import faults, launcher_env, new_files
 from psgd.runtime.job_end import DIVERGED, LOST
+from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.leave import leave
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import catalog as strategies
-from psgd.strategies import going_on
+from psgd.strategies import going_on, held_twice
 from psgd.training.restart import fitting
 
 WORKERS = 2
@@ -77,7 +78,9 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     if chosen.checkpoint_dir is not None:
         if line := requests.ignored(chosen.save_signal):
             say(f"warning: {line}")
-        if not (chosen.checkpoint_every or chosen.checkpoint_minutes or chosen.keep_best or chosen.resume):
+        if not (
+            chosen.checkpoint_every or chosen.checkpoint_minutes or chosen.keep_best or chosen.resume or chosen.grow
+        ):
             say(
                 f"--checkpoint-dir alone saves only when asked ({requests.asked_by(chosen.save_signal)}); "
                 "add --checkpoint-every or --checkpoint-minutes"
@@ -90,6 +93,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
     goes_on = going_on.survives(chosen.flat(), servers, workers)
+    held_twice.check(chosen.flat(), servers, workers)
     if chosen.drop_straggler_after is not None and not goes_on:
         raise UsageError(f"--drop-straggler-after {chosen.drop_straggler_after:g}: {going_on.WITHOUT}")
     code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
@@ -153,6 +157,7 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     if size == 1:
         options.check_alone(config)
     faults.check(config.inject, workers, servers)
+    held_twice.check(config.flat(), servers, workers)
     return replace(config, servers=servers, workers=workers)
 
 
@@ -234,6 +239,8 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)
                     request.tell = note
                     result = run(chosen, team, progress, request)
+                    if attempt.leaves(result):
+                        result = None
                     if result is not None and result.get("requeue") and result["checkpoint"]:
                         note(_stopped(result["checkpoint"]))
                     progress.close()
@@ -293,6 +300,11 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
         if isinstance(config, UsageError):
             raise config
         size = comm.size - fitting.standing_by(config)
+        if size < comm.size and not switch.enabled():
+            raise UsageError(
+                "--spares, --grow: expected Open MPI 5 and ranks that survive deaths: start psgd train by itself, or "
+                "with mpirun --with-ft ulfm"
+            )
         config = fit(config, size)
         placement.checked(config.placement, config.servers or 0, size // config.parts)
         if comm.rank == 0:

@@ -134,6 +134,7 @@ class TrainConfig:
         "Kill a worker for which others have waited this many seconds, where the run goes on without it.",
         shown="off",
     ).field()
+    survive: bool = switch(True, "Go on when workers die, where the MPI and the strategy can.").field()
     log: Path | None = path("Write JSON lines to this file.").field()
     trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()
     tensorboard: Path | None = path(
@@ -147,6 +148,7 @@ class TrainConfig:
     keep_best: bool = checkpoint.KEEP_BEST.field()
     resume: bool = checkpoint.RESUME.field()
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
+    replicas: int = ulfm.REPLICAS.field()
     spares: int = ulfm.SPARES.field()
     grow: str | None = ulfm.GROW.field()
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()

@@ -113,6 +113,7 @@ STRATEGIES: dict[str, Strategy] = {
             "period": replace(_PERIOD, default=64),
             "count_lost": switch(False, "count lost updates (for tests).", hidden=True),
         },
+        survives=True,
     ),
     "decentralized": Strategy(
         "psgd.strategies.decentralized.decentralized",
@@ -129,6 +130,7 @@ STRATEGIES: dict[str, Strategy] = {
         compressible=True,
         codec="threshold",
         averages=("peers", "pairs"),
+        survives=True,
     ),
 }
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.stage import OnReady
-from psgd.parallel.sharded import near_gathers
+from psgd.parallel.sharded import near_gathers, peer_gathers
 from psgd.parallel.sharded.gathers import Gathers
-from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.order import Behind, behind
 from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
 from psgd.parallel.sharded.unit_buffers import ArrivingParts, UnitBuffers
@@ -77,7 +77,7 @@ class Exchange:
         arriving = ArrivingParts(comm, slices, params, turns.of) if steps > 1 else None
         self.buffer_bytes += 0 if arriving is None else arriving.nbytes
         self.scatters = Scatters(comm, slices, turns.units, parts, None if arriving is None else arriving.units, order)
-        self._frees = [_before_in(turns.of, unit) for unit in units]
+        self._frees = [before_in(turns.of, unit) for unit in units]
         alone = {unit for others in shared for unit in others}
         if stage == 3:
             slots = UnitBuffers(comm, slices, params, alone)
@@ -89,18 +89,23 @@ class Exchange:
             self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
             parts = [params[part.start : part.stop] for part in slices.own]
             self._visits = plan(tuple(units), [()] * len(units))
-        near = near_gathers.possible(comm, params)
-        self.gathers = (
-            near_gathers.NearGathers(comm, slices, parts, self.parameters)
-            if near
-            else Gathers(comm, slices, parts, self.parameters, order)
-        )
+        self.gathers = self._gathers(comm, parts, order)
         self.ready = self._ready
         self._at = {unit.start: number for number, unit in enumerate(slices.units)}
         self.added = 0
         self._samples = 0
         self._trains = self._inside = False
         self._next = 0
+
+    def _gathers(self, comm: "Communicator", parts: Sequence[Array], order: Behind) -> Gathers:
+        """Those that are fastest here."""
+        if near_gathers.possible(comm, self.params):
+            return near_gathers.NearGathers(comm, self.slices, parts, self.parameters)
+        if self.stage == 3:
+            peers = peer_gathers.create(comm, self.slices, self.params, parts, self.parameters, order)
+            if peers is not None:
+                return peers
+        return Gathers(comm, self.slices, parts, self.parameters, order)
 
     @property
     def announced(self) -> bool:
@@ -157,6 +162,9 @@ class Exchange:
                 self.scatters.step()
                 self.added += 1
 
+    def used(self, unit: int) -> None:
+        """Backward needs the unit no more; here it is let go with its gradient, by `leave`."""
+
     def gradient_of(self, part: range) -> Array:
         """The gradient of the unit that this range is, where it is made."""
         return self.gradients[self._at[part.start]]
@@ -204,7 +212,7 @@ class Exchange:
             self.gathers.start(unit)
 
 
-def _before_in(slots: Sequence[int], unit: int) -> int:
+def before_in(slots: Sequence[int], unit: int) -> int:
     """The unit whose gradient was in this one's buffer before it, as backward goes from the last to the first."""
     same = [each for each, slot in enumerate(slots) if slot == slots[unit]]
     return same[(same.index(unit) + 1) % len(same)]

@@ -20,7 +20,7 @@ Behind = Callable[[], AbstractContextManager[Any]]
 stream so far, and beside what is put there later."""
 
 
-class Call(Protocol):
+class OrderedCall(Protocol):
     """A persistent collective, as far as exchanges use it; `Wait` orders the caller's work behind it."""
 
     def Start(self) -> object:
@@ -38,7 +38,7 @@ def behind(like: Array) -> Behind:
     return SideStream() if on_device(like) else contextlib.nullcontext
 
 
-def ordered(behind: Behind, calls: "Sequence[Prequest]") -> Sequence[Call]:
+def ordered(behind: Behind, calls: "Sequence[Prequest]") -> Sequence[OrderedCall]:
     """Calls that are to be started in the context `behind`."""
     return [_SideCall(behind, each) for each in calls] if isinstance(behind, SideStream) else calls
 
@@ -82,6 +82,10 @@ class SideStream:
     def follow(self, event: Any) -> None:
         """The caller's stream goes on behind an event."""
         self._cupy.cuda.get_current_stream().wait_event(event)
+
+    def synchronize(self) -> None:
+        """Blocks until the GPU has done all that was put on it."""
+        self._stream.synchronize()
 
     def settle(self) -> None:
         """As the function."""

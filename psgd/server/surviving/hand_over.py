@@ -44,6 +44,9 @@ class HandOver(Protocol):
             How many samples there are to take, and for each of the takers what it is to be told.
         """
 
+    def lost_server(self, server: int) -> None:
+        """A server has died, and others hold its shards; on the other servers, where there are replicas."""
+
     def lead(self, worker: int) -> None:
         """That worker is the first that lives: where there are no servers, it does what worker 0 has done."""
 

@@ -11,8 +11,10 @@ from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Shape
 from psgd.nn.layout import Layout
+from psgd.nn.recompute.segments import Segments
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
+from psgd.torch.pieces import computed_twice
 from psgd.torch.pieces.graph_context import GraphContext
 from psgd.torch.pieces.losses_there import LossesThere
 from psgd.torch.pieces.seeded import seeded
@@ -38,6 +40,7 @@ class TorchStage:
         takes: dtype of the samples, if floating, where it is the first stage; else None.
 
     Attributes:
+        index: as given.
         device: where it computes.
     """
 
@@ -53,15 +56,33 @@ class TorchStage:
     ) -> None:
         self.modules = tuple(modules)
         self.layout, self.names_in_whole, self.dtype, self.output_shape = layout, names_in_whole, dtype, output_shape
-        self._index, self._takes = index, takes
+        self.index, self._takes = index, takes
         self.device, self._xp = torch.device("cpu"), np
         self._losses: LossesThere | None = None
         self._gives = torch.float64 if dtype == np.float64 else torch.float32
         # What goes from stage to stage must stay as it is until backward.
-        self._in_place = any(getattr(part, "inplace", False) for part in self.modules[0].modules())
+        self._in_place = computed_twice.writes_its_input(self.modules[0])
+        self._segments: Segments = ()
+        self._point: Callable[[Array, Array], None] | None = None
+        self._clear: Callable[[], None] | None = None
 
     def bind(self, params: Any, grads: Any = None) -> None:
-        """Nothing: the modules' tensors are views of vectors already."""
+        """Nothing: the modules' tensors are views of vectors already, but for those that `moves`."""
+        if self._point is not None:
+            self._point(params, grads)
+
+    def moves(self, point: Callable[[Array, Array], None], clear: Callable[[], None]) -> None:
+        """The vectors change from pass to pass from now on. A graph refers to their memory until its backward pass.
+
+        Args:
+            point: makes the modules' tensors views of vectors.
+            clear: sets the gradients to zero, before a pass that is not to add to them.
+        """
+        self._point, self._clear = point, clear
+
+    def recompute(self, segments: Segments) -> None:
+        """Keeps of these layers, by their numbers here, the inputs of segments alone from now on."""
+        self._segments = segments
 
     def use(self, gpu: Any, most: int) -> None:
         """Computes on the current GPU from now on; see `psgd.parallel.stages.interface.RunsOnGpu`."""
@@ -92,7 +113,7 @@ class TorchStage:
             y = self._run(ctx, x)
         if tuple(y.shape[1:]) != self.output_shape or y.dtype != self._gives:
             raise UsageError(
-                f"pipeline: the layers from {self._index} on: expected an output of {self.dtype} with samples of shape "
+                f"pipeline: the layers from {self.index} on: expected an output of {self.dtype} with samples of shape "
                 f"{self.output_shape}, as of the trial, got {y.dtype} {tuple(y.shape[1:])}"
             )
         return array_of(y.detach().contiguous())
@@ -104,9 +125,9 @@ class TorchStage:
             ctx: after one `forward`, which this uses up.
             dy: the output's gradient.
             on_ready: called with the whole vector's range.
-            accumulate: is not needed.
+            accumulate: what is there stays; needed where vectors move.
         """
-        dx = self.backward_input(ctx, dy)
+        dx = self.backward_input(ctx, dy, accumulate)
         self.backward_weights(ctx, on_ready)
         return dx
 
@@ -116,6 +137,8 @@ class TorchStage:
         ctx.x = ctx.y = None
         if x is None or y is None:
             raise UsageError("backward: needs a forward pass on this context before it")
+        if self._clear is not None and not accumulate:
+            self._clear()
         if y.requires_grad:
             # In this thread, also on a GPU: what a module asks of other ranks, all ask in the same order.
             with torch.autograd.set_multithreading_enabled(False):
@@ -136,8 +159,7 @@ class TorchStage:
             x = x.to(self._takes)
         x = x.detach().requires_grad_(ctx.wants_dx and torch.is_grad_enabled())
         y = x.clone() if self._in_place else x
-        for module in self.modules:
-            y = module(y)
+        y = computed_twice.forward(self.modules, self._segments, y)
         ctx.x, ctx.y = x, y
         return y
 
@@ -156,7 +178,7 @@ class TorchStage:
         if ctx.key is None:
             yield
             return
-        with seeded(bits(ctx.key[0], "torch", self._index, ctx.key[1]) >> 1, self.device):
+        with seeded(bits(ctx.key[0], "torch", self.index, ctx.key[1]) >> 1, self.device):
             yield
 
     @contextmanager

@@ -1,31 +1,25 @@
-"""One rank's part of a PyTorch module in pieces, as what a run trains."""
+"""Cutting a PyTorch module, of which each rank trains a part."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from psgd.backend.interface import Backend
 from psgd.collectives.communicator import Communicator
 from psgd.config import TrainConfig
-from psgd.data import Dataset
-from psgd.data.normalization import Statistics
-from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
+from psgd.parallel.continuous.without_flushes import PipeDream
 from psgd.parallel.cuts.decision import Decision, Timed
 from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.mesh import ProcessMesh
-from psgd.parallel.schedules import catalog
-from psgd.parallel.schedules.schedule import Schedule
 from psgd.runtime.agreement import agree
 from psgd.torch.pieces import layer_costs
 from psgd.torch.pieces.by_tensor import cut_by_tensor
-from psgd.torch.pieces.module_pipeline import ModulePipeline, pipeline
+from psgd.torch.pieces.module_pipeline import pipeline
 from psgd.torch.pieces.sequential_stages import SequentialStages
-from psgd.training.pieces import module_state
-from psgd.training.pieces.model_in_pieces import CutModel
-from psgd.training.pieces.module_backend import ModuleBackend
+from psgd.training.pieces.continuous_module import ContinuousModule
+from psgd.training.pieces.continuous_training import plan
+from psgd.training.pieces.module_part import CutModule
 from psgd.training.torch_backend import input_dtype
 from psgd.training.torch_module import UncutModule
 
@@ -33,45 +27,8 @@ CutsOf = Callable[[Any, Timed], Cuts]
 """Where the stages of a whole begin, which costs of its layers are known; the same on all ranks. Collective, blocks."""
 
 
-class CutModule(CutModel):
-    """One rank's part of a PyTorch module. Implements `Trainable`.
-
-    Args:
-        module: the part.
-        tensor, mesh, schedule: as `CutModel`.
-        names: of the whole's state dict.
-    """
-
-    def __init__(
-        self, module: ModulePipeline, tensor: Communicator, mesh: ProcessMesh, schedule: Schedule, names: Sequence[str]
-    ) -> None:
-        super().__init__(module.pipeline, tensor, mesh, schedule, module.whole)
-        self._module, self._names = module, names
-
-    def vector(self, config: TrainConfig, serves: bool) -> Array:
-        return self._module.params
-
-    def connected(self, vector: Array) -> Any:
-        return self._module
-
-    def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        common = self._module, self.mesh.pipe, dataset, statistics, config.batch_size
-        if config.device == "cpu":
-            self._draws = made = ModuleBackend(*common)
-            return made
-        from psgd.training.pieces.cuda_module_backend import CudaModuleBackend
-
-        keep = None if config.data_device == "auto" else config.data_device == "cuda"
-        self._draws = there = CudaModuleBackend(*common, keep)
-        return there
-
-    def save(self, path: Path, vector: Array) -> None:
-        """Writes the whole module's state_dict, one tensor at a time. Collective over the first copy."""
-        module_state.write(path, self._module.module, self._names, self.mesh.replica, "--save")
-
-
 def cut_module(
-    model: UncutModule, config: TrainConfig, mesh: ProcessMesh, wish: Decision, cuts_of: CutsOf
+    model: UncutModule, config: TrainConfig, mesh: ProcessMesh, wish: Decision, cuts_of: CutsOf, samples: int
 ) -> CutModule:
     """This rank's part of a module. Collective over the mesh, blocks.
 
@@ -81,6 +38,7 @@ def cut_module(
         mesh: all ranks.
         wish: how it is cut.
         cuts_of: where.
+        samples: of the training set.
 
     Raises:
         AgreedUsageError: the module cannot be cut like that; on all ranks.
@@ -88,8 +46,6 @@ def cut_module(
     module, complaint, whole = model.module, None, None
     sample = torch.empty(model.shape, dtype=input_dtype(module), device="meta")
     try:
-        if not catalog.SCHEDULES[wish.schedule].flushes:
-            raise UsageError(f"--pipe-schedule {wish.schedule}: expected a model of psgd's own layers")
         whole = SequentialStages(module, sample, model.loss, uncut=wish.ranks == 1)
     except UsageError as error:
         complaint = str(error)
@@ -116,5 +72,11 @@ def cut_module(
         schedule=wish.schedule,
         seed=config.seed,
         device=config.device,
+        recompute=config.recompute,
     )
-    return CutModule(part, tensor, mesh, wish.plan(cuts), names)
+    if not isinstance(part.pipeline, PipeDream):
+        return CutModule(part, tensor, mesh, wish.plan(cuts), names)
+    schedule, epoch = plan(part.pipeline, wish.schedule, config, mesh, wish.batch, samples)
+    found = ContinuousModule(part, tensor, mesh, schedule, names)
+    found.epoch = epoch
+    return found

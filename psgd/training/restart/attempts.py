@@ -8,10 +8,11 @@ whatever error that rank leaves it with, they meet, and others take the places o
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 from mpi4py import MPI
 
@@ -21,6 +22,7 @@ from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, PeerLostError
 from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
+from psgd.runtime.agreement import broadcast
 from psgd.runtime.job_end import secondary
 from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.tolerance import TOLERANCE
@@ -38,13 +40,12 @@ class Attempt:
     Attributes:
         config: of this attempt.
         comm: those that act in it.
-        share: of the epochs, at which it leaves with a checkpoint for one with more workers; 0 is never.
-        left: it has.
         fine: it ended well.
+        left: on rank 0, it ended for one with more workers, which begins at its last checkpoint.
     """
 
     def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None) -> None:
-        self.config, self.fine, self.left, self.share = config, False, False, 0.0
+        self.config, self.fine, self.left = config, False, False
         self._crew, self._family = crew, Family()
         self.comm = comm if crew is None else self._family.adopt(comm)
         self._called = threading.Event()
@@ -73,6 +74,11 @@ class Attempt:
             return False
         BACKGROUND.discard(self._family)
         return True
+
+    def leaves(self, result: Mapping[str, Any] | None) -> bool:
+        """Whether what `run` returned on this rank is not the end of the run, since more workers are to join."""
+        self.left = self._crew is not None and result is not None and fitting.left(self.config, result)
+        return self.left
 
     def _means_death(self, error: Exception) -> bool:
         """Whether this rank leaves with an error because another is dead. Blocks until that is known."""
@@ -132,11 +138,21 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
         lost, places = len(crew.lost), crew.numbers[: crew.acting]
         crew.regroup(partial(fitting.acts, config))
         TOLERANCE.survivors = crew.job
-        if fine:
+        if fine and not broadcast(crew.job, {"left": attempt.left})["left"]:
             return
+        if fine:
+            config = replace(fitting.grown(config, crew.job.Get_size()), resume=True)
+            crew.act(fitting.acting(config))
+            if crew.job.Get_rank() == 0:
+                _tell_growth(config, crew, places, time.monotonic() - began)
+            continue
         found = fitting.fitted(config, crew.job.Get_size())
         if found is None:
-            raise PeerLostError(f"rank(s) {_brief(crew.lost[lost:])} died, and too few are left to begin again")
+            assert config.checkpoint_dir is not None
+            raise PeerLostError(
+                f"rank(s) {_brief(crew.lost[lost:])} died, and too few are left to begin again; "
+                f"{folder.how_to_resume(config.checkpoint_dir)}"
+            )
         config = replace(found, resume=True)
         TOLERANCE.lost = list(crew.lost)
         if crew.job.Get_rank() == 0:
@@ -172,6 +188,16 @@ def _tell(config: TrainConfig, crew: Crew, before: int, places: list[int], secon
         f"warning: rank(s) {_brief(lost)} lost after {seconds:.2f} s, their process ended: the run begins again at "
         f"step {step:,} with {instead}; {spares} spare(s) left"
     )
+
+
+def _tell_growth(config: TrainConfig, crew: Crew, places: list[int], seconds: float) -> None:
+    """Rank 0 says, and writes to the log, with how many workers the run goes on."""
+    now = crew.numbers[: crew.acting]
+    log = EventLog(config.log, append=True)
+    joined = [number for number in now if number not in places]
+    log.write("grow", time=seconds, ranks=now, joined=joined, workers=config.workers)
+    log.close()
+    say(f"the run goes on with {config.workers} workers: rank(s) {_brief(joined)} have joined")
 
 
 def _brief(ranks: list[int]) -> str:

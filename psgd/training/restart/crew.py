@@ -10,7 +10,7 @@ from mpi4py import MPI
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.runtime.agreement import gather
 from psgd.runtime.ulfm.deaths import MpiDeaths
-from psgd.training.restart.places import ordered
+from psgd.training.restart.succession import ordered
 
 _LOOK_S = 0.05
 _WAKE = 7
@@ -46,6 +46,10 @@ class Crew:
         rank = self.job.Get_rank()
         return rank if rank < self.acting else None
 
+    def act(self, acting: int) -> None:
+        """From now on so many act, the same on all ranks. Does not communicate."""
+        self.acting = acting
+
     @property
     def numbers(self) -> list[int]:
         """By rank of `job`, its rank in the job as it was started."""
@@ -75,12 +79,21 @@ class Crew:
         """
         word = np.zeros(1, np.uint8)
         while not self.rung:
+            if self._alone():
+                self.ring()
             for rank in range(self.acting):
                 if self._woken_by(rank):
                     self.job.Recv(word, rank, _WAKE)
                     return bool(word[0])
             time.sleep(_LOOK_S)
         return False
+
+    def _alone(self) -> bool:
+        """Whether all that act are dead."""
+        dead = self.job.Get_failed()
+        if dead.Get_size() < self.acting:
+            return False
+        return set(range(self.acting)) <= set(dead.Translate_ranks(None, self.job.Get_group()))
 
     def _woken_by(self, rank: int) -> bool:
         try:

@@ -1,10 +1,12 @@
 """How a run is cut down to the ranks that live, and which of its workers train when."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from psgd.config import TrainConfig
-from psgd.runtime.ulfm.options import phases
+from psgd.runtime.ulfm.options import last_epoch, part, phases
 
 
 def can_restart(config: TrainConfig) -> bool:
@@ -49,12 +51,22 @@ def acts(config: TrainConfig, living: int) -> int:
     return 0 if found is None else acting(found)
 
 
-def grown(config: TrainConfig, share: float, living: int) -> TrainConfig:
-    """The run with the workers of the part that follows when `share` of the epochs is done, or as many as live."""
-    found = phases(config.grow)
+def left(config: TrainConfig, result: Mapping[str, Any]) -> bool:
+    """Whether a run that returned this has ended for more workers to join."""
+    assert config.workers is not None
+    end = last_epoch(config.grow, config.workers, config.epochs)
+    return bool(end and result["requeue"]) and result["samples"] >= end * result["train_samples"]
+
+
+def grown(config: TrainConfig, living: int) -> TrainConfig:
+    """The run with the workers of its next part, or as many as live; where these are no more, it grows no more."""
+    assert config.workers is not None and config.grow is not None
+    share, found = part(config.grow, config.workers).until, phases(config.grow)
     workers = next((phase.workers for phase in found if share < phase.until), found[-1].workers)
-    wanted = replace(config, workers=workers, inject=without_deaths(config.inject))
-    return fitted(wanted, living) or config
+    wanted = fitted(replace(config, workers=workers, inject=without_deaths(config.inject)), living)
+    if wanted is None or wanted.workers is None or wanted.workers <= config.workers:
+        return replace(config, grow=None)
+    return wanted
 
 
 def without_deaths(inject: str) -> str:

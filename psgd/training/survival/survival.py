@@ -36,7 +36,7 @@ class Survival:
         course: a worker's batches; None on a server.
 
     Attributes:
-        gone: workers that have died, as far as this rank counts them.
+        gone, gone_servers: workers and servers that have died, as far as this rank counts them.
         failures: of the mesh's world.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
@@ -45,6 +45,7 @@ class Survival:
         self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, duties: Duties, course: Course | None
     ) -> None:
         self.gone: list[int] = []
+        self.gone_servers: list[int] = []
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -54,12 +55,13 @@ class Survival:
     @property
     def lost_ranks(self) -> list[int]:
         """Ranks of the job that have died."""
-        return self._ranks(self.gone)
+        return self._ranks(self.gone) + self._in_job(map(self._mesh.server_rank, self.gone_servers))
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die. `job` is all ranks."""
-        self._job = job
-        TOLERANCE.allow(self._ranks(range(self._mesh.workers)))
+        """From now on, workers may die, and with replicas servers. `job` is all ranks."""
+        self._job, mesh = job, self._mesh
+        servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
+        TOLERANCE.allow(self._ranks(range(mesh.workers)) + self._in_job(servers))
 
     def look_after(self, job: MPI.Intracomm, drop_s: float | None) -> None:
         """From now on ranks for which others wait are reported, and dropped after `drop_s`. Collective, blocks."""
@@ -121,15 +123,36 @@ class Survival:
             f"the {samples:,} samples that it had left"
         )
 
+    def lost_server(self, server: int) -> None:
+        self.gone_servers.append(server)
+        first = min(set(range(self._mesh.servers)) - set(self.gone_servers))
+        if self._mesh.index == first:
+            self._take_over()
+        if not self._duties.leads:
+            return
+        rank, seconds, cause = self._in_job([server])[0], self._metrics.elapsed_s(), "its process ended"
+        left = self._mesh.servers - len(self.gone_servers)
+        self._duties.log.write("lost", time=seconds, server=server, rank=rank, cause=cause, servers_left=left)
+        say(
+            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and have "
+            "all that it had" + ("" if left > 1 else "; the run does not survive the next one")
+        )
+
     def lead(self, worker: int) -> None:
-        if self._mesh.role == "worker" and worker == self._mesh.index and not self._duties.leads:
+        if self._mesh.role == "worker" and worker == self._mesh.index:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        if not self._duties.leads:
             self._duties.take_over()
             say(f"warning: rank {self._job.Get_rank()} goes on with the log, the progress and the result")
 
     def _ranks(self, workers: Iterable[int]) -> list[int]:
         """Their ranks in the job."""
-        ranks = [self._mesh.worker_rank(worker) for worker in workers]
-        return list(self._mesh.world.Get_group().Translate_ranks(ranks, self._job.Get_group()))
+        return self._in_job(map(self._mesh.worker_rank, workers))
+
+    def _in_job(self, ranks: Iterable[int]) -> list[int]:
+        return list(self._mesh.world.Get_group().Translate_ranks(list(ranks), self._job.Get_group()))
 
     def pushed(self, worker: int, drawn: int) -> None:
         self._ledger.pushed(worker, drawn)
@@ -172,9 +195,12 @@ def prepare(
     mesh, metrics = connection.mesh, connection.metrics
     if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
         mine = None if course is None else course(mesh.workers, mesh.index)
+        mesh.replicas = config.replicas
         mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, duties, mine)
         survival.look_after(job, config.drop_straggler_after)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
+    elif config.replicas:
+        raise AgreedUsageError(f"--replicas 1: {going_on.WITHOUT}")
     elif config.drop_straggler_after is not None:
         raise AgreedUsageError(f"--drop-straggler-after {config.drop_straggler_after:g}: {going_on.WITHOUT}")

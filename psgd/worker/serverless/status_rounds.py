@@ -37,7 +37,7 @@ class StatusRounds:
         settings: what the rule goes by: after a round all have those of the worker with the most steps behind it, the
             first of such, among those that had steps in it; None: each goes by its own, if any.
         members: which worker each rank of `comm` is, where some have died; None: as the ranks.
-        everyone: counts, so that any can take over from worker 0 where that dies.
+        everyone: counts, so that any can take over from worker 0 where that dies; to be told by `count`.
 
     Attributes:
         request: for a checkpoint: the largest of all in the last round.
@@ -80,9 +80,12 @@ class StatusRounds:
         self._began = time.perf_counter()
         self._noted = ExchangeCounts()
         self._before = 0, 0, 0.0
+        self._uncounted: StatusRounds | None = None  # who has the last round, which may still be made again
+        self._told: tuple[int, tuple[tuple[float, float], ...]] = 0, ()  # version and evaluations before it
         self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
         self._seconds: tuple[float, float] | None = None
         self._held = self._ended = 0.0  # seconds in the last round, and when it ended
+        self._ended_before = 0.0  # the one before that
         self._active = np.zeros(comm.size, bool)  # not at their end in the last round
 
     def begin(self, params: NDArray[np.floating]) -> None:
@@ -159,25 +162,39 @@ class StatusRounds:
         self._steps += self.pushes
         if self._settings is not None and self.pushes.any():
             self._settings.read(self._all[np.where(self.pushes > 0, self._steps, -1).argmax(), _WORDS:])
-        if self.counts:
-            self._count()
+        self._ended_before = self._ended
         self._held, self._ended = ended - began, ended
+        self._uncounted = self
+        if not self._everyone:
+            self.count()
         if total:
             self.version += 1
         return total
+
+    def count(self) -> None:
+        """The last round is complete, and not to be made again: it is counted, once, where this worker counts."""
+        if self._uncounted is not None and self._uncounted.counts:
+            self._uncounted._count()
+        self._uncounted = None
 
     def keep(self) -> None:
         """Before a round that may not be complete."""
         noted = self._noted
         self._before = noted.pushes, noted.samples, noted.loss
+        self._told = self.version, tuple(self._reports)
 
     def put_back(self) -> None:
         """What was noted at the last `keep` is still to be told."""
         noted = self._noted
         noted.pushes, noted.samples, noted.loss = self._before
+        self.version, reports = self._told
+        self._reports.clear()
+        self._reports.extend(reports)
+        self._uncounted = None
 
     def take(self, version: int, active: int, stop: int, all_done: int) -> None:
         """A round was complete, as others say, though not here: what came of it."""
+        self.count()
         self.version, self.active, self.stop, self.all_done = version, active, bool(stop), bool(all_done)
         self.forget()
 
@@ -186,7 +203,8 @@ class StatusRounds:
         made = StatusRounds(comm, self._metrics, self._votes, self._settings, members, self._everyone)
         for name in ("version", "stop", "all_done", "waited_s", "bytes_sent", "_began", "_noted", "_reports"):
             setattr(made, name, getattr(self, name))
-        made._before, made._seconds = self._before, self._seconds
+        made._before, made._told, made._seconds = self._before, self._told, self._seconds
+        made._uncounted = self._uncounted
         return made
 
     def free(self) -> None:
@@ -211,6 +229,9 @@ class StatusRounds:
         for worker, seconds in enumerate(held):
             if self._active[worker] and worker != last:
                 self._metrics.held(
-                    self._members[worker], self._members[last], self._ended - seconds, self._ended - least
+                    self._members[worker],
+                    self._members[last],
+                    self._ended_before - seconds,
+                    self._ended_before - least,
                 )
         np.equal(self._all[:, _DONE], 0, out=self._active)

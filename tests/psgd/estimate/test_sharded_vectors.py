@@ -69,3 +69,19 @@ def test_an_exchange_has_these_buffers(comm):
             assert params.nbytes == rows["parameters"] and exchange.own.nbytes == rows["gradients"]
         exchange.free()
         wrapped.free()
+
+
+@pytest.mark.ranks(2)
+def test_a_modules_exchange_has_these_buffers(comm):
+    torch = pytest.importorskip("torch")
+    from torch import nn
+
+    import psgd.torch
+
+    for shard, steps in itertools.product((2, 3), (1, 2)):
+        module = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 50), nn.Linear(50, 3))
+        module.register_parameter("scale", nn.Parameter(torch.ones(7)))
+        with psgd.torch.shard(module, comm, stage=shard, accumulate=steps) as model:
+            ranges, alone = [unit.part for unit in model.units], {0} if not model.units[0].owner else {3}
+            rows = sharded_vectors.rows(ranges, 4, shard, comm.size, 2, steps, alone, gradients_too=True)
+            assert model.buffer_bytes == rows[UNDER_WAY] and len(alone) == 1

@@ -16,17 +16,17 @@ def events_of(path, kind):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "faults", "ranks"),
+    ("strategy", "faults", "servers", "ranks"),
     [
-        ("async", "kill:1@20,compute:0.003", [2]),
-        ("ssp", "kill:0@9,kill:2@30,compute:0.003", [1, 3]),
-        ("softsync", "kill:2@45,slow:2:8,compute:0.001", [3]),  # when the others are done
-        ("sync", "kill:1@5,kill:0@6", [1, 2]),
+        ("async", "kill:1@20,compute:0.003", 1, [2]),
+        ("ssp", "kill:0@9,kill:2@30,compute:0.003", 2, [2, 4]),
+        ("softsync", "kill:2@45,slow:2:8,compute:0.001", 2, [4]),  # when the others are done
+        ("sync", "kill:1@5,kill:0@6", 1, [1, 2]),
     ],
 )
-def test_each_sample_is_applied_exactly_once(strategy, faults, ranks, psgd_command, tmp_path):
+def test_each_sample_is_applied_exactly_once(strategy, faults, servers, ranks, psgd_command, tmp_path):
     words = ["--strategy", strategy, "--workers", "3", "--epochs", "3", "--log", str(tmp_path / "log"), "--json"]
-    done = psgd_command("train", *words, "--inject", faults, timeout=90)
+    done = psgd_command("train", *words, "--servers", str(servers), "--inject", faults, timeout=90)
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert sorted(result["lost_ranks"]) == ranks and result["samples"] == 3 * SAMPLES

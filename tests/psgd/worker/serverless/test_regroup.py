@@ -17,8 +17,10 @@ from psgd.config import configure
 from psgd.runtime.fail_together import guard
 from psgd.runtime.ulfm.leave import leave
 from psgd.runtime.ulfm.tolerance import TOLERANCE
+from psgd.strategies import buckets
 from psgd.training import run, trainer
 
+buckets.BUCKET_BYTES = 1 << 10
 finals = []
 trained = trainer.Trainer.train
 
@@ -51,10 +53,9 @@ def trained(job, path, ranks=3, env=None, **options):
 
 @pytest.mark.parametrize("shared", ["1", "0"])
 def test_allreduce_is_one_process_that_loses_that_worker_at_that_step(job, tmp_path, shared):
-    """In shared memory the death is seen in the node's processes, over messages by MPI."""
-    said, found = trained(
-        job, tmp_path / "w.npy", strategy="allreduce", inject="kill:1@3", lr=0.1, env={"PSGD_SHARED": shared}
-    )
+    """In shared memory the death is seen in the node's processes, over messages by MPI; buckets are on their way."""
+    env = {"PSGD_SHARED": shared, "PSGD_PROGRESS": "1"}
+    said, found = trained(job, tmp_path / "w.npy", strategy="allreduce", inject="kill:1@3", lr=0.1, env=env)
     assert said[0] == "2994" and json.loads(said[1]) == [1]
     np.testing.assert_allclose(found, sync_that_loses_one(100, 2, 0.1, death=2), rtol=1e-4, atol=1e-5)
 
