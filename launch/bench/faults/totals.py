@@ -34,7 +34,7 @@ def by_strategy(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """As text, a line for each."""
     width = max(map(len, rows))
-    lines = [f"{'':{width}}  runs  kills  wrong  told after: median    most  time x: median    most"]
+    lines = [f"{'':{width}}  runs  kills  wrong  told after: median   most  time x: median    most"]
     for name, row in rows.items():
         told, slower = (_two(row[key]) for key in ("detected_s", "slower"))
         lines.append(
