@@ -10,7 +10,7 @@ import click
 from psgd.kernels.errors import UsageError
 from psgd.launch import mpiexec
 from psgd.launch.bench.faults import soak
-from psgd.launch.bench.faults.totals import SLOWER, by_strategy, table, totals
+from psgd.launch.bench.faults.medians import SLOWER, by_strategy, table, totals
 from psgd.launch.output.summary import counted
 from psgd.launch.whole_numbers import Whole
 from psgd.runtime.ulfm import switch

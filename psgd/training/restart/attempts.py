@@ -125,7 +125,7 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
     began, crew, fresh = time.monotonic(), Crew(job, fitting.acting(config)), False
     while True:
         comm = crew.team()
-        attempt = Attempt(_without_own_deaths(config, fresh), MPI.COMM_NULL if comm is None else comm, crew)
+        attempt = Attempt(_without_own_deaths(config, fresh), comm or MPI.Intracomm(), crew)
         if comm is None:
             pass
         elif crew.place is None:

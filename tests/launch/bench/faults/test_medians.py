@@ -2,8 +2,8 @@
 
 import pytest
 
+from psgd.launch.bench.faults.medians import by_strategy, table, totals
 from psgd.launch.bench.faults.soak import Outcome
-from psgd.launch.bench.faults.totals import by_strategy, table, totals
 
 RUNS = [
     Outcome("sync", killed=[1, 2], detected_s={1: 0.5, 2: 0.1}, slower=1.1),
