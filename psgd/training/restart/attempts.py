@@ -25,6 +25,7 @@ from psgd.metrics.event_log import EventLog
 from psgd.runtime.agreement import broadcast
 from psgd.runtime.job_end import secondary
 from psgd.runtime.ulfm import switch
+from psgd.runtime.ulfm.deaths import means_death
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.training.restart import fitting
 from psgd.training.restart.crew import Crew
@@ -84,7 +85,7 @@ class Attempt:
         """Whether this rank leaves with an error because another is dead. Blocks until that is known."""
         limit = time.monotonic() + _NOTICE_S
         while not self._called.is_set():
-            if secondary(error) is None or time.monotonic() > limit:
+            if (secondary(error) is None and not _of_a_call(error)) or time.monotonic() > limit:
                 return False
             time.sleep(0.01)
         return True
@@ -124,8 +125,10 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
     began, crew, fresh = time.monotonic(), Crew(job, fitting.acting(config)), False
     while True:
         comm = crew.team()
-        attempt = Attempt(_without_own_deaths(config, fresh), comm, crew)
-        if crew.place is None:
+        attempt = Attempt(_without_own_deaths(config, fresh), comm or MPI.Intracomm(), crew)
+        if comm is None:
+            pass
+        elif crew.place is None:
             fresh = True
             TOLERANCE.look = _ends
             if crew.stand_by():
@@ -158,6 +161,13 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
         if crew.job.Get_rank() == 0:
             _tell(config, crew, lost, places, time.monotonic() - began)
         gc.collect()  # what the attempt has left: threads, vectors, the hold on the folder of checkpoints
+
+
+def _of_a_call(error: BaseException | None) -> bool:
+    """Whether MPI's word for it is one that stands for a death too, as that of several calls that were tested."""
+    while error is not None and not means_death(error):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _without_own_deaths(config: TrainConfig, fresh: bool) -> TrainConfig:

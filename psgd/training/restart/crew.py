@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.runtime.agreement import gather
-from psgd.runtime.ulfm.deaths import MpiDeaths
+from psgd.runtime.ulfm.deaths import MpiDeaths, means_death
 from psgd.training.restart.succession import ordered
 
 _LOOK_S = 0.05
@@ -55,10 +55,21 @@ class Crew:
         """By rank of `job`, its rank in the job as it was started."""
         return list(self._numbers)
 
-    def team(self) -> MPI.Intracomm:
-        """A communicator of those that act; of nobody where this rank stands by. Collective, blocks."""
+    def team(self) -> MPI.Intracomm | None:
+        """A communicator of those that act; of nobody where this rank stands by. Collective, blocks.
+
+        Returns:
+            None where one more has died since the last meeting: all are called to another one.
+        """
         color = MPI.UNDEFINED if self.place is None else 0
-        return cast(MPI.Intracomm, self.job.Split(color, self.job.Get_rank()))
+        try:
+            return cast(MPI.Intracomm, self.job.Split(color, self.job.Get_rank()))
+        except MPI.Exception as error:
+            if MPI.Comm.Compare(self.job, MPI.COMM_WORLD) == MPI.IDENT or not means_death(error):
+                raise
+            self.job.Revoke()  # others may wait for this rank in the same call
+            self.ring()
+            return None
 
     def ring(self) -> None:
         """Calls all to a meeting, whatever they do. Does not block; any thread may call it."""
