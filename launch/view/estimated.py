@@ -35,9 +35,9 @@ def of_config(config: TrainConfig, servers: int, workers: int) -> RunMemory:
     dataset, found = read_dataset(config), reference.find("--model", config.model)
     if found is None:
         return whole_run.of_model(config, options.model_of(config, dataset), servers, workers)
-    if config.mesh is not None or config.recompute is not None:
+    if config.recompute is not None and not config.in_pieces:
         raise UsageError(
-            f"{found.where}: expected no --mesh and no --recompute with it; the file says what is recomputed"
+            f"{found.where}: expected no --recompute with it but with --mesh; the file says what is recomputed"
         )
     description = DataDescription(dataset.sample_shape, dataset.classes, dataset.train.samples, bool(dataset.tokens))
     loaded = script.load(found)
@@ -69,6 +69,11 @@ def _module(
 
     where = loaded.reference.where
     try:
+        if config.in_pieces:
+            from psgd.launch.view.estimated_stages import of_module
+
+            made = of_module(config, lambda: loaded.call(config.seed, data), data.sample_shape, servers, workers)
+            return made if isinstance(made, RunMemory) else _own(config, where, made, servers, workers)
         fake = FakeModule(lambda: loaded.call(config.seed, data), cross_entropy, data.sample_shape)
         if fake.module is None:
             return _own(config, where, fake.made, servers, workers)

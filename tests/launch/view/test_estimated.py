@@ -67,7 +67,7 @@ def test_layers_of_ones_own_are_as_by_name(of):
         ("looks", {}, "looks: cannot be estimated on tensors without values: DataDependent"),
         ("neither", {}, "expected a torch.nn.Module or a psgd.nn.model.Model, got int"),
         ("missing", {}, "has no function missing"),
-        ("make", {"recompute": "all"}, "no --mesh and no --recompute with it"),
+        ("make", {"recompute": "all"}, "expected no --recompute with it but with --mesh"),
         ("make", {"strategy": "allreduce", "shard": 3}, "make: --shard 3: expected a model of psgd's own layers"),
         ("make", {"device": "cuda", "offload": "parameters"}, "--offload parameters: expected a model of psgd's own"),
     ],
