@@ -69,6 +69,8 @@ class Pipeline:
         AgreedUsageError, AgreedContractError: on all ranks, where arguments are wrong or differ.
     """
 
+    _chunk = Chunk
+
     def __init__(
         self,
         comm: MPI.Intracomm,
@@ -122,13 +124,13 @@ class Pipeline:
             found, self._mapped = device_links.connect(self._comm, every, self._size, model.dtype, self._gpu)
         last = len(ends) - 2
         self._captured: list[Any] = []
-        self._chunks = []
+        self._chunks: list[Chunk] = []
         for at, stage in zip(mine, self.stages, strict=True):
             computes: Any = stage
             if self._gpu is not None:
                 computes = on_gpu(stage, self._gpu, -(-batch // self._size), at == last, captures)
                 self._captured.append(computes)
-            self._chunks.append(Chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
+            self._chunks.append(self._chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
         self._executor = Executor(self._chunks, waiter)
         self._told = Announcement(self._comm, place(last, ranks)[0])
         self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])
