@@ -32,7 +32,7 @@ def measured(comm, config):
     if "tensor" in axes:
         ours = collectives.Communicator(comm)
         module, pipe = psgd.torch.cut_by_tensor(module, ours), comm.Split(comm.rank)
-    plain = TorchStage._tensor
+    plain = TorchStage.tensor
 
     def known(stage, array):
         found = plain(stage, array)
@@ -46,7 +46,7 @@ def measured(comm, config):
         stages.gradient(config.batch_size, x, y)
         live.know(x, y, *stages.module.parameters(), *stages.module.buffers(), stages._grads)
         with pytest.MonkeyPatch.context() as patch, live:
-            patch.setattr(TorchStage, "_tensor", known)
+            patch.setattr(TorchStage, "tensor", known)
             stages.gradient(config.batch_size, x, y)
         found = stages.params.nbytes, live.peak, sum(b.nbytes for b in stages.module.buffers())
     if "tensor" in axes:
