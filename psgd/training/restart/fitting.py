@@ -12,9 +12,10 @@ from psgd.runtime.ulfm.options import last_epoch, part, phases
 def can_restart(config: TrainConfig) -> bool:
     """Whether a run of these options can be begun again in its job, where its MPI survives deaths.
 
-    Kernels on GPUs that wait for dead ranks could not be ended.
+    Kernels on GPUs that wait for dead ranks could not be ended, and a trace is of one attempt.
     """
-    return config.checkpoint_dir is not None and "cuda" not in (config.device, config.server_device)
+    on_host = "cuda" not in (config.device, config.server_device)
+    return config.checkpoint_dir is not None and on_host and config.trace is None
 
 
 def acting(config: TrainConfig) -> int:

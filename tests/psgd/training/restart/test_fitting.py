@@ -15,6 +15,7 @@ def test_only_a_run_on_cores_with_checkpoints_can_be_begun_again():
     assert fitting.can_restart(SYNC)
     assert not fitting.can_restart(replace(SYNC, checkpoint_dir=None))
     assert not fitting.can_restart(replace(SYNC, device="cuda"))
+    assert not fitting.can_restart(replace(SYNC, trace="x"))
 
 
 @pytest.mark.parametrize(
