@@ -105,6 +105,7 @@ STRATEGIES: dict[str, Strategy] = {
             "rho": above_zero(None, "strength of the elastic force.", shown="0.9 / (lr * workers)"),
         },
         on_device=True,
+        survives=True,
     ),
     "hogwild": Strategy(
         "psgd.strategies.hogwild.hogwild",
@@ -112,6 +113,7 @@ STRATEGIES: dict[str, Strategy] = {
             "period": replace(_PERIOD, default=64),
             "count_lost": switch(False, "count lost updates (for tests).", hidden=True),
         },
+        survives=True,
     ),
     "decentralized": Strategy(
         "psgd.strategies.decentralized.decentralized",
@@ -128,6 +130,7 @@ STRATEGIES: dict[str, Strategy] = {
         compressible=True,
         codec="threshold",
         averages=("peers", "pairs"),
+        survives=True,
     ),
 }
 

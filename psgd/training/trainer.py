@@ -8,7 +8,8 @@ from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
-from psgd.training.survival.course import Course
+from psgd.runtime.ulfm.options import last_epoch
+from psgd.training.survival.course import Course, CourseStep
 from psgd.training.task import Task
 
 
@@ -24,6 +25,7 @@ class Trainer:
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
         self._course: Course | None = None
+        self._newest: CourseStep  # inside `train`
 
     def course(self, workers: int, worker: int) -> Course:
         """The batches of this worker, one of so many. Made once."""
@@ -42,7 +44,11 @@ class Trainer:
         done = self._done(ps, course.steps)
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
-        for epoch, step, number, indices, planned in course.after(done):
+        leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
+        if ps.mesh.survival is not None:
+            ps.mesh.survival.again = partial(self._again, ps.worker)
+        for self._newest in course.after(done):
+            epoch, step, number, indices, planned = self._newest
             loss = 0.0
             injector.begin(number)
             self._model.begin(config.seed, ps.worker, epoch, step)
@@ -53,11 +59,23 @@ class Trainer:
                 if injects:
                     backend.wait()
                     injector.sleep(number, time.perf_counter() - start)
+            ends = planned and step + 1 == course.steps
+            if (leaves and number + 1 >= leaves) or (ends and course.shrunk and config.spares):
+                leaves = 0  # for more workers to join; where workers keep pace, at the epoch's end
+                ps.save(stop=True)
             ps.step(len(indices), loss)
             if self._model.agreed(ps.stop) if may_stop else ps.stop:
                 return
             if self._reports(course) and planned and self._due(epoch * course.steps + step + 1, course.steps):
                 self._report(ps)
+
+    def _again(self, worker: int) -> None:
+        """Computes the newest gradient again, on the same parameters."""
+        epoch, step, number, indices, _ = self._newest
+        self._model.begin(self._config.seed, worker, epoch, step)
+        touch = partial(self._injector.poison, number) if "nan" in self._config.inject else None
+        self.backend.gradient(indices, None, touch)
+        self.backend.wait()
 
     def _done(self, ps: Connection, steps: int) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
@@ -69,12 +87,14 @@ class Trainer:
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""
-        backend = self.backend
+        backend, course = self.backend, self.course(ps.workers, ps.worker)
         backend.bind(ps.evaluated_params, ps.grads)
+        course.evaluates = True
         correct, loss_sum = backend.evaluate(0, 1)
+        course.evaluates = False
         backend.bind(ps.params, ps.grads)
         count = max(1, self._dataset.test.samples)
-        if ps.worker == 0 if self._course is None else self._course.leads:
+        if course.leads:
             ps.report(correct / count, loss_sum / count)
 
     def _reports(self, course: Course) -> bool:

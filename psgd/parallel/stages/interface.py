@@ -6,6 +6,29 @@ from psgd.kernels.array import Array
 
 
 @runtime_checkable
+class GoesToGpu(Protocol):
+    """A stage of another library, which knows how its passes run on a GPU. psgd's own are in a `CapturedStage`."""
+
+    def on_gpu(self, gpu: Any, most: int) -> "RunsOnGpu":
+        """Its passes take and give arrays on this GPU from now on; returns what has them.
+
+        Args:
+            gpu: `psgd.parallel.stages.gpu.Gpu`.
+            most: microbatches of a batch.
+        """
+
+
+class RunsOnGpu(Protocol):
+    """A stage of another library that runs its passes on a GPU."""
+
+    def begin(self) -> None:
+        """A batch begins."""
+
+    def done(self) -> bool:
+        """Whether the batch's losses are there. Does not block."""
+
+
+@runtime_checkable
 class WithLoss(Protocol):
     """A stage that ends in a loss, as `psgd.nn.model.Model` does."""
 

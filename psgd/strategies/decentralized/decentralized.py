@@ -28,7 +28,15 @@ def create(workers: int, peers: str, window: int) -> Callable[[RunContext], Work
     """
     if peers == "pairs":
         return GossipWorker
-    return partial(FloodWorker, links=links(peers, workers), window=window)
+    return partial(_flooding, peers=peers, window=window)
+
+
+def _flooding(context: RunContext, peers: str, window: int) -> Worker:
+    if context.mesh.survival is None:
+        return FloodWorker(context, links(peers, context.workers.size), window)
+    from psgd.strategies.decentralized.surviving_flood_worker import SurvivingFloodWorker
+
+    return SurvivingFloodWorker(context, partial(links, peers), window)
 
 
 def links(peers: str, workers: int) -> list[list[int]]:

@@ -8,9 +8,10 @@ had it before. Say that v is the first to get o's message k before k - 1, from u
 it to v before k, unless v was where it came from: v had k - 1 either way.
 """
 
+import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 import numpy as np
@@ -73,26 +74,38 @@ class Flood:
         links: each worker's neighbours.
         room: bytes of the longest payload.
         deliver: called in `poll` with each new message of another worker; it may read it until it returns.
+        members: which worker each rank of `comm` is, where some have died; None: as the ranks.
+        failed: called with an error of MPI, after which nothing comes or goes any more; None raises it.
 
     Attributes:
         bytes_sent, bytes_received: headers included.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, links: list[list[int]], room: int, deliver: Callable[[Message], None]
+        self,
+        comm: MPI.Intracomm,
+        links: list[list[int]],
+        room: int,
+        deliver: Callable[[Message], None],
+        members: list[int] | None = None,
+        failed: Callable[[MPI.Exception], None] | None = None,
     ) -> None:
         self.bytes_sent = self.bytes_received = 0
-        self._comm, self._rank, self._room, self._deliver = comm, comm.rank, room, deliver
+        members = list(range(comm.size)) if members is None else members
+        self._comm, self._rank, self._room, self._deliver = comm, members[comm.rank], room, deliver
+        self.failed, self._workers = failed, len(links)
+        self._broken = False
+        self._at = {worker: rank for rank, worker in enumerate(members)}
         self._neighbours = links[self._rank]
         self._links = [_Neighbour(rank) for rank in self._neighbours]
         self._onward = [
             [rank for rank in self._neighbours if rank != origin and rank not in links[origin]]
-            for origin in range(comm.size)
+            for origin in range(self._workers)
         ]
-        self._numbers = [0] * comm.size  # of the newest message of each worker
+        self._numbers = [0] * self._workers  # of the newest message of each worker
         self._free: list[Message] = []
         self._outgoing: deque[Message] = deque()
-        self._head = 8 * (APPLIED + comm.size)
+        self._head = 8 * (APPLIED + self._workers)
         self._status = MPI.Status()
         self._left = False
         self._close = weakref.finalize(self, _abandon, self._links, self._outgoing)
@@ -100,11 +113,12 @@ class Flood:
     def open(self) -> None:
         """Lets messages come."""
         for link in self._links:
-            self._receive(link)
+            with self._guard():
+                self._receive(link)
 
     def compose(self) -> Message:
         """A message to fill. Its ORIGIN and NUMBER are set when it is sent."""
-        return self._free.pop() if self._free else Message(self._comm.size, self._room)
+        return self._free.pop() if self._free else Message(self._workers, self._room)
 
     def send(self, message: Message, kind: int, length: int = 0) -> None:
         """Sends to all; it may be read on until the next `poll`. Does not block.
@@ -121,6 +135,11 @@ class Flood:
 
     def poll(self) -> None:
         """Takes what has arrived, delivers it and forwards it. Does not block."""
+        if not self._broken:
+            with self._guard():
+                self._poll()
+
+    def _poll(self) -> None:
         outgoing, free = self._outgoing, self._free
         while outgoing and MPI.Request.Testall(outgoing[0].sends):
             free.append(outgoing.popleft())
@@ -142,13 +161,23 @@ class Flood:
         """Whether all neighbours have left too and all is sent; `poll` makes it true."""
         return not self._outgoing and all(link.request is None for link in self._links)
 
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except MPI.Exception as error:
+            if self.failed is None:
+                raise
+            self._broken = True  # a request that failed looks like one that is done
+            self.failed(error)
+
     def close(self) -> None:
         """Takes requests back; what has not ended is lost."""
         self._close()
 
     def _receive(self, link: _Neighbour) -> None:
         link.message = self.compose()
-        link.request = self._comm.Irecv([link.message.data, MPI.BYTE], link.rank, Tag.DATA)
+        link.request = self._comm.Irecv([link.message.data, MPI.BYTE], self._at[link.rank], Tag.DATA)
 
     def _take(self, link: _Neighbour) -> None:
         message, nbytes = link.message, self._status.Get_count(MPI.BYTE)
@@ -174,7 +203,10 @@ class Flood:
     def _pass_on(self, message: Message, ranks: list[int]) -> None:
         nbytes = self._head + message.length
         self.bytes_sent += nbytes * len(ranks)
-        message.sends = [self._comm.Isend([message.data, nbytes, MPI.BYTE], rank, Tag.DATA) for rank in ranks]
+        message.sends = []
+        for rank in () if self._broken else ranks:
+            with self._guard():
+                message.sends.append(self._comm.Isend([message.data, nbytes, MPI.BYTE], self._at[rank], Tag.DATA))
         if ranks:
             self._outgoing.append(message)
 

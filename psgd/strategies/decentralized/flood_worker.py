@@ -67,6 +67,7 @@ class FloodWorker(FreeRunningWorker):
         self._theirs = [0] * size  # updates of this worker that each has applied
         self._theirs[self._rank] = 1 << 62
         self._done = self._mine = 0
+        self._living = size
         self._limit = window
 
     def start(self) -> None:
@@ -197,13 +198,8 @@ class FloodWorker(FreeRunningWorker):
             self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
 
     def finish(self) -> None:
-        computed = self._computed_s
         with self._liveness.guard():
-            self._tell(self._flood.compose(), FloodKind.DONE, 0, self.waited_s, computed)
-            self._done += 1
-            self._waiter.until(self._all_here)
-            if self._rank == 0:
-                self._metrics.ended(0, self.waited_s, computed)
+            self._end()
             self._flood.leave()
             self._waiter.soon(self._all_left)
         self.bytes_sent, self.bytes_received = self._flood.bytes_sent, self._flood.bytes_received
@@ -211,10 +207,22 @@ class FloodWorker(FreeRunningWorker):
         self._take_one()
         self._close([self._private])
 
-    def _all_here(self) -> bool:
+    def _end(self) -> None:
+        """Waits until all have applied all. Blocks."""
+        self._say_done()
+        self._waiter.until(self._all_done)
+
+    def _say_done(self) -> None:
+        seconds = self.waited_s, self._computed_s
+        self._tell(self._flood.compose(), FloodKind.DONE, 0, *seconds)
+        self._done += 1
+        if self._rank == 0:
+            self._metrics.ended(0, *seconds)
+
+    def _all_done(self) -> bool:
         self._take()
         self._meet_if_called()
-        return self._done == self.applied.size
+        return self._done == self._living
 
     def _all_left(self) -> bool:
         self._flood.poll()

@@ -44,6 +44,10 @@ ORDERS: dict[str, Making] = {
 
 def _near(order: Making, context: RunContext) -> Callable[..., Any]:
     """Where the workers' parameters are on GPUs the centre is too, but for orders in which the host passes it on."""
+    if context.mesh.survival is not None and isinstance(order, partial):
+        from psgd.strategies.easgd.surviving_shared import SurvivingSharedOrder
+
+        return partial(SurvivingSharedOrder, **order.keywords)
     if order is SynchronousOrder or not on_device(context.params):
         return order
     from psgd.strategies.easgd.on_gpu import OnHost

@@ -7,6 +7,7 @@ lost. Who exchanges writes to the centre itself: no message is sent.
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ class SharedOrder(ExchangeOrder):
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int, locks: bool) -> None:
         self._metrics, self._params = context.metrics, context.params
         self._workers = workers = context.workers
-        self._liveness = Liveness(workers, context.alarm)
+        self._members = list(range(workers.size))  # which workers there are
+        self._liveness = self._watch(context)
         self._memory = SharedCentre(workers, self._liveness.node, self._params, locks)
         self._lines, self.centre = self._memory.lines, self._memory.params
         self._counts = SharedCounts(context.metrics, workers, self._memory)
@@ -45,6 +47,11 @@ class SharedOrder(ExchangeOrder):
         self._kept = np.empty_like(self.centre) if workers.rank == 0 else None  # the centre at the newest checkpoint
         self._kept_exchanges = 0  # those behind it
         self._began = 0.0
+        self._begun = self._lines.samples()  # of each worker, where this run began
+
+    def _watch(self, context: RunContext) -> Any:
+        """What waits call to look after the others. Collective over the workers, blocks."""
+        return Liveness(context.workers, context.alarm)
 
     def begin(self, resumed: bool) -> None:
         self._memory.compile(self._params)
@@ -55,6 +62,7 @@ class SharedOrder(ExchangeOrder):
         self._waiter.soon(self._workers.Ibarrier().Test)
         if resumed:
             self._counts.begin()
+            self._begun = self._lines.samples()
             self._waiter.soon(self._workers.Ibarrier().Test)  # until worker 0 has read what nobody adds to yet
         self._metrics.restart()
         self._began = time.perf_counter()
@@ -116,11 +124,18 @@ class SharedOrder(ExchangeOrder):
     def finish(self, waited_s: float) -> None:
         computed = time.perf_counter() - self._began - waited_s
         self._counts.exchanged(self._memory.exchanges - self.version)
-        self._lines.put(counters.DONE, 1)
-        self._waiter.until(self._all_done)
-        self._counts.complete(waited_s, computed)
+        self._end()
+        self._counts.complete(self._workers, self._members, waited_s, computed)
         self.version = self._memory.exchanges
         self._liveness.close()
+
+    def _end(self) -> None:
+        """Waits until all are done. Blocks."""
+        self._say_done()
+        self._waiter.until(self._all_done)
+
+    def _say_done(self) -> None:
+        self._lines.put(counters.DONE, 1)
 
     def _all_done(self) -> bool:
         self._counts.look()
@@ -128,4 +143,4 @@ class SharedOrder(ExchangeOrder):
         if self._barrier.called():
             self._checkpoint(0)
             self._votes.on_reached()
-        return self._lines.all_done()
+        return self._lines.done(self._members)

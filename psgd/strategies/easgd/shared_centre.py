@@ -49,7 +49,9 @@ class SharedCentre:
         self.params: Vector = memory[first + BYTES :].view(like.dtype)
         self._locks = locks
         self._words = address_of(memory) + first  # of the lock and the number of exchanges
-        self._exchanges: NDArray[np.int64] = memory[first : first + BYTES].view(np.int64)[elastic.EXCHANGES :]
+        words = memory[first : first + BYTES].view(np.int64)
+        self._lock: NDArray[np.int64] = words[elastic.LOCK :]
+        self._exchanges: NDArray[np.int64] = words[elastic.EXCHANGES :]
 
     @property
     def exchanges(self) -> int:
@@ -59,6 +61,10 @@ class SharedCentre:
     @exchanges.setter
     def exchanges(self, value: int) -> None:
         self._exchanges[0] = value
+
+    def unlock(self) -> None:
+        """Takes the lock from a worker that has died with it: what it was adding is there in part. Nobody exchanges."""
+        self._lock[0] = 0
 
     def compile(self, params: Vector) -> None:
         """Compiles what steps with such parameters need. Changes nothing."""

@@ -27,7 +27,7 @@ class SharedCounts:
     """
 
     def __init__(self, metrics: RunMetrics, workers: MPI.Intracomm, memory: SharedCentre) -> None:
-        self._metrics, self._workers, self._memory, self._lines = metrics, workers, memory, memory.lines
+        self._metrics, self._memory, self._lines = metrics, memory, memory.lines
         self._leads = workers.rank == 0
         self._shown = [Sums(0, 0, 0.0)] * workers.size  # what the metrics know of each
         self._staleness: Counter[int] = Counter()
@@ -108,16 +108,31 @@ class SharedCounts:
     def _staleness_counts(self) -> list[list[int]]:
         return [list(each) for each in self._staleness.items()]
 
-    def complete(self, waited_s: float, computed_s: float) -> None:
-        """Puts together what all did. Collective, blocks; nobody takes steps any more."""
+    def set_back(self, worker: int, samples: int) -> None:
+        """A worker has died: of its samples only so many have reached the centre."""
+        self._lines.put_for(worker, counters.SAMPLES, samples)
+
+    def forget(self, worker: int) -> None:
+        """Worker 0's metrics know that too, once it is so."""
+        self._shown[worker] = self._lines.line(worker)
+
+    def complete(self, workers: MPI.Intracomm, members: list[int], waited_s: float, computed_s: float) -> None:
+        """Puts together what all did. Collective over those that live, blocks; nobody takes steps any more.
+
+        Args:
+            workers: those that live.
+            members: which worker each rank of them is.
+            waited_s: of this worker.
+            computed_s: of this worker.
+        """
         seconds = [waited_s, computed_s]
         mine = {"staleness": self._staleness_counts(), "seconds": seconds, "reports": self._reports}
-        everyone = gather(self._workers, mine)
+        everyone = gather(workers, mine)
         self.show()
         if self._leads:
             # Only a worker knows how stale its steps were: until here the metrics have counted all as fresh.
             self._metrics.staleness.clear()
-            for worker, each in enumerate(everyone):
+            for worker, each in zip(members, everyone, strict=True):
                 self._metrics.staleness.update(dict(each["staleness"]))
                 self._metrics.ended(worker, *each["seconds"])
                 for evaluation in each["reports"]:

@@ -35,6 +35,7 @@ class HogwildCounts:
         self.tallied = self.lost = 0
         self._reports: list[tuple[float, float]] = []
         self._next_show = 0.0
+        self._size = len(metrics.pushes)
 
     def begin(self) -> None:
         """Where a run resumes: what the node's memory counts by now, the metrics know already."""
@@ -65,8 +66,19 @@ class HogwildCounts:
         if self._metrics.stop:
             self._memory.lines.put(counters.STOP, 1)
 
-    def complete(self, workers: MPI.Intracomm, waited_s: float, computed_s: float, lr: float) -> int:
+    def complete(
+        self, workers: MPI.Intracomm, waited_s: float, computed_s: float, lr: float, members: list[int]
+    ) -> int:
         """Puts together what all did. Collective, blocks; nobody takes steps any more.
+
+        Of workers that have died it is known how many steps they took, but not how stale these were.
+
+        Args:
+            workers: those that live.
+            waited_s: of this worker.
+            computed_s: of this worker.
+            lr: the newest rate.
+            members: which worker each rank of them is.
 
         Returns:
             The steps of all workers.
@@ -85,7 +97,8 @@ class HogwildCounts:
             mine["node"] = lines.sums()
             if tally is not None:
                 mine["lost"] -= int(tally.sum(dtype="int64"))
-        everyone = gather(workers, mine)
+        living = dict(zip(members, gather(workers, mine), strict=True))
+        everyone = [living.get(worker) or self._of_dead(worker) for worker in range(self._size)]
         self.lost = sum(each["lost"] for each in everyone)
         if self._shown is not None:
             self._shown.complete(everyone)
@@ -93,3 +106,15 @@ class HogwildCounts:
             self._shown.count(add(total, self._nodes.before), lr)
         steps: int = self._nodes.before.steps + sum(each["steps"] for each in everyone)
         return steps
+
+    def _of_dead(self, worker: int) -> dict[str, Any]:
+        steps = self._memory.lines.line(worker).steps
+        return {
+            "steps": steps,
+            "staleness": [],
+            "waited": 0,
+            "computed": 0,
+            "reports": [],
+            "node": [0, 0, 0],
+            "lost": 0,
+        }

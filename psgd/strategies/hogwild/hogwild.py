@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -48,8 +49,19 @@ def create(workers: int, period: int, count_lost: bool) -> Callable[[RunContext]
         period: steps of a node's first worker between two averagings with other nodes; without effect on one node.
         count_lost: a test mode that counts lost updates; see `HogwildWorker.lost`.
     """
-    make = partial(HogwildWorker, period=period, count_lost=count_lost)
+    make = partial(_worker, period=period, count_lost=count_lost)
     return Alone(make) if count_lost else make
+
+
+def _worker(context: RunContext, period: int, count_lost: bool) -> Worker:
+    """Collective over the workers, blocks."""
+    if context.mesh.survival is not None:
+        from psgd.strategies.hogwild.surviving_hogwild import Survives, on_one_node
+
+        if on_one_node(context.mesh):
+            kind = type("SurvivingHogwildWorker", (Survives, HogwildWorker), {})
+            return cast(Worker, kind(context, period, count_lost))
+    return HogwildWorker(context, period, count_lost)
 
 
 class HogwildWorker(FreeRunningWorker):
@@ -84,9 +96,11 @@ class HogwildWorker(FreeRunningWorker):
         self._counts = HogwildCounts(self._metrics, self._index, self._memory, self._nodes)
         self._kept_params: Vector | None = None  # the node's at the newest checkpoint, on its first worker
         self._steps_then = self._samples_then = 0  # those of all workers at the newest checkpoint
+        self._members = list(range(context.workers.size))  # which workers there are
         self._enters = False  # this worker's node is called to the checkpoint, as an averaging has said
         self._passed_on = 0  # this worker's request, which its node's first worker passes on
         self._calls = self._others = 0
+        self._begun = self._lines.samples()  # of each worker of the node, where this run began
         self._next_look = 0.0
 
     @property
@@ -105,6 +119,7 @@ class HogwildWorker(FreeRunningWorker):
         if self._resumed:
             self._nodes.begin()
             self._counts.begin()
+            self._begun = self._lines.samples()
             self.version, _, _, _ = self._lines.totals()
             self._others = self.version - self._optimizer.version
             self._comm.Barrier()  # until all have read what nobody adds to yet
@@ -183,7 +198,16 @@ class HogwildWorker(FreeRunningWorker):
 
     def finish(self) -> None:
         computed_s = self._computed_s
-        self._lines.put(counters.DONE, 1)
+        self._end()
+        self._given[:] = self.params
+        self.version = self._counts.complete(
+            self._workers, self.waited_s, computed_s, self._optimizer.lr, self._members
+        )
+        self._close()
+
+    def _end(self) -> None:
+        """Waits until all are done. Blocks."""
+        self._say_done()
         if self._nodes.averages:
             self._average_to_the_end()
         here = np.zeros(self._comm.size, np.int64)
@@ -195,9 +219,9 @@ class HogwildWorker(FreeRunningWorker):
             return bool(request.Test())
 
         Waiter(self._waiter.crowded).until(all_here)  # the request looks for the alarm and for lost ranks itself
-        self._given[:] = self.params
-        self.version = self._counts.complete(self._workers, self.waited_s, computed_s, self._optimizer.lr)
-        self._close()
+
+    def _say_done(self) -> None:
+        self._lines.put(counters.DONE, 1)
 
     def _show(self) -> None:
         self._counts.show(time.perf_counter(), self._optimizer.lr)

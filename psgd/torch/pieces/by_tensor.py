@@ -10,7 +10,7 @@ from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import agree
 from psgd.torch.pieces.crossings import OwnDraws
 from psgd.torch.pieces.cut_heads import HeadsModule
-from psgd.torch.pieces.cut_linears import ColumnModule, RowModule, communicator, same_values
+from psgd.torch.pieces.cut_linears import DEVICES, ColumnModule, RowModule, communicator, same_values
 
 DROPOUTS = (nn.Dropout, nn.AlphaDropout)
 ELEMENTWISE = (
@@ -19,6 +19,10 @@ ELEMENTWISE = (
     *DROPOUTS,
 )
 """What may be between two linear modules that are cut: of each feature by itself."""
+_NOTHING = (
+    "expected a module with a pair of linear layers in a Sequential, or an attention, got nothing to cut: see "
+    "psgd.torch.column_linear and row_linear"
+)
 _BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
@@ -30,7 +34,7 @@ def cut_by_tensor(module: nn.Module, comm: "MPI.Intracomm | Communicator") -> nn
     rest stays whole on all ranks, with the same gradients. Parameters that have several names stay whole too.
 
     Args:
-        module: on the CPU, with the first rank's values then, or on the meta device.
+        module: on the CPU or each rank's GPU, with the first rank's values then, or on the meta device.
         comm: the ranks; sizes need not divide by their number.
 
     Returns:
@@ -44,10 +48,7 @@ def cut_by_tensor(module: nn.Module, comm: "MPI.Intracomm | Communicator") -> nn
         text = _described(module)
         found = _Cut(module, ours)
         if not found.count(module):
-            raise UsageError(
-                "expected a module with a pair of linear layers in a Sequential, or an attention, got nothing to cut: "
-                "see psgd.torch.column_linear and row_linear"
-            )
+            raise UsageError(_NOTHING)
     except UsageError as error:
         complaint = str(error)
     agree(ours.comm, "psgd.torch.cut_by_tensor", {"module": text}, complaint)
@@ -55,12 +56,28 @@ def cut_by_tensor(module: nn.Module, comm: "MPI.Intracomm | Communicator") -> nn
     return found.cut(module)
 
 
+def cut_alone(module: nn.Module, comm: Communicator) -> nn.Module:
+    """As `cut_by_tensor`, of a module on the meta device and without a word to other ranks.
+
+    Args:
+        module: what is cut in place.
+        comm: of which rank and size alone are asked.
+
+    Raises:
+        UsageError: there is nothing to cut, or something that cannot be.
+    """
+    found = _Cut(module, comm)
+    if not found.count(module):
+        raise UsageError(_NOTHING)
+    return found.cut(module)
+
+
 def _described(module: nn.Module) -> str:
     if not isinstance(module, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, got {type(module).__name__}")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if tensor.device.type not in ("cpu", "meta"):
-            raise UsageError(f"{name}: expected a module on the CPU or the meta device, got {tensor.device}")
+        if tensor.device.type not in DEVICES:
+            raise UsageError(f"{name}: expected a module on the CPU, a GPU or the meta device, got {tensor.device}")
     tensors = [f"{name}{tuple(p.shape)}{p.dtype}{p.device.type}" for name, p in module.named_parameters()]
     return " ".join(tensors)
 

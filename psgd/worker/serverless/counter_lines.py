@@ -33,6 +33,14 @@ class CounterLines:
         """Writes a word of this worker's line."""
         kernels.put(self._at, self.place, word, value)
 
+    def word(self, place: int, word: int) -> int:
+        """A word of a worker's line."""
+        return int(self._lines[place, word])
+
+    def put_for(self, place: int, word: int, value: int) -> None:
+        """Writes a word of the line of a worker that has died."""
+        kernels.put(self._at, place, word, value)
+
     def totals(self) -> tuple[int, int, int, int]:
         return kernels.totals(self._at, self._size)
 
@@ -50,6 +58,15 @@ class CounterLines:
         """The places of the workers that are not done."""
         places: list[int] = np.flatnonzero(self._lines[:, kernels.DONE] == 0).tolist()
         return places
+
+    def samples(self) -> list[int]:
+        """Of each worker."""
+        samples: list[int] = self._lines[:, kernels.SAMPLES].tolist()
+        return samples
+
+    def done(self, places: list[int]) -> bool:
+        """Whether these workers are."""
+        return bool(self._lines[places, kernels.DONE].all())
 
     def request(self) -> int:
         """The largest of any worker's for a checkpoint."""

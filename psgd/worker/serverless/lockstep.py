@@ -34,7 +34,8 @@ class LockstepWorker(WorkerBase):
         self._comm = comm
         self._metrics = context.metrics
         settings = context.optimizer.rule.settings if together else None
-        self._rounds = StatusRounds(comm, context.metrics, self._votes, settings)
+        everyone = context.mesh.survival is not None
+        self._rounds = StatusRounds(comm, context.metrics, self._votes, settings, everyone=everyone)
         self._regroup: Regroup | None = None  # set by a strategy that goes on without workers that die
 
     def start(self) -> None:

@@ -11,13 +11,12 @@ from psgd.strategies.going_on import survives
 @pytest.mark.parametrize("strategy", ["sync", "async", "ssp", "softsync"])
 def test_the_servers_strategies_do(strategy):
     assert survives(TrainConfig(strategy=strategy).flat(), 1, 2)
-    assert not survives(TrainConfig(strategy=strategy).flat(), 1, 1) and not survives(
-        TrainConfig(strategy=strategy).flat(), 2, 2
-    )
+    assert survives(TrainConfig(strategy=strategy).flat(), 2, 2)
+    assert not survives(TrainConfig(strategy=strategy).flat(), 1, 1)
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "averaging"])
-def test_and_two_without(strategy):
+@pytest.mark.parametrize("strategy", ["allreduce", "averaging", "easgd", "hogwild", "decentralized"])
+def test_and_those_without(strategy):
     assert survives(TrainConfig(strategy=strategy).flat(), 0, 2)
     assert not survives(TrainConfig(strategy=strategy).flat(), 0, 1)
 
@@ -25,7 +24,8 @@ def test_and_two_without(strategy):
 @pytest.mark.parametrize(
     "option",
     [
-        {"strategy": "hogwild"},
+        {"strategy": "easgd", "own": {"easgd_order": "round-robin"}},
+        {"strategy": "decentralized", "own": {"peers": "pairs"}},
         {"checkpoint_dir": Path("c")},
         {"record": Path("r")},
         {"replay": Path("r")},
@@ -35,6 +35,7 @@ def test_and_two_without(strategy):
         {"own": {"accumulate": 2}},
         {"mesh": "tensor=2"},
         {"model": "net.py:make"},
+        {"survive": False},
     ],
 )
 def test_what_keeps_things_by_worker_does_not(option):

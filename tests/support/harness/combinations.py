@@ -29,6 +29,7 @@ from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.slices import Slices
 from psgd.training import cut_model
+from psgd.training.sharded import sharded_model
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel
 
@@ -214,10 +215,11 @@ def _in_pieces(comm: MPI.Intracomm, case: Case, config: TrainConfig, whole: Mode
         model: Any = cut_model.cut(task, config, mesh).model
         params = model.vector(config, False)
         x, y = _batch(whole, config.batch_size)
-        options = {"rule": config.optimizer, "lr": 1e-3, "layout": model.layout, "part": cut_model.part(model)}
+        options: dict[str, Any] = {"rule": config.optimizer, "lr": 1e-3, **config.own}
+        options |= {"layout": model.layout, "part": cut_model.part(model), "shard": sharded_model.choice(config, model)}
         with psgd.connect(mesh.data, params, strategy="allreduce", **options) as ps:
             model.pipeline.bind(ps.params, ps.grads)
-            for _ in range(2):
+            for _ in range(2 * (config.own.get("accumulate") or 1)):
                 loss = model.pipeline.gradient(len(x), x, y, ps.overlap(len(x)))
                 ps.step(len(x), loss)
             comm.Barrier()

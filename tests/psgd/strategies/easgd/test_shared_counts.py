@@ -44,7 +44,7 @@ def test_worker_0_counts_each_step_once(comm):
 def test_at_the_end_it_has_the_staleness_and_the_seconds_of_all(comm):
     counts, _, metrics = trained(comm)
     counts.exchanged(5)  # behind the last exchange: none of worker 0, one of worker 1, two of worker 2
-    counts.complete(comm.rank + 0.5, comm.rank + 2.0)
+    counts.complete(comm, list(range(comm.size)), comm.rank + 0.5, comm.rank + 2.0)
     if comm.rank == 0:
         assert {stale: n for stale, n in metrics.staleness.items() if n} == {3: 3, 5: 3}
         assert (list(metrics.waited_s), list(metrics.computed_s)) == ([0.5, 1.5, 2.5], [2.0, 3.0, 4.0])

@@ -71,7 +71,7 @@ def test_at_the_end_all_is_put_together(comm):
     if comm.rank == 2:
         counts.report(0.5, 0.25)
     comm.Barrier()
-    assert counts.complete(comm, 0.5 + comm.rank, 2.0, 0.125) == 6
+    assert counts.complete(comm, 0.5 + comm.rank, 2.0, 0.125, list(range(comm.size))) == 6
     assert counts.lost == 2
     if comm.rank == 0:
         assert metrics.pushes == [1, 2, 3] and dict(metrics.staleness) == {0: 3, 1: 2, 2: 1}

@@ -37,6 +37,15 @@ def test_who_is_done_and_who_asks():
     assert lines[1].all_done()
 
 
+def test_others_are_asked_and_written_for_by_name():
+    lines = made(3)
+    lines[2].count(5, 1.0)
+    lines[2].put(counters.DONE, 1)
+    assert lines[0].samples() == [0, 0, 5] and lines[0].done([2]) and not lines[0].done([1, 2])
+    lines[0].put_for(2, counters.SAMPLES, 3)
+    assert lines[1].word(2, counters.SAMPLES) == 3 and lines[2].samples() == [0, 0, 3]
+
+
 def test_a_line_is_set_before_anybody_counts():
     lines = made(2)
     lines[1].set_line(Sums(5, 40, 12.5))
