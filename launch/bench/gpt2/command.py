@@ -18,6 +18,7 @@ from psgd.launch.whole_numbers import Whole
 @click.option("--batch-size", type=Whole(1), default=32, show_default=True, help="Samples of a step, of all ranks.")
 @click.option("--microbatch", type=Whole(1), default=4, show_default=True, help="Samples of a rank and pass.")
 @click.option("--shard", type=click.Choice(["2", "3"]), default="3", show_default=True, help="Stage of sharding.")
+@click.option("--lr", type=float, default=3e-5, show_default=True, help="Learning rate of Adam.")
 @click.option("--steps", type=Whole(2), default=8, show_default=True, help="Steps of each contender; the first warms.")
 @click.option("--ranks", type=Whole(2), default=2, show_default=True, help="Number of ranks.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True, help="One GPU a rank.")

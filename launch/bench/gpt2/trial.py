@@ -13,6 +13,7 @@ class GPT2Trial:
         batch_size: samples of a step, of all ranks.
         microbatch: samples of a rank and pass.
         steps: of each contender, the first of which warms.
+        lr: of Adam: 48 layers are not stable at much more, as it does not rise from 0.
     """
 
     layers: int
@@ -26,6 +27,7 @@ class GPT2Trial:
     steps: int
     ranks: int
     device: str
+    lr: float = 3e-5
 
     @property
     def passes(self) -> int:
