@@ -6,7 +6,7 @@ from typing import Any
 from psgd.strategies import catalog
 
 _EASGD_ORDERS = (None, "sync", "async", "hogwild")
-_PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh", "shard")
+_PER_WORKER = ("record", "replay", "trace", "mesh", "shard")
 
 
 def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
@@ -24,6 +24,9 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
     steps = values["accumulate"] in (None, 1)
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
+    saves = values["checkpoint_dir"] is None or (
+        values["strategy"] not in ("hogwild", "decentralized") and values["easgd_order"] in (None, "sync")
+    )
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and steps and meets and on_host and not any(values[name] for name in _PER_WORKER)
+    plain = whole and steps and meets and saves and on_host and not any(values[name] for name in _PER_WORKER)
     return strategy.survives and servers == int(strategy.servers) and workers > 1 and plain

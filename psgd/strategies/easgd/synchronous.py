@@ -142,11 +142,14 @@ class SynchronousOrder(ExchangeOrder):
         centre = np.empty_like(self.centre) if takes else self.centre  # `root` may die before all of it has come
         comm.Bcast(centre, root)
         words = np.array([self.samples, rounds.version, rounds.active, rounds.stop, rounds.all_done], np.int64)
+        votes = np.array(self._votes.newest)
         comm.Bcast(words, root)
+        comm.Bcast(votes, root)
         if takes:
             self.centre[:] = centre
             self.samples, self.version, *rest = words.tolist()
             rounds.take(self.version, *rest)
+            self._votes.catch_up(votes.tolist())
             self.stop = rounds.stop
             if comm.rank == 0:
                 self._metrics.progress(self.samples, self.version, self._lr)

@@ -1,6 +1,7 @@
 """One rank's part in going on without the dead: what is asked of it by the server's loop, or by the worker's."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from psgd.config import TrainConfig
 from psgd.connection import Connection
+from psgd.data.sampler import Sampler
 from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
@@ -42,7 +44,27 @@ class Survival:
         self.gone: list[int] = []
         self.failures = MpiDeaths(mesh.world)
         self._mesh, self._metrics, self._log, self._course = mesh, metrics, log, course
+        self._config, self._samples = config, samples
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
+
+    def shares(self) -> list[Sampler]:
+        """Each worker's part of the samples, before any has died."""
+        config, workers = self._config, self._mesh.workers
+        return [Sampler(self._samples, workers, w, config.batch_size, config.seed) for w in range(workers)]
+
+    def resume_at(self, step: int) -> None:
+        """The run resumes: this worker has so many steps behind it. Collective over the workers, blocks."""
+        comm = self._mesh.worker
+        if self._mesh.servers or comm is None:  # who counts the samples is told otherwise
+            return
+        mine = self.shares()[self._mesh.index].drawn(step)
+        everyone = np.empty(self._mesh.workers, np.int64)
+        cast(MPI.Intracomm, comm).Allgather(np.array([mine], np.int64), everyone)
+        self.resume(everyone.tolist())
+
+    def resume(self, drawn: Sequence[int]) -> None:
+        """The run resumes: so many samples each worker had drawn before, and counts from here."""
+        self._ledger.begin(drawn)
 
     @property
     def lost_ranks(self) -> list[int]:
@@ -129,3 +151,7 @@ def prepare(
         mine = None if course is None else course(mesh.workers, mesh.index)
         mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, log, mine)
         survival.begin(job)
+        found = connection.resumed_from
+        if found is not None and mesh.role == "server" and not found.manifest.has_workers(mesh.workers):
+            # All begin at the same step, and are counted from there; else each is, from where it was.
+            survival.resume([each.drawn(each.steps_behind(found.manifest.samples)) for each in survival.shares()])

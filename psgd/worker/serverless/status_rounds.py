@@ -75,6 +75,7 @@ class StatusRounds:
         self._began = time.perf_counter()
         self._noted = ExchangeCounts()
         self._before = 0, 0, 0.0
+        self._asked = 0
         self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
         self._seconds: tuple[float, float] | None = None
         self._held = self._ended = 0.0  # seconds in the last round, and when it ended
@@ -163,13 +164,14 @@ class StatusRounds:
 
     def keep(self) -> None:
         """Before a round that may not be complete."""
-        noted = self._noted
+        noted, self._asked = self._noted, self._votes.request
         self._before = noted.pushes, noted.samples, noted.loss
 
     def put_back(self) -> None:
         """What was noted at the last `keep` is still to be told."""
         noted = self._noted
         noted.pushes, noted.samples, noted.loss = self._before
+        self._votes.request = max(self._votes.request, self._asked)
 
     def take(self, version: int, active: int, stop: int, all_done: int) -> None:
         """A round was complete, as others say, though not here: what came of it."""
@@ -181,7 +183,7 @@ class StatusRounds:
         made = StatusRounds(comm, self._metrics, self._votes, self._settings, members)
         for name in ("version", "stop", "all_done", "waited_s", "bytes_sent", "_began", "_noted", "_reports"):
             setattr(made, name, getattr(self, name))
-        made._before, made._seconds = self._before, self._seconds
+        made._before, made._asked, made._seconds = self._before, self._asked, self._seconds
         return made
 
     def free(self) -> None:
