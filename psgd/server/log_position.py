@@ -52,6 +52,11 @@ class LogPosition:
             self.savers = sorted(self._waiting)
         self._waiting.difference_update(entry.release)
 
+    def lose(self, worker: int) -> None:
+        """That worker has died."""
+        self.whole = False
+        self._waiting.discard(worker)
+
     def facts(self) -> dict[str, JSON]:
         """All of it, at a checkpoint; the keys are those of its files."""
         return {

@@ -39,7 +39,7 @@ class Trainer:
         may_stop = bool(config.target_accuracy or config.early_stop or config.checkpoint_dir)
         backend.bind(ps.params, ps.grads)
         course = self.course(ps.workers, ps.worker)
-        done = self._done(ps, course)
+        done = self._done(ps, course.sampler)
         if ps.resumed_from is not None and ps.mesh.survival is not None:
             ps.mesh.survival.resume_at(min(done, config.epochs * course.steps))
         if done and self._reports(course) and self._due(done, course.steps):
@@ -61,12 +61,12 @@ class Trainer:
             if self._reports(course) and planned and self._due(epoch * course.steps + step + 1, course.steps):
                 self._report(ps)
 
-    def _done(self, ps: Connection, course: Course) -> int:
+    def _done(self, ps: Connection, sampler: Sampler) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
         found = ps.resumed_from
         if found is None or ps.clock:
             return ps.clock
-        return course.sampler.steps_behind(found.manifest.samples)
+        return sampler.steps_behind(found.manifest.samples)
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""

@@ -60,7 +60,7 @@ class SurvivingServer(Server):
         now, strategy = time.perf_counter(), cast(Deciding, self.strategy)
         self._dead.add(worker)
         self._held.discard(worker)
-        self.position.whole = False
+        self.position.lose(worker)
         if (push := self._pending.pop(worker, None)) is not None:
             self._give_up(push)
         entries: tuple[LogEntry, ...] = ()

@@ -42,7 +42,7 @@ def test_each_sample_is_applied_exactly_once(strategy, faults, ranks, psgd_comma
     assert len(events_of(tmp_path / "log", "eval")) == 3
 
 
-@pytest.mark.parametrize("strategy", ["sync", "allreduce", "easgd"])
+@pytest.mark.parametrize("strategy", ["sync", "allreduce"])
 def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more(strategy, psgd_command, tmp_path):
     saves = tmp_path / "saves"
     words = ["--strategy", strategy, "--epochs", "3", "--checkpoint-dir", str(saves), "--json"]
