@@ -2,7 +2,15 @@
 
 import numpy as np
 
+from psgd.kernels.array import Array
+from psgd.kernels.by_device import by_device
 from psgd.kernels.jit import kernel
+
+
+@by_device
+def all_finite(values: Array) -> bool:
+    """Whether no element of a vector, on the host or on a GPU, is NaN or infinite. Waits for a GPU; takes no memory."""
+    return bool(finite(values))
 
 
 @kernel

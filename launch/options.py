@@ -22,6 +22,7 @@ from psgd.nn.catalog import MODELS
 from psgd.parallel.schedules.catalog import SCHEDULES
 from psgd.runtime import new_files
 from psgd.runtime.option import Option
+from psgd.runtime.ulfm.options import phases
 from psgd.strategies import catalog as strategies
 from psgd.strategies import on_parts, on_shards, requirements
 from psgd.user import reference
@@ -155,13 +156,28 @@ def build(flags: Mapping[str, object], config: str | None = None) -> TrainConfig
             values[name] = known[name].check(flag(name), _parsed(known[name], text))
     if values.get("mesh") is not None or values.get("shard") is not None:
         values.setdefault("strategy", "allreduce")
-    result = _with_mesh(configure(**values))
+    result = _with_mesh(_standing_by(configure(**values)))
     _check_checkpoints(values)
     if "hidden" in values and reference.is_reference(result.model):
         raise UsageError(f"--hidden: expected a model by name with it, got --model {result.model}; omit it")
     _check_model(values, result.model)
     _check_strategy(result)
     return result
+
+
+def _standing_by(config: TrainConfig) -> TrainConfig:
+    """The number of workers of a run that grows; refuses ranks that stand by for what cannot be begun again."""
+    for name in ("spares", "grow"):
+        if getattr(config, name) and config.checkpoint_dir is None:
+            raise UsageError(f"{flag(name)}: expected --checkpoint-dir with it")
+        if getattr(config, name) and "cuda" in (config.device, config.server_device):
+            raise UsageError(f"{flag(name)}: expected ranks without GPUs, got --device cuda or --server-device cuda")
+    found = phases(config.grow)
+    if not found:
+        return config
+    if config.workers is not None or "data" in config.axes:
+        raise UsageError(f"--grow {config.grow}: it says how many workers there are; omit --workers and data in --mesh")
+    return replace(config, workers=found[0].workers)
 
 
 def _with_mesh(config: TrainConfig) -> TrainConfig:

@@ -23,10 +23,12 @@ from psgd.launch.memory import refusal
 from psgd.launch.output import exit_status, standard_streams, summary
 from psgd.runtime import faults, launcher_env, new_files
 from psgd.runtime.job_end import DIVERGED, LOST
+from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.leave import leave
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import catalog as strategies
-from psgd.strategies import going_on
+from psgd.strategies import going_on, held_twice
+from psgd.training.restart import fitting
 
 WORKERS = 2
 _OWN = (0, 1, 2, DIVERGED, LOST, requests.REQUEUE)
@@ -60,8 +62,9 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
 
     spawn.split(mpiexec_args)
     total, asked = (servers + workers) * chosen.parts, f"--servers {servers} --workers {workers}"
+    idle = fitting.standing_by(chosen)
     most = max(64, 16 * (os.cpu_count() or 1))
-    if total > most:
+    if total + idle > most:
         asked += f" --mesh {chosen.mesh}" if chosen.mesh else ""
         raise UsageError(
             f"{asked}: expected at most {most} ranks started on one machine of "
@@ -75,20 +78,25 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     if chosen.checkpoint_dir is not None:
         if line := requests.ignored(chosen.save_signal):
             say(f"warning: {line}")
-        if not (chosen.checkpoint_every or chosen.checkpoint_minutes or chosen.keep_best or chosen.resume):
+        if not (
+            chosen.checkpoint_every or chosen.checkpoint_minutes or chosen.keep_best or chosen.resume or chosen.grow
+        ):
             say(
                 f"--checkpoint-dir alone saves only when asked ({requests.asked_by(chosen.save_signal)}); "
                 "add --checkpoint-every or --checkpoint-minutes"
             )
     if servers + workers == 1:
         options.check_alone(chosen)
-    if total == 1:
+    if total + idle == 1:
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # alone, no fabric is needed; looking for one takes 1 s
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
     goes_on = going_on.survives(chosen.flat(), servers, workers)
-    code = spawn.run(spawn.again(), total, mpiexec_args, verbose, numbers, bind, goes_on)
+    held_twice.check(chosen.flat(), servers, workers)
+    if chosen.drop_straggler_after is not None and not goes_on:
+        raise UsageError(f"--drop-straggler-after {chosen.drop_straggler_after:g}: {going_on.WITHOUT}")
+    code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)
     lost = code not in _OWN and chosen.checkpoint_dir is not None
@@ -149,6 +157,7 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     if size == 1:
         options.check_alone(config)
     faults.check(config.inject, workers, servers)
+    held_twice.check(config.flat(), servers, workers)
     return replace(config, servers=servers, workers=workers)
 
 
@@ -217,26 +226,37 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         from psgd.launch.output import logs
         from psgd.runtime.job_end import DIVERGED
         from psgd.training import run
+        from psgd.training.restart.attempts import attempts
 
+        result, said = None, None
         try:
-            chosen = _agreed(config, comm)
-            with logs.output(chosen.log_dir, comm) as said:
-                startup.announce(comm, chosen.servers or 0, chosen.placement, verbose, said.progress.note, chosen.axes)
-                request.tell = said.progress.note
-                result = run(chosen, comm, said.progress, request)
-                if result is not None and result.get("requeue") and result["checkpoint"]:
-                    said.progress.note(_stopped(result["checkpoint"]))
-                said.progress.close()
-                if result is not None:
-                    said.result(json.dumps(result) if as_json else summary.text(result))
+            for attempt in attempts(_agreed(config, comm), comm):
+                chosen, team = attempt.config, attempt.comm
+                request.leads = team.rank == 0
+                request.begin_again()
+                with logs.output(chosen.log_dir, team) as said, attempt:
+                    note, progress = said.progress.note, said.progress
+                    startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)
+                    request.tell = note
+                    result = run(chosen, team, progress, request)
+                    if attempt.leaves(result):
+                        result = None
+                    if result is not None and result.get("requeue") and result["checkpoint"]:
+                        note(_stopped(result["checkpoint"]))
+                    progress.close()
+                    if result is not None:
+                        said.result(json.dumps(result) if as_json else summary.text(result))
         except AgreedError as error:
-            return _refuse(error, comm.rank)
-        complete, code = _wrote_all(TOLERANCE.living(comm), said.lost), 0
+            code = _refuse(error, TOLERANCE.living(comm).rank)
+            leave(comm, code)
+            return code
+        living = TOLERANCE.living(comm)
+        complete, code = _wrote_all(living, None if said is None else said.lost), 0
         if result is not None:
             code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
             code = code or (LOST if result.get("lost_ranks") else 0)
         code = code or int(not complete)
-        if comm.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
+        if living.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
     return code
@@ -279,8 +299,14 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     try:
         if isinstance(config, UsageError):
             raise config
-        config = fit(config, comm.size)
-        placement.checked(config.placement, config.servers or 0, comm.size // config.parts)
+        size = comm.size - fitting.standing_by(config)
+        if size < comm.size and not switch.enabled():
+            raise UsageError(
+                "--spares, --grow: expected Open MPI 5 and ranks that survive deaths: start psgd train by itself, or "
+                "with mpirun --with-ft ulfm"
+            )
+        config = fit(config, size)
+        placement.checked(config.placement, config.servers or 0, size // config.parts)
         if comm.rank == 0:
             options.check_files(config)
         if config.log_dir is not None and (cannot := logs.prepare(config.log_dir)):

@@ -18,6 +18,7 @@ from psgd.parallel.axes import parse, ranks_of_a_copy
 from psgd.runtime import choices
 from psgd.runtime.jsonable import clean
 from psgd.runtime.option import Option, above_zero, below_one, from_zero, one_of, path, switch, whole
+from psgd.runtime.ulfm import options as ulfm
 from psgd.strategies import catalog as strategies
 from psgd.user import reference
 
@@ -128,6 +129,12 @@ class TrainConfig:
     offload: str | None = choices.OFFLOAD.field()
     offload_staleness: int = choices.OFFLOAD_STALENESS.field()
     inject: str = Option(str, "", _INJECT, lambda text: True, "text", metavar="SPEC").field()
+    drop_straggler_after: float | None = above_zero(
+        None,
+        "Kill a worker for which others have waited this many seconds, where the run goes on without it.",
+        shown="off",
+    ).field()
+    survive: bool = switch(True, "Go on when workers die, where the MPI and the strategy can.").field()
     log: Path | None = path("Write JSON lines to this file.").field()
     trace: Path | None = path("Write what each rank did when to this file, a Chrome trace; .gz compresses it.").field()
     tensorboard: Path | None = path(
@@ -141,6 +148,9 @@ class TrainConfig:
     keep_best: bool = checkpoint.KEEP_BEST.field()
     resume: bool = checkpoint.RESUME.field()
     save_signal: str = checkpoint.SAVE_SIGNAL.field()
+    replicas: int = ulfm.REPLICAS.field()
+    spares: int = ulfm.SPARES.field()
+    grow: str | None = ulfm.GROW.field()
     log_dir: Path | None = path("Append each rank's output to a file in this folder.", "a folder's path", "DIR").field()
     placement: str = choices.PLACEMENT.field()
 

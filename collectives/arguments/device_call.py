@@ -34,6 +34,8 @@ class DeviceJob:
         ring: the ring does it where GPUs are not peers; else it goes through the host.
         aliased: a reduce-scatter in place, whose result overwrites what it sends.
         on_host: makes the same call on copies in the host's memory.
+        repeats: the caller wants `made`, and forgets it here: they know each other.
+        made: the kernel that has done it among peers, where that can be put on a stream again.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class DeviceJob:
         self.ring = nbytes >= SMALLEST_BYTES
         self.aliased = False
         self.on_host = on_host
+        self.repeats = False
+        self.made: Any = None
 
 
 def takes(send: View, recv: View, op: Operation | None) -> bool:

@@ -265,5 +265,5 @@ class RequestQueue:
                 self.engine.run(request.steps)
             except BaseException as error:
                 request.error = self.engine.failures.keep(error)
+            self._pending.popleft()  # first: who has waited for it finds the queue at rest
             request.finished.set()
-            self._pending.popleft()

@@ -63,6 +63,27 @@ class DeviceWays:
             engine.run(self._end(made, wait))
         return True
 
+    def put(self, made: PeerCall, stream: int) -> bool:
+        """Puts a call that was carried out before on a stream; False where it must take the general path.
+
+        Args:
+            made: its kernel.
+            stream: the address, of a stream of the current GPU.
+        """
+        fast, engine = self._fast, self._engine
+        if fast is None or not fast.fit or engine.failures.broken or engine.failures.disagreed:
+            return False
+        fast.put(made, stream)
+        self.watch()
+        engine.took = made.shape.kernel, "peers"
+        engine.calls += 1
+        return True
+
+    def settled(self, made: PeerCall) -> Steps:
+        """Waits for what was put on streams, the last of which is this call."""
+        assert self._fast is not None
+        yield from self._end(made, self._fast.wait())
+
     def watch(self) -> None:
         """Has somebody look after calls that no rank waits for."""
         shared = self._engine.shared

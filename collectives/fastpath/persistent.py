@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 from psgd.collectives.dispatch.nonblocking import Request, RequestQueue
 from psgd.collectives.dispatch.planner import CallPlan
 from psgd.collectives.fastpath.prepared import PreparedCall
-from psgd.collectives.mpi.wait import Steps
 from psgd.collectives.shm import layout
 from psgd.kernels.errors import UsageError
 
@@ -24,14 +24,17 @@ class Prequest:
     def __init__(
         self,
         queue: RequestQueue,
-        steps: Callable[[], Steps],
+        plans: Callable[[], CallPlan],
         prepared: PreparedCall | None,
         check: Callable[[], None],
         in_memory: bool,
     ) -> None:
         self._queue = queue
         self._in_memory = in_memory
-        self._steps = steps
+        self._plans = plans
+        self._job: Any = None  # of the last start: what it worked on, of a device call
+        self._made: Any = None  # its kernel, to be started again
+        self._on_stream = False
         self._prepared = prepared
         self._check_usable = check
         self._failures = queue.engine.failures
@@ -48,7 +51,12 @@ class Prequest:
         self._check()
         prepared, queue = self._prepared, self._queue
         if prepared is None:
-            self._request = queue.start(self._steps(), self._in_memory)
+            plan = self._plans()
+            self._job = None if plan.call is None else plan.call.job
+            if self._job is not None:
+                self._job.repeats = self._made is None
+            self._on_stream = False
+            self._request = queue.start(plan.steps(queue.engine), self._in_memory)
         elif queue.threaded or queue.busy:
             self._request = queue.start(prepared.steps(), in_memory=True)
         else:
@@ -61,6 +69,29 @@ class Prequest:
                 self._failures.abandon(error)
                 raise
         self._active = True
+
+    def Enqueue(self) -> bool:
+        """Puts a call of device arrays on CuPy's current stream: work put there afterwards sees the result.
+
+        Does not block. `Wait` need not follow; where it does, on all ranks or none, it blocks until all calls that the
+        communicator has put on streams are done, and raises if they were ended. All ranks choose between `Start` and
+        `Enqueue` for themselves.
+
+        Returns:
+            False where nothing was done: `Start` it. So it is until it has been started and waited for, with other
+            calls under way, and where GPUs are not peers.
+
+        Raises:
+            UsageError: it is under way, or was freed.
+        """
+        self._check()
+        engine = self._queue.engine
+        if self._made is None or self._queue.busy or engine.ways is None:
+            return False
+        import cupy
+
+        self._on_stream = bool(engine.ways.put(self._made, cupy.cuda.get_current_stream().ptr))
+        return self._on_stream
 
     def Test(self) -> bool:
         """Whether the call is done, or was never started. Does not block, and makes progress.
@@ -78,6 +109,9 @@ class Prequest:
             Error: what the blocking call would have raised.
             UsageError: it was freed.
         """
+        if self._on_stream and self._request is None:
+            self._on_stream = False
+            self._request = self._queue.start(self._queue.engine.ways.settled(self._made))
         request = self._request
         if request is not None and self._queue.advance_one(request):
             return self._end(Request.Test)
@@ -106,8 +140,8 @@ class Prequest:
         if self._active:
             raise UsageError("Free: expected a persistent request that is not active; call Wait first")
         self._freed = True
-        self._prepared = self._request = None
-        self._steps = _no_steps
+        self._prepared = self._request = self._job = self._made = None
+        self._on_stream = False
 
     @staticmethod
     def Startall(requests: "Sequence[Prequest]") -> None:
@@ -147,6 +181,9 @@ class Prequest:
         finally:
             if self._request.finished.is_set():  # with or without an error
                 self._active, self._request = False, None
+                if self._job is not None:
+                    self._made = self._made or self._job.made
+                    self._job.made = self._job = None
         return done
 
     def _check(self) -> None:
@@ -179,12 +216,8 @@ def prepare(queue: RequestQueue, plan: Callable[[], CallPlan], check: Callable[[
         first = CallPlan(first.verb, None, f"{first.verb}: {error!r}")
     queue.start(first.agreement(engine)).Wait()
     again = first.call is None or first.call.copied or first.call.job is not None
-    return Prequest(queue, lambda: (plan() if again else first).steps(engine), prepared, check, first.in_memory(engine))
+    return Prequest(queue, lambda: plan() if again else first, prepared, check, first.in_memory(engine))
 
 
 def _freed() -> UsageError:
     return UsageError("this persistent request was freed; create a new one")
-
-
-def _no_steps() -> Steps:
-    yield from ()

@@ -101,7 +101,8 @@ def prepare(group: PeerGroup, call: Call, sign: int) -> PeerCall:
             own += item * starts[group.rank]
         else:
             steps = _SCATTER
-            if job.aliased:  # the result must not overwrite what is still to be sent
+            # The result must not overwrite what is still to be sent: this rank's own block of that is not.
+            if job.aliased and into != source + item * starts[group.rank]:
                 nbytes = call.lengths[group.rank] * item
                 own = group.scratch(nbytes)
                 copy = into, own, nbytes

@@ -57,14 +57,26 @@ class FastPeers:
 
     def enqueue(self, made: PeerCall, recvbuf: Any, stream: Any) -> Any:
         """Puts a call on a stream; returns the event behind it, or None where it became part of a CUDA graph."""
+        return self.put(made, _stream(recvbuf, stream))
+
+    def put(self, made: PeerCall, on: int) -> Any:
+        """The same on the stream at this address."""
         group = self._group
-        on = _stream(recvbuf, stream)
         if capturing(on):
             launch(made, on)
             return None
         group.follow(on)
         launch(made, on)
         return group.started(on)
+
+    @property
+    def fit(self) -> bool:
+        """Whether calls can be put on streams of the current GPU: it is the group's, and no call before was ended."""
+        return not self._group.host[VERDICT] and cupy.cuda.runtime.getDevice() == self._group.device
+
+    def wait(self) -> PeerWait:
+        """A wait for what was put on streams."""
+        return PeerWait(self._group, self._group.last, self._ahead)
 
     def start(self, made: PeerCall, recvbuf: Any, stream: Any) -> PeerWait | None:
         """Starts a call; returns None once it is done, or a wait where that takes long or it was ended."""

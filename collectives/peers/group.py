@@ -113,6 +113,12 @@ class PeerGroup:
         cupy.cuda.runtime.eventRecord(event.ptr, stream)
         return event
 
+    @property
+    def last(self) -> Any:
+        """The event behind the group's last call."""
+        assert self._last is not None
+        return self._last[1]
+
     def order_end(self) -> None:
         """Has kernels that wait for peers end without data, now and in future calls, until `forgive`."""
         self.host[ORDER] = 1

@@ -33,6 +33,12 @@ __device__ __forceinline__ void place(u64* limbs, const Wide& wide, int position
     }
     if (carry) atomicAdd(limb + 6, carry);
 }
+// CuPy compiles with -ftz=true, which makes 0 of the smallest float32 where they become float64: their bits do not.
+__device__ __forceinline__ double exact(float x) {
+    const unsigned bits = __float_as_uint(x) & 0x7fffffff;
+    return bits >> 23 ? (double)x : (double)bits * 0x1p-149;
+}
+__device__ __forceinline__ double exact(double x) { return x; }
 // A thread adds up whole numbers in units of 2^base. What is below its base, 94 bits or more under the first one, goes
 // to the block's digits at once; what is 120 bits above moves the base up. 2^13 numbers of 53 + 120 bits of 32 threads
 // fit.
@@ -81,9 +87,9 @@ extern "C" __global__ void squares(const T* values, u64* sums, const long long n
 #pragma unroll
         for (int k = 0; k < 8; ++k) x[k] = values[i + k * stride];
 #pragma unroll
-        for (int k = 0; k < 8; ++k) sum.add((double)x[k] * x[k], limbs, special);
+        for (int k = 0; k < 8; ++k) sum.add(exact(x[k]) * exact(x[k]), limbs, special);
     }
-    for (; i < n; i += stride) sum.add((double)values[i] * values[i], limbs, special);
+    for (; i < n; i += stride) sum.add(exact(values[i]) * exact(values[i]), limbs, special);
     bool open = sum.count > 0;
     while (__any_sync(~0u, open)) {  // threads of one base at a time
         const int base = __reduce_max_sync(~0u, open ? sum.base : -1000);

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """What rank 0 says to the user; nothing is said elsewhere.
+    """What rank 0 says to the user, or the rank that goes on in its place.
 
     Args:
-        shown: this is rank 0.
+        shown: this is rank 0: it shows the progress.
         out, err: where; None is stdout and stderr.
         bar: a terminal for the progress bar; None looks for one, unless `err` is given.
 
@@ -39,18 +39,17 @@ class Output:
     def __init__(
         self, shown: bool, out: TextIO | None = None, err: TextIO | None = None, bar: TextIO | None = None
     ) -> None:
-        self._shown, self._out = shown, out or sys.stdout
+        self._out = out or sys.stdout
         self.progress = Progress(shown, bar, err)
         self.lost: OutputError | None = None
 
     def result(self, text: str) -> None:
-        """Prints the result of the run, on stdout."""
-        if self._shown:
-            try:
-                self._out.write(f"{text}\n")
-                self._out.flush()
-            except OutputError as error:
-                self.lost = error
+        """Prints the result of the run, on stdout; to be called where it is."""
+        try:
+            self._out.write(f"{text}\n")
+            self._out.flush()
+        except OutputError as error:
+            self.lost = error
 
 
 @contextlib.contextmanager

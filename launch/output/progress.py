@@ -34,6 +34,11 @@ class Progress:
         self._pending: tuple[int, float] | None = None  # epoch, loss
         self._early: float | None = None
 
+    def show(self) -> None:
+        """From now on this rank shows it, in place of one that is lost."""
+        if not self._shown:
+            self._shown, self._bar = True, terminal.find()
+
     def note(self, text: str) -> None:
         """Says a line of its own; a bar is drawn anew below it."""
         if self._shown:

@@ -106,6 +106,13 @@ again() {
         exit 1
     fi
 }
+node_lost() { # whether a node of the job does not answer any more, asked twice
+    local pause nodes=${SLURM_JOB_NUM_NODES:-1}
+    for pause in 5 0; do
+        ! timeout 60 srun --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 true || return 1
+        sleep "$pause"
+    done 2>/dev/null
+}
 # 85: saved and stopped with steps left. If some ranks end a moment after the first, srun returns another code.
 if [ "$code" = 85 ] || { [ "$code" != 0 ] && [ -n "$warned" ]; }; then
     if [ "$(newest)" = "$before" ]; then
@@ -116,6 +123,13 @@ if [ "$code" = 85 ] || { [ "$code" != 0 ] && [ -n "$warned" ]; }; then
 elif [ "$code" != 0 ]; then # Slurm does not requeue a preempted job that ends by itself
     case $(patiently scontrol show job --oneliner "$SLURM_JOB_ID") in
     *JobState=RUNNING*PreemptTime=[0-9]*) again "$(newest)" ;;
+    *)  # Slurm requeues the job when it notices that a node is lost; where the ranks ended before, this does. Wrong
+        # options (2) and a run that diverged (3) would come back as they are.
+        if [ "$(logged)" != "$had" ] && [ "$code" != 2 ] && [ "$code" != 3 ] && node_lost; then
+            echo "a node of the job is lost" >&2
+            again "$(newest)"
+        fi
+        ;;
     esac
 fi
 exit "$code"

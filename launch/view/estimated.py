@@ -14,6 +14,7 @@ from psgd.nn.model import Model
 from psgd.user import reference, script
 
 if TYPE_CHECKING:
+    from psgd.torch.fake_run import FakeModule
     from psgd.training.from_file import DataDescription
 
 BUFFERS = "buffers and frozen parameters"
@@ -35,10 +36,6 @@ def of_config(config: TrainConfig, servers: int, workers: int) -> RunMemory:
     dataset, found = read_dataset(config), reference.find("--model", config.model)
     if found is None:
         return whole_run.of_model(config, options.model_of(config, dataset), servers, workers)
-    if config.mesh is not None or config.recompute is not None:
-        raise UsageError(
-            f"{found.where}: expected no --mesh and no --recompute with it; the file says what is recomputed"
-        )
     description = DataDescription(dataset.sample_shape, dataset.classes, dataset.train.samples, bool(dataset.tokens))
     loaded = script.load(found)
     if not _has_torch():
@@ -73,6 +70,7 @@ def _module(
         if fake.module is None:
             return _own(config, where, fake.made, servers, workers)
         _check(config)
+        shared = _shared(config, fake, workers)
         sample = fake.itemsize
         for extent in data.sample_shape:
             sample *= extent
@@ -86,20 +84,39 @@ def _module(
         raise UsageError(
             f"{where}: {str(error).removeprefix(f'{where}: ').removeprefix('psgd.torch.wrap: ')}"
         ) from None
-    ranks = of_vectors(config, fake.layout.size * fake.itemsize, servers, workers, passes)
+    ranks = of_vectors(config, fake.layout.size * fake.itemsize, servers, workers, passes, shared=shared)
     return RunMemory(config, ranks, fake.layout.size, f"float{8 * fake.itemsize}", _from_two(fake.step))
 
 
 def _check(config: TrainConfig) -> None:
     """Refuses what `psgd train` refuses with a module of PyTorch. Raises UsageError."""
     given = [
-        ("--shard", config.shard if (config.shard or 1) > 1 else None),
+        ("--mesh", config.mesh if config.parts > 1 else None),
+        ("--recompute", config.recompute),
+        ("--shard", config.shard if (config.shard or 1) > 1 and config.device == "cuda" else None),
         ("--offload", config.offload if config.offload == "parameters" else None),
         ("--offload-staleness", config.offload_staleness),
     ]
     for name, value in given:
         if value:
             raise UsageError(f"{name} {value}: expected a model of psgd's own layers with it, got a module of PyTorch")
+
+
+def _shared(config: TrainConfig, fake: "FakeModule", workers: int) -> dict[str, int] | None:
+    """A worker's vectors where all of them share a module's units; None where they do not."""
+    if workers < 2 or config.shard not in (2, 3):
+        return None
+    from psgd.estimate import sharded_vectors
+    from psgd.estimate.rank_memory import state_vectors
+    from psgd.torch.sharded.module_units import plan
+
+    assert fake.module is not None
+    units = plan(fake.module, fake.slots, fake.layout.size)
+    ranges, steps = [unit.part for unit in units.units], config.own.get("accumulate") or 1
+    state = state_vectors(config)
+    return sharded_vectors.rows(
+        ranges, fake.itemsize, config.shard, workers, state, steps, units.alone(), gradients_too=True
+    )
 
 
 def _from_two(step: Callable[[int], int]) -> Callable[[int], int]:

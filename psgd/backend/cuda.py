@@ -57,7 +57,7 @@ class CudaBackend:
     def prepare(self, params: Array) -> None:
         self.bind(params, array_module(params).zeros_like(params))
         self._context = self._model.context(self._batch_size)
-        self._test_context = self._model.context(self._at_once)
+        self._test_context = self._model.context(self._at_once, trains=False)
         self._x = cupy.empty((self._batch_size, self._features), self._model.dtype)
         self._test_x = cupy.empty((self._at_once, self._features), self._model.dtype)
         rows = np.zeros(self._batch_size, np.int64)

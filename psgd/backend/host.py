@@ -31,7 +31,7 @@ class HostBackend:
         self._at_once = evaluated_at_once(model.tokens)
         self._test = Batches(dataset.test, statistics, self._at_once)
         self._context = model.context(batch_size)
-        self._test_context = model.context(self._at_once)
+        self._test_context = model.context(self._at_once, trains=False)
         self._key: int | None = None
         self.tally: Tally | None = None
 

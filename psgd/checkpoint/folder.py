@@ -263,6 +263,8 @@ class Claim:
             os.close(self._number)
             self._number = -1
 
+    __del__ = close  # of a run that failed before anybody had it to close
+
 
 def _open_lock(path: Path) -> int:
     """Opens the lock's file, which nobody else can: who can read it can hold it."""

@@ -80,6 +80,10 @@ class CheckpointRequest:
         self._sent = wanted
         return wanted
 
+    def begin_again(self) -> None:
+        """What was passed on may be lost with a rank that died: it is passed on once more."""
+        self._sent = 0
+
     def answered(self, leaving: bool) -> None:
         """There was a checkpoint; with `leaving` all stop now."""
         self._newest = time.monotonic()

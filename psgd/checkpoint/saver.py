@@ -64,13 +64,13 @@ class Saver:
         self._name = f"{mesh.role}-{mesh.index}"  # among the ranks of this piece, where the model is in pieces
         self._leads = mesh.world.Get_rank() == 0
         self._part = plan.part
-        self._publishes = self._leads and (plan.part is None or plan.part.first)
+        self._first = plan.part is None or plan.part.first
         self._newest = -1 if plan.found is None else plan.found.manifest.step
         self._counted: dict[str, JSON] = {}  # rank 0's counters at the checkpoint that the run resumes from
         self._writer: Writer | None = None
         if plan.directory is not None:
             own = self._name if plan.part is None else plan.part.name + self._name
-            names = self._names() if self._publishes else None
+            names = self._names() if self._leads and self._first else None
             self._writer = Writer(plan.directory, plan.key, own, names, keep=plan.keep, dead=self._dead)
 
     @property
@@ -115,6 +115,8 @@ class Saver:
         if self._writer is None or step == self._newest:
             return
         self._newest = step
+        if (gone := self._gone) and not self._mesh.servers:
+            self._leads = self._mesh.index == min(set(range(self._mesh.workers)) - set(gone))
         state = state_of()
         state.tensors = {name: on_host(tensor) for name, tensor in state.tensors.items()}
         tensors, facts = extra.split(self.extra)
@@ -122,7 +124,7 @@ class Saver:
         state.facts["loop"] = {"clock": self.clock, **facts}
         if self._leads:
             state.facts["metrics"] = self._metrics.facts()
-        if not self._publishes:
+        if not (self._leads and self._first):
             self._writer.save(step, state)
             self.on_save(step)
             return
@@ -134,7 +136,7 @@ class Saver:
             facts["metrics"]["accuracy"] if math.isfinite(facts["metrics"]["accuracy"] or 0.0) else None,
             facts.get("algorithms", {}),
         )
-        if gone := self._gone:
+        if gone:
             run = manifest.run | {"workers": self._mesh.workers - len(gone), "lost": gone}
             manifest = replace(manifest, run=run)
         self._writer.save(step, state, manifest, self._names(facts.get("savers")))

@@ -10,7 +10,7 @@ from psgd.nn.stage import Stage
 S = TypeVar("S", bound=Stage)
 
 
-def count(model: Stage, batch: int, wants_dx: bool = False, device: str = "cpu") -> int:
+def count(model: Stage, batch: int, wants_dx: bool = False, device: str = "cpu", trains: bool = True) -> int:
     """Returns the bytes of the buffers of one pass forward and backward, those of the loss included.
 
     Args:
@@ -18,9 +18,10 @@ def count(model: Stage, batch: int, wants_dx: bool = False, device: str = "cpu")
         batch: samples of a pass.
         wants_dx: the input's gradient is wanted too, as of a stage behind another.
         device: "cpu" or "cuda": on a GPU some buffers are for the whole batch.
+        trains: False: of a pass forward alone.
     """
     counting = CountingArrays(device)
-    model.context(batch, wants_dx, counting)
+    model.context(batch, wants_dx, counting, trains)
     return counting.nbytes
 
 

@@ -1,5 +1,6 @@
 """The memory of ranks that hold a model in pieces: a stage of a pipeline each, or parts of its layers."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,14 @@ from psgd.estimate.rank_memory import (
     BATCH,
     EVALUATION,
     SHARED_GRADIENTS,
+    WORKSPACE,
     Estimate,
     of_vectors,
     shared_gradients,
     state_vectors,
+    workspace,
 )
+from psgd.estimate.sharded_vectors import largest_unit
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
@@ -69,20 +73,24 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
             part = _part(model, ranks, tensor, cuts)
             places = range(pipe, len(ends) - 1, stages)
             mine = [activations.recomputed(part.cut(ends[k], ends[k + 1]), config.recompute, size) for k in places]
+            shards = config.shard in (2, 3) and workers > 1
+            whole = shards and _adds_up(part, ends, mine, wish, schedule)
             passes = {
                 ACTIVATIONS: _alive(mine, schedule, pipe, size),
                 EVALUATION: evaluated_at_once(model.tokens, config.device, in_pieces=True) * sample,
                 BATCH: config.batch_size * sample,
                 SHARED_GRADIENTS: sum(map(shared_gradients, mine)),
+                WORKSPACE: workspace(config.device),
                 LINKS: _links(mine, model, cuts, wish, pipe),
-                LAYER: max(map(_largest_layer, mine)) if wish.microbatches > 1 else 0,
+                LAYER: max(map(largest_unit if shards else _largest_layer, mine)) if wish.microbatches > 1 else 0,
             }
             vector = sum(stage.layout.size for stage in mine) * model.dtype.itemsize
             if not schedule.flushes:
                 older = 1 if schedule.name == "pipedream-2bw" else stages - pipe - 1
                 passes[STASHED] = older * vector
             place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
-            for each in of_vectors(config, vector, servers, workers, passes, *mine, communicators=ranks > 1):
+            more = (ranks > 1) + (whole and config.shard == 3)
+            for each in of_vectors(config, vector, servers, workers, passes, *mine, communicators=more, whole=whole):
                 found.append(replace(each, role=f"{each.role} {place}"))
     return found
 
@@ -112,6 +120,15 @@ def _links(mine: Sequence[Stage], model: Model, cuts: Cuts, wish: Decision, pipe
     depths = links.depths(wish.schedule, wish.ranks, len(mine), -(-wish.batch // wish.size))
     edges = links.edges([model.shapes[cut] for cut in cuts], wish.ranks, depths)
     return links.bytes_of(edges, pipe, wish.size, model.dtype)
+
+
+def _adds_up(part: Model, ends: Sequence[int], mine: Sequence[Stage], wish: Decision, schedule: Schedule) -> bool:
+    """Whether a sharded rank's gradient is the sum of several passes or of several ranks, and so kept whole."""
+    halves = any(each.kind == "W" for program in schedule.programs for each in program)
+    if wish.microbatches > 1 or len(mine) > 1 or halves:
+        return True
+    others = [part.cut(start, stop).names_in_whole.values() for start, stop in itertools.pairwise(ends)]
+    return any(sum(name in names for names in others) > 1 for name in mine[0].names_in_whole.values())
 
 
 def _largest_layer(stage: Stage) -> int:

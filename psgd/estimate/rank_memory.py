@@ -13,14 +13,18 @@ from psgd.nn.gates import apart
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.optim import rules
+from psgd.strategies import going_on
 
 SHARED_GRADIENTS = "gradients of shared parameters"
 ACTIVATIONS, EVALUATION, BATCH, SLOTS = "activations", "evaluation", "a batch of samples", "slots of collectives"
+WORKSPACE = "workspace of matrix products"
 TWO_LAYERS, TWO_GRADIENTS = "two layers' parameters", "two layers' gradients"
 ON_HOST = "worker, on its host"
 """The role of the part of a worker that is not on its GPU."""
 SLOT_BYTES = 7_602_304
 """Of a rank and communicator: slots in shared memory for short collectives, `psgd.collectives.shm.layout`."""
+WORKSPACE_BYTES = 32 << 20
+"""Of a GPU's products, `psgd.kernels.device.blas`."""
 BASE_BYTES = 180 << 20
 """Python, NumPy, MPI and compiled code, before there is a model: measured on x86-64 with Open MPI."""
 
@@ -60,13 +64,20 @@ def of_run(
         evaluation_batch: samples of one pass of an evaluation.
     """
     sample = int(np.prod(model.input_shape)) * model.dtype.itemsize + 8
+    evaluated = activations.count(model, evaluation_batch, device=config.device, trains=False)
     passes = {
         ACTIVATIONS: activations.count(model, config.batch_size, device=config.device),
-        EVALUATION: activations.count(model, evaluation_batch, device=config.device) + evaluation_batch * sample,
+        EVALUATION: evaluated + evaluation_batch * sample,
         BATCH: config.batch_size * sample,
         SHARED_GRADIENTS: shared_gradients(model),
+        WORKSPACE: workspace(config.device),
     }
     return of_vectors(config, model.layout.size * model.dtype.itemsize, servers, workers, passes, model)
+
+
+def workspace(device: str) -> int:
+    """Bytes that products of psgd's layers need beside their results."""
+    return WORKSPACE_BYTES if device == "cuda" else 0
 
 
 def shared_gradients(stage: Stage) -> int:
@@ -83,6 +94,8 @@ def of_vectors(
     passes: Mapping[str, int],
     *stages: Stage,
     communicators: int = 0,
+    whole: bool = False,
+    shared: Mapping[str, int] | None = None,
 ) -> list[Estimate]:
     """Returns what each kind of rank needs that trains a vector together, workers first.
 
@@ -94,23 +107,26 @@ def of_vectors(
         passes: bytes that a worker needs beside; rows of none are left out.
         *stages: the layers that have the vector, of psgd's; none of other libraries.
         communicators: that a worker has beside its strategy's.
+        shared: a worker's vectors where all workers share them, of a model whose units the caller knows; else None.
+        whole: a stage's gradient is kept whole until its microbatches are added, where it is sharded.
     """
     passes = {name: number for name, number in passes.items() if number}
     state = state_vectors(config)
     options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
     shard = (config.shard or 0) if workers > 1 else 0
     if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options):
-        communicators += 1 + (shard > 1 and bool(stages))  # the model's own exchange
+        communicators += 1 + (shard > 1 and bool(stages or shared))  # the model's own exchange
     collective = {SLOTS: communicators * SLOT_BYTES} if communicators else {}
-    firsts = strategy_vectors.of_worker(config.strategy, options, state, workers, 0, servers)
-    others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1, servers)
+    survives = going_on.survives(config.flat(), servers, workers)
+    firsts = strategy_vectors.of_worker(config.strategy, options, state, workers, 0, servers, survives)
+    others = strategy_vectors.of_worker(config.strategy, options, state, workers, 1, servers, survives)
     groups = [(1, firsts), (workers - 1, others)] if firsts != others and workers > 1 else [(workers, firsts)]
     slots = {} if config.offload is None else on_gpu(config.offload, size, stages)
     found = []
     for ranks, rows in groups:
         held = {name: int(number * size) for name, number in rows.items()}
         if shard:
-            held = _sharded(config, shard, size, workers, stages)
+            held = dict(shared) if shared else _sharded(config, shard, size, workers, stages, whole)
         if slots:
             found.append(Estimate("worker", ranks, {**slots, **passes}, config.device))
             found.append(Estimate(ON_HOST, ranks, {**held, **collective}))
@@ -144,11 +160,15 @@ def _layers(stage: Stage) -> tuple[int, int]:
     return slots * max(each.size for each in layers), slots * max(len(each.own) for each in layers)
 
 
-def _sharded(config: TrainConfig, shard: int, size: int, workers: int, stages: Sequence[Stage]) -> dict[str, int]:
+def _sharded(
+    config: TrainConfig, shard: int, size: int, workers: int, stages: Sequence[Stage], whole: bool
+) -> dict[str, int]:
     """Bytes of a worker's vectors where all workers share them."""
     state, steps = state_vectors(config), config.own.get("accumulate") or 1
     if not stages:
         return sharded_vectors.of_vector(size // 4, 4, workers, state, steps)
+    if config.parts > 1 and shard > 1:
+        return sharded_vectors.of_pieces(stages, shard, workers, state, steps, whole)
     total: Counter[str] = Counter()
     for stage in stages:
         total.update(sharded_vectors.of_stage(stage, shard, workers, state, steps))

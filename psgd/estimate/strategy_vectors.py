@@ -16,7 +16,13 @@ ACCUMULATED = "sum of gradients"
 
 
 def of_worker(
-    strategy: str, options: Mapping[str, Any], state: int, workers: int, worker: int = 0, servers: int = 0
+    strategy: str,
+    options: Mapping[str, Any],
+    state: int,
+    workers: int,
+    worker: int = 0,
+    servers: int = 0,
+    survives: bool = False,
 ) -> Rows:
     """A worker's vectors, each as a multiple of the parameters' size.
 
@@ -27,6 +33,7 @@ def of_worker(
         workers: how many there are.
         worker: which; worker 0 may have what all share.
         servers: how many there are; a worker that is alone and has none does all by itself.
+        survives: the run goes on without workers that die (`psgd.strategies.going_on`).
     """
     codec = options.get("compress") or find(strategy).default_codec(options) or "none"
     rows: Rows = {PARAMETERS: 1, GRADIENTS: 1}
@@ -40,6 +47,10 @@ def of_worker(
             del rows["centre"]
     if (options.get("accumulate") or 1) > 1:
         rows[ACCUMULATED] = 1
+    if survives and strategy == "allreduce":
+        rows["sum over the workers"] = 1
+    if survives and strategy == "averaging" and options.get("average_momentum") is not False:
+        rows["sums of the optimizer state"] = state
     return {name: number for name, number in rows.items() if number}
 
 

@@ -1,4 +1,4 @@
-"""The run's log: one JSON object a line, on rank 0, written as it happens."""
+"""The run's log: one JSON object a line, on the rank that leads, written as it happens."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,10 @@ class EventLog:
     """
 
     def __init__(self, path: Path | None, append: bool = False) -> None:
+        self.open(path, append)
+
+    def open(self, path: Path | None, append: bool = False) -> None:
+        """From now on writes there; the arguments are those of the class."""
         what = f"log {path}"
         try:
             self._file = SideFile(what, None if path is None else open_text(path, append))

@@ -1,4 +1,4 @@
-"""What happened in a run, counted on server 0: pushes and their staleness, waiting, losses, progress, evaluations."""
+"""What happened in a run, counted on one rank at least: pushes and their staleness, waits, losses, evaluations."""
 
 import math
 import time
@@ -34,6 +34,7 @@ class RunMetrics:
 
     Attributes:
         samples_per_epoch, waits: as given.
+        leads: what happens is said, and `on_event` called; else it is only counted, for who may have to lead.
         staleness: pushes by staleness (version at apply minus version pulled). Pushes of 0 samples do not count.
         pushes: pushes applied, by worker. Those of 0 samples do not count.
         waited: pushes, by worker, after which it had to wait for another's push or end, those of 0 samples too. Without
@@ -67,6 +68,7 @@ class RunMetrics:
         self.waited = [0] * workers
         self.dropped = [0] * workers
         self.waits = waits
+        self.leads = True
         self.samples = 0
         self.steps = 0
         self.lr = 0.0
@@ -167,7 +169,7 @@ class RunMetrics:
         else:
             self.since_best += 1
         if self._patience and self.since_best >= self._patience:
-            if not self.stop:
+            if not self.stop and self.leads:
                 from psgd.kernels.notice import say
 
                 say(f"stopping early: the last {self.since_best} evaluations were not better than the best before")
@@ -178,7 +180,7 @@ class RunMetrics:
         self._tell("eval")
 
     def _tell(self, event: Event) -> None:
-        if self._on_event is not None:
+        if self._on_event is not None and self.leads:
             self._on_event(self, event)
 
     def ended(self, worker: int, waited_s: float, computed_s: float) -> None:

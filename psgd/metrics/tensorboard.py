@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, on rank 0, which has the run's counters. The package `tensorboard` is imported on use.
+"""Event files for TensorBoard, of the rank that leads and counts. The package `tensorboard` is imported on use.
 
 Its own record writer and messages make the bytes; the file is opened and written here, so that a full disk costs the
 file and not the run.
@@ -46,10 +46,14 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._what = f"TensorBoard's files in {folder}"
-        self._file = SideFile(self._what, None)
         self._snapshots = Snapshots()
         self._began = False
+        self.open(folder)
+
+    def open(self, folder: Path | None) -> None:
+        """From now on writes a new file there."""
+        self._what = f"TensorBoard's files in {folder}"
+        self._file = SideFile(self._what, None)
         if folder is None:
             return
         from tensorboard.compat.proto import event_pb2, summary_pb2

@@ -58,6 +58,8 @@ class Room:
         name: of the layer in the whole model, as "residual1.dropout2".
         draws: by what all layers of the context draw random numbers; None: nothing is drawn.
         pool: buffers of the context that layers share which run one after the other, by shape and dtype.
+        trains: whether backward may follow; else nothing is kept for it.
+        level: how many layers this one is inside of, where nothing is kept.
     """
 
     xp: Any
@@ -68,6 +70,8 @@ class Room:
     name: str = ""
     draws: Draws | None = None
     pool: dict[Any, Any] = field(default_factory=dict)
+    trains: bool = True
+    level: int = 0
 
     @property
     def on_host(self) -> bool:
@@ -128,6 +132,11 @@ class Layer(ABC, Generic[State]):
         So it is where forward returns a view of its input: the layer before may need it.
         """
         return True
+
+    @property
+    def own_output(self) -> bool:
+        """Whether forward returns a buffer of the state, and never its input or a view of that."""
+        return not self.reads_output
 
     @property
     def loss(self) -> "CutLoss | None":

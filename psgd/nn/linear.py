@@ -41,6 +41,8 @@ class Linear(Layer[LinearState]):
     init: Init | None = None
     name = "linear"
 
+    own_output = True
+
     @property
     def reads_output(self) -> bool:
         return self.relu

@@ -46,15 +46,15 @@ class Model(Stage):
         self.classes = scores if cut is None else cut.classes
         self.tokens = math.prod(tokens)
 
-    def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
+    def context(self, batch: int, wants_dx: bool = False, xp: Any = None, trains: bool = True) -> Context:
         """Makes a stage's buffers, and those of the loss.
 
         Raises:
             UsageError: `batch` below 1.
         """
-        ctx = super().context(batch, wants_dx, xp)
+        ctx = super().context(batch, wants_dx, xp, trains)
         ctx.labels = ctx.xp.empty((batch, *self.output_shape[:-1]), np.int64)
-        if self.layers[-1].reads_output:
+        if trains and self.layers[-1].reads_output:
             ctx.dlogits = ctx.xp.empty((batch, *self.output_shape), self.dtype)
         return ctx
 

@@ -20,12 +20,13 @@ class ReLU(Layer[ReLUState]):
     """max(x, 0) by element; the gradient at 0 is 0."""
 
     name = "relu"
+    own_output = True
 
     def output_shape(self, shape: Shape) -> Shape:
         return shape
 
     def allocate(self, room: Room) -> ReLUState:
-        return ReLUState(room.empty(*room.shape), room.empty(*room.shape))
+        return ReLUState(room.empty(*room.shape), room.empty(*room.shape) if room.trains else None)
 
     def forward(self, state: ReLUState, x: Array, params: Arrays) -> Array:
         return array_module(x).maximum(x, 0, out=state.y[: len(x)])

@@ -7,6 +7,7 @@ from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.nn import sequential
 from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
+from psgd.nn.recompute import forward_only
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Residual(Layer[ResidualState]):
         steps, _ = sequential.fit(self.layers, room.shape)
         branch: list[tuple[Layer[Any], Any, slice]] = []
         start = 0
-        for step, state in zip(steps, sequential.allocate(steps, room), strict=True):
+        for step, state in zip(steps, sequential.allocate(steps, forward_only.inside(room)), strict=True):
             stop = start + len(step.specs)
             branch.append((step.layer, state, slice(start, stop)))
             start = stop

@@ -13,6 +13,7 @@ from psgd.nn.conv2d import Conv2D
 from psgd.nn.initialize import Uniform
 from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 from psgd.nn.linear import Linear
+from psgd.nn.recompute import forward_only
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten
 
@@ -84,12 +85,12 @@ def allocate(steps: Sequence[Step], room: Room) -> list[Any]:
     """Makes each layer's state, for an input and a wish for its gradient as `room` has them."""
     first = first_with_parameters(steps)
     within = f"{room.name}." if room.name else ""
-    return [
-        step.layer.allocate(
-            replace(room, shape=step.shape, wants_dx=room.wants_dx or index > first, name=within + step.name)
-        )
-        for index, step in enumerate(steps)
-    ]
+    states = []
+    for index, step in enumerate(steps):
+        wants_dx = room.trains and (room.wants_dx or index > first)
+        mine = replace(room, shape=step.shape, wants_dx=wants_dx, name=within + step.name)
+        states.append(step.layer.allocate(mine) if room.trains else forward_only.allocate(step.layer, mine))
+    return states
 
 
 def check_ties(steps: Sequence[Step]) -> dict[str, Step]:

@@ -36,6 +36,7 @@ class Context:
         states: one for each layer.
         wants_dx: whether backward returns the first layer's input gradient.
         draws: by what its layers draw random numbers.
+        trains: backward passes may follow.
         output: of the forward pass that waits for its backward pass; None when none does.
         half: `backward_input` was called, and `backward_weights` was not.
         labels: int64 buffer on the device, where the owner is a model.
@@ -48,6 +49,7 @@ class Context:
     states: list[Any]
     wants_dx: bool
     draws: Draws
+    trains: bool = True
     output: Array = None
     half: bool = False
     labels: Array = None
@@ -60,8 +62,7 @@ class Context:
 
         Args:
             key: 64 bits that stand for the step, as `psgd.runtime.rng.bits(seed, epoch, step)`.
-            samples: (n,) integers on the host, the numbers of the pass's samples: in the dataset, or in the whole
-                batch of all ranks; at least 0.
+            samples: (n,) integers on the host, from 0: numbers of the pass's samples in the dataset or whole batch.
 
         Raises:
             UsageError: other samples than that, or more than `batch`.
@@ -73,7 +74,7 @@ class Stage:
     """Layers in sequence, from samples of one shape to samples of another.
 
     It owns no parameters and no activations: `bind` gives it views of two vectors, `context` makes buffers.
-    Arrays are NumPy's or CuPy's, whichever the bound vectors are. Not for use from several threads at once.
+    Arrays are NumPy's or CuPy's, as the bound vectors. Not for use from several threads at once.
 
     Attributes:
         layers: as given.
@@ -230,20 +231,20 @@ class Stage:
         self._params = self._by_step(params)
         self._grads = [] if grads is None else self._shared.apart(self._by_step(grads), xp)
         self._padding = [[gap for start, gap in gaps if start in ready] for ready in self.ready_ranges]
-        if xp is not self._xp:
-            self._parts = []
+        self._parts = self._parts if xp is self._xp else []
         self._xp = xp
 
     def _by_step(self, views: Views) -> list[Arrays]:
         return [tuple(views[spec.name] for spec in step.specs) for step in self.steps]
 
-    def context(self, batch: int, wants_dx: bool = False, xp: Any = None) -> Context:
+    def context(self, batch: int, wants_dx: bool = False, xp: Any = None, trains: bool = True) -> Context:
         """Makes all buffers for up to `batch` samples, where the bound vectors are (unbound: on the host).
 
         Args:
             batch: most samples of a pass.
             wants_dx: `backward` is to return the input's gradient too.
             xp: makes the buffers, in place of the vectors' module: `psgd.estimate.counting.CountingArrays`.
+            trains: False where no backward pass is to follow: layers then share buffers.
 
         Raises:
             UsageError: `batch` below 1.
@@ -252,8 +253,8 @@ class Stage:
             raise UsageError(f"context: expected a batch of 1 or more, got {batch}")
         xp = xp or self._xp or np
         draws = Draws(xp, batch)
-        room = Room(xp, batch, self.dtype, self.input_shape, wants_dx, draws=draws)
-        return Context(batch, xp, self, sequential.allocate(self.steps, room), wants_dx, draws)
+        room = Room(xp, batch, self.dtype, self.input_shape, wants_dx, draws=draws, trains=trains)
+        return Context(batch, xp, self, sequential.allocate(self.steps, room), wants_dx, draws, trains)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Returns `(n, *output_shape)`, a buffer of `ctx` that its next use overwrites, and waits for `backward`.
@@ -342,8 +343,8 @@ class Stage:
 
     def _check_backward(self, ctx: Context, dy: Array) -> None:
         """Uses the forward pass up, or says what is wrong."""
-        if ctx.output is None or not self._grads:
-            raise UsageError("backward: needs a forward pass on this context before it, and bound grads")
+        if ctx.output is None or not (self._grads and ctx.trains):
+            raise UsageError("backward: needs a forward pass before it, on this context for training, and bound grads")
         y, ctx.output = ctx.output, None
         if dy.shape != y.shape or dy.dtype != self.dtype or not isinstance(dy, ctx.xp.ndarray):
             raise UsageError(
@@ -380,9 +381,8 @@ class Stage:
             vector = self._xp.empty(max(map(sum, sizes), default=0), self.dtype)
             for step, counts in zip(self.steps, sizes, strict=True):
                 pieces = self._xp.split(vector[: sum(counts)], np.cumsum(counts)[:-1].tolist()) if counts else []
-                self._parts.append(
-                    tuple(piece.reshape(spec.shape) for piece, spec in zip(pieces, step.specs, strict=True))
-                )
+                shaped = (piece.reshape(spec.shape) for piece, spec in zip(pieces, step.specs, strict=True))
+                self._parts.append(tuple(shaped))
             self._parts = self._shared.apart(self._parts, self._xp)
         return self._parts
 

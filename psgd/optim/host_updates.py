@@ -22,8 +22,10 @@ from psgd.optim.optimizer import Optimizer
 
 Vector = NDArray[np.floating]
 MOST_THREADS = 16
-PIECE = 1 << 18
-"""Elements that a thread takes at once: enough to hide the call, few enough that all threads end together."""
+PIECE, LONGEST = 1 << 18, 4
+"""Elements that a thread takes at once: enough to hide the call, few enough that all threads end together. Of vectors
+that have many for each thread, up to `LONGEST` times as many: each take is a moment in which the owner, who starts
+kernels meanwhile, has to wait for the interpreter."""
 
 
 class _Job:
@@ -122,7 +124,7 @@ class HostUpdates:
         self.units: tuple[range, ...] | None = None
         self.followed = self.settled = False
         self.pinned = pinned
-        self._threads = threads
+        self._threads, self._piece = threads, PIECE
         self._work: _Work | None = None
         self._numbers = itertools.count()
         self._end: Any = None
@@ -138,12 +140,14 @@ class HostUpdates:
         work.on_done = self.on_done
         self._end = weakref.finalize(self, work.close)
         count = 1 if optimizer.options.rule.name not in RULES else self._threads or _cores()
+        self._piece = max(PIECE, min(LONGEST * PIECE, grads.size // (8 * count)))
         for number in range(count):
             threading.Thread(target=work.serve, name=f"psgd-update-{number}", daemon=True).start()
 
     def parts(self, size: int) -> Iterable[range]:
         """The parts of a vector of so many elements."""
-        return self.units or (range(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
+        piece = self._piece
+        return self.units or (range(start, min(start + piece, size)) for start in range(0, size, piece))
 
     def submit(self, part: range, lr: float, scale: float, version: int) -> None:
         """Starts a step on this part. Blocks while an earlier one on it is not done.
@@ -174,8 +178,8 @@ class HostUpdates:
         assert work is not None  # `open` comes first
         job = _Job(part, step)
         pieces = [
-            _Piece(start, next(self._numbers), min(start + PIECE, part.stop), job)
-            for start in range(part.start, part.stop, PIECE)
+            _Piece(start, next(self._numbers), min(start + self._piece, part.stop), job)
+            for start in range(part.start, part.stop, self._piece)
         ]
         if not pieces:
             return

@@ -24,7 +24,7 @@ from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import Instruction, place
 from psgd.parallel.stages import device_links, links, tied
 from psgd.parallel.stages.announcement import Announcement
-from psgd.parallel.stages.captured_stage import CapturedStage
+from psgd.parallel.stages.captured_stage import on_gpu
 from psgd.parallel.stages.chunk import Chunk
 from psgd.parallel.stages.executor import Executor
 from psgd.parallel.stages.joined import InOrder, join
@@ -68,6 +68,8 @@ class Pipeline:
     Raises:
         AgreedUsageError, AgreedContractError: on all ranks, where arguments are wrong or differ.
     """
+
+    _chunk = Chunk
 
     def __init__(
         self,
@@ -121,14 +123,14 @@ class Pipeline:
         else:
             found, self._mapped = device_links.connect(self._comm, every, self._size, model.dtype, self._gpu)
         last = len(ends) - 2
-        self._captured: list[CapturedStage] = []
-        self._chunks = []
+        self._captured: list[Any] = []
+        self._chunks: list[Chunk] = []
         for at, stage in zip(mine, self.stages, strict=True):
-            computes: Stage | CapturedStage = stage
+            computes: Any = stage
             if self._gpu is not None:
-                computes = CapturedStage(stage, self._gpu, -(-batch // self._size), at == last, captures)
+                computes = on_gpu(stage, self._gpu, -(-batch // self._size), at == last, captures)
                 self._captured.append(computes)
-            self._chunks.append(Chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
+            self._chunks.append(self._chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
         self._executor = Executor(self._chunks, waiter)
         self._told = Announcement(self._comm, place(last, ranks)[0])
         self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from psgd.runtime.failure_watch import FailureWatch
-from psgd.runtime.job_end import JobRank
+from psgd.runtime.job_end import JobRank, secondary
+from psgd.runtime.ulfm.tolerance import TOLERANCE
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -82,7 +83,7 @@ def _guarded(rank: JobRank) -> Iterator[None]:
     def hook_in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is None or isinstance(args.exc_value, SystemExit):
             found(args)
-        else:
+        elif TOLERANCE.look is None or secondary(args.exc_value) is None:  # else the main thread sees to it
             rank.fail(args.exc_value)
 
     found, threading.excepthook = threading.excepthook, hook_in_thread

@@ -119,6 +119,8 @@ class FailureWatch(threading.Thread):
             return False
         with contextlib.suppress(MPI.Exception, NotImplementedError):
             MPI.COMM_SELF.Iprobe()
+            if TOLERANCE.look is not None:
+                return TOLERANCE.look()
             dead = rank.comm.Get_failed()
             if dead.Get_size():
                 return bool(TOLERANCE.ends_at(dead.Translate_ranks(None, rank.comm.Get_group())))

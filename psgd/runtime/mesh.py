@@ -51,6 +51,7 @@ class Mesh:
         index: this rank's number within its role.
         servers, workers: how many there are of each.
         survival: what a run does about workers that die (`psgd.server.surviving`); None ends it.
+        replicas: further servers that hold each shard (`psgd.server.replicas`), 0 or 1; with `survival` only.
 
     Raises:
         AgreedUsageError: the ranks do not suffice (on all ranks alike).
@@ -65,6 +66,7 @@ class Mesh:
         except UsageError as error:
             raise AgreedUsageError(str(error)) from None  # all ranks have the same numbers
         self.survival: Any = None
+        self.replicas = 0
         self.servers = servers
         self.workers = size - servers
         first = list(range(servers)) if serving is None else list(serving)

@@ -1,7 +1,7 @@
 """A server's run: its shard, its transport and the loop, with its part of the checkpoints."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +17,9 @@ from psgd.server.server import Server, ServerOptions
 from psgd.server.shard import Shard
 from psgd.server.transports.gradient_memory import Vector
 from psgd.server.transports.server_transport import MpiServerTransport
+
+if TYPE_CHECKING:
+    from psgd.server.replicas.replicated_server_side import ReplicatedServerTransport
 
 
 class Serving:
@@ -43,7 +46,15 @@ class Serving:
     ) -> None:
         mesh = context.mesh
         self._context, self._policy, self._scale, self._saver = context, policy, scale, saver
+        self._waiter = context.waiter
         self._part = part = context.shards[mesh.index]
+        self.transport: MpiServerTransport
+        if mesh.replicas:
+            from psgd.server.replicas import parts
+
+            self._shard, self.transport = parts.create(context, gradients)
+            self._waiter = self.transport.waiter
+            return
         self._shard = Shard(
             context.params[part.start : part.stop],
             context.server_optimizer,
@@ -52,10 +63,9 @@ class Serving:
             start=part.start,
         )
         if (squares := context.optimizer.squares) is not None:
-            squares.wait = lambda request: context.waiter.soon(request.Test)
+            squares.wait = lambda request: self._waiter.soon(request.Test)
         params, ranges = self._shard.params, self._shard.ranges
         follows = mesh.index > 0 and not policy.fixed_order
-        self.transport: MpiServerTransport
         if context.compression is None:
             grads = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
             if mesh.survival is None:
@@ -63,11 +73,10 @@ class Serving:
                     mesh, params, ranges, context.waiter, grads=grads, follows=follows, settings=context.settings
                 )
             else:
-                from psgd.server.surviving.server_side import SurvivingServerTransport
+                from psgd.server.surviving import pick_transport
 
-                self.transport = SurvivingServerTransport(
-                    mesh, params, ranges, context.waiter, grads=grads, settings=context.settings
-                )
+                self.transport = pick_transport.transport(context, params, ranges, grads)
+                self._waiter = self.transport.waiter
         else:
             from psgd.server.transports.compressed_server_transport import CompressedServerTransport
 
@@ -127,19 +136,29 @@ class Serving:
             return Server(*parts)
         from psgd.server.surviving.surviving_server import SurvivingServer
 
-        server = SurvivingServer(*parts)
+        kind = SurvivingServer
+        if self._context.mesh.replicas:
+            from psgd.server.replicas.replicated_server import ReplicatedServer
+
+            kind = ReplicatedServer
+        server = kind(*parts)
         server.hand_over = survival
+        wire: Any = self.transport  # the server waits for a worker where others wait for the server
+        wire.next = survival.waiting(wire.next, waits=wire.keeps_waiting)
         return server
 
     def _take_other_parts(self) -> None:
         """Fills the caller's vector with what the other servers have: it is whole on every rank then."""
         context, comm = self._context, self._context.mesh.server
+        if context.mesh.replicas:
+            cast("ReplicatedServerTransport", self.transport).share(context.shards)
+            return
         if comm is None or comm.Get_size() == 1:
             return
         layout = [len(part) for part in context.shards], [part.start for part in context.shards]
         request = comm.Iallgatherv(MPI.IN_PLACE, [context.params, layout])
         try:
-            context.waiter.flowing(request.Test)
+            self._waiter.flowing(request.Test)
         except BaseException:
             keep_for_ever(request)
             raise
@@ -151,7 +170,7 @@ class Serving:
             return value
         mine = np.atleast_1d(np.asarray(value, np.float64))
         parts = np.empty((comm.Get_size(), mine.size), np.float64)
-        self._context.waiter.flowing(comm.Iallgather(mine, parts).Test)
+        self._waiter.flowing(comm.Iallgather(mine, parts).Test)
         total = parts[0]
         for part in parts[1:]:
             total = total + part

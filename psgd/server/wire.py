@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from psgd.checkpoint.requests import SAVE_AND_STOP
 from psgd.kernels.errors import ContractError
 
-FORMAT = 0x50534703  # "PSG" and the version of this layout
+FORMAT = 0x50534704  # "PSG" and the version of this layout
 HEADER_BYTES = 128  # room on the wire; a payload that follows inline starts aligned to a cache line
 
 INLINE_BYTES = 4 << 10  # up to here a copy costs less than a second message (two cores, 2026-11-28)
@@ -44,8 +44,11 @@ class MessageKind(IntEnum):
     PUSH = 3  # a gradient follows (none if samples is 0)
     REPORT = 4  # an evaluation: accuracy and loss
     DONE = 5  # this worker has no more pushes: its waited_s and computed_s
+    REPEAT = 6  # send the parameters once more: a server died while it sent its part
+    BYE = 7  # the final parameters are here as a whole, and nobody need stay for this worker
     REPLY = 16  # parameters follow
     END = 17  # final parameters follow
+    AGAIN = 18  # a server has died, and others hold its part: send that again, to those
 
 
 class Header(LittleEndianStructure):
@@ -69,6 +72,7 @@ class Header(LittleEndianStructure):
     position: int  # samples that this worker has drawn so far
     checkpoints: int  # in a reply: how many there were (`psgd.server.checkpoint_points`)
     checkpoint_version: int  # in a reply: the version at the newest of them
+    lost_servers: int  # bit s: server s is dead, as far as the sender knows
     payload_bytes: int  # in a push: of the encoded gradient that follows, or `WHOLE` or `NOTHING`
     loss: float  # mean training loss (push), or that of the evaluation (report)
     accuracy: float  # of the evaluation
@@ -80,7 +84,7 @@ class Header(LittleEndianStructure):
         ("checkpoint_request", c_uint8),
         *((name, c_bool) for name in ("stop", "leaving", "dropped")),
         *((name, c_int64) for name in ("push", "version", "samples", "position", "checkpoints", "checkpoint_version")),
-        ("payload_bytes", c_int64),
+        *((name, c_int64) for name in ("lost_servers", "payload_bytes")),
         *((name, c_double) for name in ("loss", "accuracy", "waited_s", "computed_s")),
     ]
 

@@ -6,7 +6,7 @@ worker order, divides by the samples, and every worker takes the same optimizer'
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -21,6 +21,7 @@ from psgd.worker.serverless.lockstep import LockstepWorker
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
     from psgd.metrics.trace.span import Traceable
+    from psgd.strategies.surviving_buckets import SurvivingBuckets
 
 
 def create(workers: int) -> Callable[[RunContext], Worker]:
@@ -40,8 +41,8 @@ class AllreduceWorker(LockstepWorker):
     """A worker.
 
     `grads` is registered memory in which the all-reduce takes place: after `step` it holds no gradient (with
-    `accumulate` above 1 it keeps it). With a progress thread on all ranks, buckets are all-reduced while backward still
-    computes. The final parameters are the same bits on all workers.
+    `accumulate` above 1, or where workers may die, it keeps it). With a progress thread on all ranks, buckets are
+    all-reduced while backward still computes. The final parameters are the same bits on all workers.
 
     A checkpoint lies after an optimizer's step; worker 0 saves what all have alike.
     """
@@ -50,15 +51,14 @@ class AllreduceWorker(LockstepWorker):
 
     def __init__(self, context: RunContext) -> None:
         comm = context.communicator()
-        self._survives = context.mesh.survival is not None
-        self._buckets = Buckets(comm, context.params, context.accumulate, overlaps=not self._survives)
+        survives = context.mesh.survival is not None
+        self._buckets = _buckets(survives)(comm, context.params, context.accumulate)
         super().__init__(context, comm, self._buckets.grads, together=True)
         self._votes.algorithms = {"Allreduce": comm.algorithm("Allreduce", context.params.nbytes)}
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
         self._applied = 0
-        if self._survives:
-            self._before = np.empty_like(context.params)  # the gradient, which the sum overwrites
+        if survives:
             from psgd.worker.serverless.regroup import Regroup  # what few runs need
 
             self._regroup = Regroup(context.mesh, context.alarm, self)
@@ -100,6 +100,7 @@ class AllreduceWorker(LockstepWorker):
                 buckets.reduce()
         if buckets.early or total:
             rounds.count_allreduce(buckets.sum.nbytes)
+        rounds.count()
         buckets.clear()
         self.stop = rounds.stop
         if total:
@@ -107,23 +108,21 @@ class AllreduceWorker(LockstepWorker):
             self.version = self._optimizer.version
             self._applied += total
             buckets.unit = _power_of_two(int(rounds.samples.max()))
-            if self._comm.rank == 0:
+            if self._rounds.counts:
                 self._metrics.progress(self._applied, self.version, self._optimizer.lr)
         self._votes.decide(rounds.request, self.version)
 
-    def keep(self) -> None:
-        super().keep()
-        self._before[:] = self.grads
+    def revoke(self) -> None:
+        super().revoke()
+        self._regrouped.settle()
 
-    def put_back(self) -> None:
-        super().put_back()
-        self.grads[:] = self._before
+    @property
+    def _regrouped(self) -> "SurvivingBuckets":
+        return cast("SurvivingBuckets", self._buckets)
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
         super().rebuild(comm, members)
-        unit = self._buckets.unit
-        self._buckets = Buckets(comm, self.params, 1, memory=self.grads, overlaps=False)
-        self._buckets.unit = unit
+        self._regrouped.regroup(comm)
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
         mine = [self.params, *self._optimizer.arrays.values()]
@@ -137,7 +136,8 @@ class AllreduceWorker(LockstepWorker):
             array[:] = new
         self.version, self._applied, self._buckets.unit = facts.tolist()
         self._optimizer.version = self.version
-        if takes and comm.rank == 0:
+        if takes:
+            self._buckets.clear()
             self._metrics.progress(self._applied, self.version, self._optimizer.lr)
 
     def _free(self) -> None:
@@ -157,6 +157,14 @@ class AllreduceWorker(LockstepWorker):
     def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
         self._rounds.version = self._optimizer.version = self.version
         return []
+
+
+def _buckets(survives: bool) -> type[Buckets]:
+    if not survives:
+        return Buckets
+    from psgd.strategies.surviving_buckets import SurvivingBuckets  # what few runs need
+
+    return SurvivingBuckets
 
 
 def _power_of_two(samples: int) -> int:

@@ -6,7 +6,7 @@ al. 2023: DiLoCo).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -80,24 +80,24 @@ class AveragingWorker(LockstepWorker):
         self._averaged = self._optimizer.state if average_momentum else ()
         self._counts_together = average_momentum
         self._outer = outer  # rate and momentum of the outer step
-        self._work = registered(self._comm, context.params)
+        # Where workers may die, each averaged array has a sum of its own, from which those that are behind catch up.
+        survives = context.mesh.survival is not None
+        apart = 1 + len(self._averaged) if survives else 1
+        self._sums = [registered(self._comm, context.params) for _ in range(apart)]
         self._old = np.empty_like(context.params) if outer else None
         self._velocity = np.zeros_like(context.params) if outer and outer[1] else None
         self._known = 0  # samples of all workers at the last averaging
         self._own = self._steps = 0  # samples and steps of this worker since
         self._base = 0  # steps of the busiest worker at the last averaging
-        self._before: list[Vector] = []  # where a run survives deaths: what a round changes
-        self._behind: list[Vector] = []  # and the same when it is complete
-        if context.mesh.survival is not None:
-            self._before = [np.empty_like(array) for array in self._changed()]
-            self._behind = [array.copy() for array in self._changed()]
+        self._divisor = 0  # of the sums at the last averaging; 0 before the first
+        if survives:
             self._regroup = Regroup(context.mesh, context.alarm, self)
-        none = self._work[:0]
+        none = self._sums[0][:0]
         accumulate.weigh(none, none, 1.0)
         accumulate.add_weighted(none, none, 1.0)
 
     def start(self) -> None:
-        self._comm.Allreduce(MPI.IN_PLACE, self._work)  # compiles now, so that no step waits for it
+        self._comm.Allreduce(MPI.IN_PLACE, self._sums[0])  # compiles now, so that no step waits for it
         super().start()
         if self._old is not None:
             self._old[:] = self.params
@@ -127,49 +127,67 @@ class AveragingWorker(LockstepWorker):
     def _average(self, done: bool) -> None:
         total = self._rounds.exchange(done=done)
         self.stop = self._rounds.stop
-        self._own = self._steps = 0
         if total:
             self._take_average(total)
-        for behind, array in zip(self._behind, self._changed() if self._behind else (), strict=True):
-            behind[:] = array
+        else:
+            self._rounds.count()
+        self._own = self._steps = 0
         self._votes.decide(self._rounds.request, self._base)
 
     def _take_average(self, total: int) -> None:
         counts = self._rounds.samples.tolist()
         common = math.gcd(*counts)  # equal batches are summed as they are, and nothing is rounded but sum and quotient
-        weight, divisor = counts[self._comm.rank] // common, self.params.dtype.type(total // common)
-        self._sum(self.params, weight)
+        weight = counts[self._comm.rank] // common
+        sums = self._summed(weight)
+        first = next(sums)
+        self._divisor = total // common
+        divisor = self.params.dtype.type(self._divisor)
+        self._rounds.count()
         if self._outer is not None and self._known >= self._local_from:
             self._step_outside(divisor, *self._outer)
         else:
-            np.divide(self._work, divisor, out=self.params)
+            np.divide(first, divisor, out=self.params)
         if self._old is not None:
             self._old[:] = self.params
-        for state in self._averaged:
-            self._sum(state, weight)
-            np.divide(self._work, divisor, out=state)
+        for state, summed in zip(self._averaged, sums, strict=True):
+            np.divide(summed, divisor, out=state)
         self._base += int(self._rounds.pushes.max())
-        self.version = self._base
-        if self._counts_together:
-            self._optimizer.version = self._base
         self._known += total
-        if self._comm.rank == 0:
+        self._begin_anew()
+        if self._rounds.counts:
             self._metrics.progress(self._known, self.version, self._optimizer.lr)
 
-    def _sum(self, values: Vector, weight: int) -> None:
-        if weight:
-            accumulate.weigh(self._work, values, float(weight))
+    def _begin_anew(self) -> None:
+        """Counts from the last averaging."""
+        self.version = self._base
+        self._own = self._steps = 0
+        if self._counts_together:
+            self._optimizer.version = self._base
+
+    def _summed(self, weight: int) -> Iterator[Vector]:
+        """The sums of all that is averaged, in turn; where workers may die, nothing is given before all are there."""
+        arrays = (self.params, *self._averaged)
+        if self._regroup is not None:
+            yield from [self._sum(values, weight, into) for values, into in zip(arrays, self._sums, strict=True)]
         else:
-            self._work.fill(0)
-        self._comm.Allreduce(MPI.IN_PLACE, self._work)
-        self._rounds.count_allreduce(self._work.nbytes)
+            for values in arrays:
+                yield self._sum(values, weight, self._sums[0])
+
+    def _sum(self, values: Vector, weight: int, into: Vector) -> Vector:
+        if weight:
+            accumulate.weigh(into, values, float(weight))
+        else:
+            into.fill(0)
+        self._comm.Allreduce(MPI.IN_PLACE, into)
+        self._rounds.count_allreduce(into.nbytes)
+        return into
 
     def _step_outside(self, divisor: np.floating, lr: float, momentum: float) -> None:
         """Nesterov's: delta = old - average; u = momentum u + delta; params = old - lr (delta + momentum u)."""
         assert self._old is not None
-        delta = self._work
-        np.divide(self._work, divisor, out=self._work)
-        np.subtract(self._old, self._work, out=delta)
+        delta = self._sums[0]
+        np.divide(delta, divisor, out=delta)
+        np.subtract(self._old, delta, out=delta)
         if self._velocity is not None:
             np.multiply(self._velocity, self._velocity.dtype.type(momentum), out=self._velocity)
             np.add(self._velocity, delta, out=self._velocity)
@@ -177,46 +195,43 @@ class AveragingWorker(LockstepWorker):
         self.params[:] = self._old
         accumulate.add_weighted(self.params, delta, -lr)
 
-    def _changed(self) -> list[Vector]:
-        """The arrays that a round changes."""
-        return [*(array for array in (self.params, self._old, self._velocity) if array is not None), *self._averaged]
+    def _newest(self) -> list[Vector]:
+        """What the last averaging has left: all of `_take` follows from it, though steps have been taken since."""
+        moved = [array for array in (self._old, self._velocity) if array is not None] or self._sums[:1]
+        return moved + self._sums[1:]
 
-    def _counts(self) -> list[int]:
-        """The numbers that a round changes."""
-        return [self._known, self._base, self.version, self._optimizer.version, self._own, self._steps]
-
-    def _set_counts(self, counts: Sequence[int]) -> None:
-        self._known, self._base, self.version, self._optimizer.version, self._own, self._steps = counts
-
-    def keep(self) -> None:
-        super().keep()
-        self._counted = self._counts()
-        for before, array in zip(self._before, self._changed(), strict=True):
-            before[:] = array
-
-    def put_back(self) -> None:
-        super().put_back()
-        self._set_counts(self._counted)
-        for before, array in zip(self._before, self._changed(), strict=True):
-            array[:] = before
+    def _take(self, newest: Sequence[Vector], divisor: int) -> None:
+        """This worker is behind the last averaging too, of which others have left that."""
+        if self._old is None:
+            np.divide(newest[0], self.params.dtype.type(divisor), out=self.params)
+        else:
+            self.params[:] = self._old[:] = newest[0]
+        if self._velocity is not None:
+            self._velocity[:] = newest[1]
+        sums = newest[len(newest) - len(self._averaged) :]
+        for state, total in zip(self._averaged, sums, strict=True):
+            np.divide(total, state.dtype.type(divisor), out=state)
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
         super().rebuild(comm, members)
-        self._work = registered(comm, self.params)
+        before, self._sums = self._sums, [registered(comm, self.params) for _ in self._sums]
+        for array, old in zip(self._sums, before, strict=True):
+            array[:] = old
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
-        for behind in self._behind:
-            comm.Bcast(behind, root)
-        counts = np.array([self._known, self._base], np.int64)
-        comm.Bcast(counts, root)
+        mine = self._newest()
+        theirs = [np.empty_like(array) for array in mine] if takes else mine  # `root` may die before all has come
+        for array in theirs:
+            comm.Bcast(array, root)
+        facts = np.array([self._known, self._base, self._divisor], np.int64)
+        comm.Bcast(facts, root)
         super().share(comm, root, takes)
         if takes:
-            for behind, array in zip(self._behind, self._changed(), strict=True):
-                array[:] = behind
-            known, base = counts.tolist()
-            self._set_counts([known, base, base, base if self._counts_together else self._optimizer.version, 0, 0])
-            if comm.rank == 0:
-                self._metrics.progress(known, base, self._optimizer.lr)
+            self._known, self._base, self._divisor = facts.tolist()
+            if self._divisor:
+                self._take(theirs, self._divisor)
+            self._begin_anew()
+            self._metrics.progress(self._known, self.version, self._optimizer.lr)
 
     def _kept(self) -> list[Item]:
         """Any number of workers resumes exactly where momentum is averaged, as it is by default."""

@@ -36,8 +36,6 @@ class Buckets:
         comm: the workers; it stays the caller's.
         like: a vector of the size, dtype and device of the gradient.
         steps: of a worker, whose gradients make one sum.
-        memory: for the sum, from earlier buckets of other workers, which do not overlap then; None makes it.
-        overlaps: whether they may.
 
     Attributes:
         sum: the sum over all workers, once `reduce` has returned.
@@ -50,23 +48,14 @@ class Buckets:
         ranges: of the vector, one for each bucket, in order.
     """
 
-    def __init__(
-        self, comm: "Communicator", like: Vector, steps: int, memory: Vector | None = None, overlaps: bool = True
-    ) -> None:
-        self._steps = steps
+    def __init__(self, comm: "Communicator", like: Vector, steps: int) -> None:
+        self._comm, self._steps = comm, steps
         self.unit = 1
-        self.sum = registered(comm, like) if memory is None else memory
-        self.grads: Vector = self.sum if steps == 1 else np.zeros_like(like)
-        count = max(1, -(-self.sum.nbytes // BUCKET_BYTES))
+        self.grads: Vector
+        self._own: Vector  # the weighed sum of this worker's own gradients
+        self._allocate(like)
         self._enqueues = on_device(like)
-        self.overlaps = overlaps and count > 1 and not self._enqueues and _all_have_threads(comm)
-        self.early = self.overlaps or self._enqueues
-        align = max(1, ALIGN_BYTES // like.dtype.itemsize)
-        self.ranges = split(like.size, count, align) if self.overlaps else [range(like.size)]
-        ranges = self.ranges[::-1]
-        self._buckets = [(r.start, self.sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in ranges]
-        self._comm = comm
-        self._calls = self._bound()
+        self._cut()
         self._weighed = 0  # buckets that have this step's gradient
         self._launched = 0  # buckets whose reduction was started
         self._announced = 0  # samples of the gradient that is on its way through `overlap`
@@ -75,6 +64,22 @@ class Buckets:
         none = self.sum[:0]
         kernels.weigh(none, none, 1.0)
         kernels.add_weighted(none, none, 1.0)
+
+    def _allocate(self, like: Vector) -> None:
+        """Makes the vectors. Collective."""
+        self._own = self.sum = registered(self._comm, like)
+        self.grads = self.sum if self._steps == 1 else np.zeros_like(like)
+
+    def _cut(self) -> None:
+        """Decides on the buckets, and makes their calls. Collective."""
+        count = max(1, -(-self.sum.nbytes // BUCKET_BYTES))
+        self.overlaps = count > 1 and not self._enqueues and _all_have_threads(self._comm)
+        self.early = self.overlaps or self._enqueues
+        align = max(1, ALIGN_BYTES // self.sum.dtype.itemsize)
+        self.ranges = split(self.sum.size, count, align) if self.overlaps else [range(self.sum.size)]
+        ranges = self.ranges[::-1]
+        self._buckets = [(r.start, self._own[r.start : r.stop], self.grads[r.start : r.stop]) for r in ranges]
+        self._calls = self._bound()
 
     def _bound(self) -> "list[Prequest]":
         """A persistent call for each bucket, in the order of their launch; none where they are enqueued. Collective."""
@@ -135,11 +140,11 @@ class Buckets:
 
     def launch(self, samples: int) -> None:
         """Adds what is left of the last step's gradient; where it is `early`, starts to reduce it."""
-        while self._weighed < len(self._buckets):
-            if self.early:
-                self._launch(samples)
-            else:
+        for bucket in range(len(self._buckets)):
+            if bucket >= self._weighed:
                 self._weigh(samples)
+            if self.early and bucket >= self._launched:
+                self._start(bucket)
 
     def wait(self) -> None:
         """Returns when all that was launched is reduced, or will be before what is put on the GPU's stream next."""

@@ -6,6 +6,11 @@ from typing import Any
 from psgd.strategies import catalog
 
 _EASGD_ORDERS = (None, "sync", "async", "hogwild")
+WITHOUT = (
+    "expected a run that goes on without dead workers (docs/failures.md#dead-workers), started by psgd train or by "
+    "mpirun --with-ft ulfm"
+)
+"""What is said of an option that needs one."""
 _PER_WORKER = ("record", "replay", "trace", "mesh", "shard")
 
 
@@ -20,13 +25,15 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
         servers: how many there are.
         workers: how many there are.
     """
+    if not values["survive"]:
+        return False
     strategy = catalog.find(values["strategy"])
     whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
     steps = values["accumulate"] in (None, 1)
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
-    saves = values["checkpoint_dir"] is None or (
-        values["strategy"] not in ("hogwild", "decentralized") and values["easgd_order"] in (None, "sync")
-    )
+    waits = values["strategy"] not in ("hogwild", "decentralized") and values["easgd_order"] in (None, "sync")
+    saves = values["checkpoint_dir"] is None or (waits and not values["replicas"])
+    alone = not (values["spares"] or values["grow"])  # else another takes the place of a dead worker
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and steps and meets and saves and on_host and not any(values[name] for name in _PER_WORKER)
-    return strategy.survives and servers == int(strategy.servers) and workers > 1 and plain
+    plain = whole and steps and meets and saves and alone and on_host and not any(values[name] for name in _PER_WORKER)
+    return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain

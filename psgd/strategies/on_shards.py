@@ -5,9 +5,12 @@ from typing import Any
 
 from psgd.kernels.errors import UsageError
 from psgd.parallel.axes import ranks_of_a_copy
+from psgd.parallel.schedules.catalog import SCHEDULES
 from psgd.strategies.requirements import LIBRARY, Spelling
 
 _COMPRESSED = "gradients are sent whole"
+_APART = "whose stages take their steps apart"
+_ON_CORES = "a sharded stage computes on cores"
 _REDUCED = "a worker sees gradients that are reduced already"
 
 
@@ -29,7 +32,8 @@ def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell:
     subject = spell.given("shard", stage)
     if name != "allreduce":
         raise UsageError(f"{subject}: expected {spell.assigned('strategy', 'allreduce')} with it, got {name}")
-    if values.get("workers") == 1:
+    alone = ranks_of_a_copy(sizes) > 1 and sizes.get("data") == 1
+    if values.get("workers") == 1 or alone:
         raise UsageError(f"{subject}: a single worker has nobody to share with; omit it, or start more workers")
     if (codec := values.get("compress")) not in (None, "none"):
         raise UsageError(f"{spell.given('compress', codec)}: not with {subject}: {_COMPRESSED}; omit it")
@@ -43,7 +47,8 @@ def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell:
             "one at a time"
         )
     if ranks_of_a_copy(sizes) > 1:
-        raise UsageError(
-            f"{subject}: expected {spell.assigned('shard', '1')} with a mesh of several pieces: their layers are "
-            "bound to whole vectors of their own"
-        )
+        schedule = values.get("pipe_schedule")
+        if schedule and not SCHEDULES[schedule].flushes:
+            raise UsageError(f"{spell.given('pipe_schedule', schedule)}: not with {subject}: {_APART}; omit it")
+        if values.get("device") == "cuda":
+            raise UsageError(f"{subject}: expected {spell.assigned('shard', '1')} in a mesh on GPUs: {_ON_CORES}")

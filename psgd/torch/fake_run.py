@@ -65,6 +65,7 @@ class FakeModule:
         made: what `make` returned.
         module: PyTorch's; None where it returned something else, which has no more attributes then.
         layout: of its trainable parameters in a vector, as `psgd.torch.wrap` has them.
+        slots: these parameters.
         itemsize: bytes of an element of the vector.
         others: bytes of its buffers and of its parameters that are not trained.
 
@@ -83,7 +84,7 @@ class FakeModule:
             return
         self._loss: Loss = parts[1] or default
         with _refused():
-            _, layout, dtype = parameters.find(self.module)
+            self.slots, layout, dtype = parameters.find(self.module)
         self.layout: Layout = layout
         self.itemsize = int(dtype.itemsize)
         trained = {id(p) for p in self.module.parameters() if p.requires_grad}

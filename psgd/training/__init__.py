@@ -7,7 +7,6 @@ of the log (`events`), and the result (`result`). May import every other room of
 """
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,8 @@ from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.kernels.notice import say
 from psgd.metrics.callback import Callback
-from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
-from psgd.metrics.tensorboard import TensorBoard
 from psgd.metrics.trace.span import Span
-from psgd.metrics.wait_log import WaitLog
 from psgd.optim.host_updates import HostUpdates
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
@@ -39,6 +35,7 @@ from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
 from psgd.training.sharded import sharded_model
 from psgd.training.survival import survival
+from psgd.training.survival.duties import Duties
 from psgd.training.task import Task, open_task
 from psgd.training.trainable import OwnModel, Trainable
 
@@ -62,12 +59,12 @@ def run(
     Args:
         config: the same on all ranks.
         comm: all ranks of the run.
-        on_progress: shows the progress, on rank 0.
+        on_progress: shows the progress, on rank 0, and where that dies on a rank that goes on in its place.
         request: asks for checkpoints from outside.
         callbacks: told of this rank's part.
 
     Returns:
-        On rank 0 the keys of `psgd train --json`; None elsewhere.
+        On rank 0, or the one that goes on in its place, the keys of `psgd train --json`; None elsewhere.
 
     Raises:
         AgreedUsageError: wrong options or data, on all ranks alike.
@@ -80,22 +77,19 @@ def run(
     samples, layout = task.samples, task.model.layout
     if config.keep_best:
         request = request or CheckpointRequest()
-    with (
-        closing(EventLog(config.log if rank == 0 else None, append=config.resume)) as log,
-        closing(TensorBoard(config.tensorboard if rank == 0 else None)) as board,
-    ):
-        log.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
-        listeners: list[events.Listener] = [board]
+    with Duties(config, rank == 0, on_progress, request) as duties:
+        duties.log.write("start", **config.flat() | {"workers": workers, "servers": servers, "samples": samples})
+        listeners: list[events.Listener] = [duties.board]
         if config.keep_best and request is not None:
             listeners.append(events.saves_best(request))
         metrics = RunMetrics(
             workers,
-            events.listener(log, on_progress if rank == 0 else None, *listeners, with_perplexity=bool(task.tokens)),
+            events.listener(duties.log, on_progress, *listeners, with_perplexity=bool(task.tokens)),
             samples_per_epoch=samples,
             target_accuracy=config.target_accuracy if roles.leads else 0.0,
-            waits=None if config.log is None else WaitLog(),
             patience=config.early_stop if roles.leads else 0,
         )
+        duties.watch(metrics)
         offload = _offload(config, task, servers, workers)
         params = task.model.vector(config, serves)
         injector = Injector(config.inject, roles.index, workers, servers, serves)
@@ -128,9 +122,9 @@ def run(
             backend = trainer.backend
             connection.trace_also(*(Span(backend, kind, kind) for kind in ("gradient", "evaluate")))
             connection.trace_also(*cut_model.passes(task.model))
-        survival.prepare(connection, comm, config, log, None if trainer is None else trainer.course)
+        survival.prepare(connection, comm, config, duties, None if trainer is None else trainer.course)
+        _show_start(connection, config.epochs, samples, duties)
         if rank == 0:
-            _show_start(connection, config.epochs, samples, on_progress)
             from_file.tell_changes(config, connection.resumed_from, files)
         # Overflow is reported as a loss that is not finite, not as a warning from the depths of each rank.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -146,11 +140,9 @@ def run(
             )
         if found is not None:
             found |= more
-            events.write_waits(log, metrics)
-            log.write("end", **found)
-            board.finish(metrics)
-        if config.save is not None and roles.saves and not connection.leaving:
-            _save(config.save, task.model, params, rank == 0)
+            duties.end(found)
+        if config.save is not None and (roles.saves or duties.leads) and not connection.leaving:
+            _save(config.save, task.model, params, duties.leads)
         for kind in (cut_model, sharded_model):
             kind.close(task.model)
         roles.free()
@@ -174,7 +166,7 @@ def _offload(config: TrainConfig, task: Task, servers: int, workers: int) -> str
 
 
 def _save(path: Path, model: Trainable, params: Array, leads: bool) -> None:
-    """Rank 0 writes the final weights under their names. A full disk costs the file, not the run.
+    """Who leads writes the final weights under their names. A full disk costs the file, not the run.
 
     Weights that are not numbers are not written: the file may have sound ones of an earlier run. The ranks that hold
     one copy of the model do this together.
@@ -192,11 +184,10 @@ def _save(path: Path, model: Trainable, params: Array, leads: bool) -> None:
         lose(f"--save {path}", str(error).removeprefix(f"--save {path}: "))
 
 
-def _show_start(connection: Connection, epochs: int, samples: int, display: ProgressDisplay | None) -> None:
+def _show_start(connection: Connection, epochs: int, samples: int, duties: Duties) -> None:
     """Shows where the run begins: at 0, or at a checkpoint."""
     resumed = connection.resumed_from
     done = 0 if resumed is None else resumed.manifest.samples
-    if display is not None:
-        display.start(samples * epochs, epochs, done)
-    if done >= samples * epochs:
+    duties.show(samples * epochs, epochs, done)
+    if duties.leads and done >= samples * epochs:
         say(f"nothing left to do: the checkpoint is at epoch {done // samples} of {epochs}")

@@ -29,6 +29,7 @@ from psgd.runtime.launcher_env import node_name
 from psgd.training import preparation
 from psgd.training.pieces.continuous_training import cut_without_flushes
 from psgd.training.pieces.model_in_pieces import CutModel
+from psgd.training.sharded.sharded_pieces import cut_sharded
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 from psgd.training.trainer import Trainer
@@ -52,16 +53,17 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
             f"--device cuda: not with --pipe-schedule {wish.schedule}, whose stages compute on cores: omit one of both"
         )
     if not isinstance(model, OwnModel):
-        if config.device == "cuda":
+        if config.shard in (2, 3):
             raise AgreedUsageError(
-                f"--device cuda: not with --mesh {config.mesh} and a PyTorch module, whose stages compute on cores: "
-                "omit one of both, or see psgd.torch.pipeline"
+                f"--shard {config.shard}: expected --shard 1 with --mesh {config.mesh} and a PyTorch module"
             )
         from psgd.training.pieces.module_in_pieces import cut_module
         from psgd.training.torch_module import UncutModule  # which load PyTorch, as the user's file has
 
         assert isinstance(model, UncutModule)
-        return replace(task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish)))
+        return replace(
+            task, model=cut_module(model, config, mesh, wish, partial(_cuts, config, mesh, wish), task.samples)
+        )
     whole = model.model
     cuts = _cuts(config, mesh, wish, whole)
     tensor = Communicator(mesh.tensor)
@@ -73,10 +75,13 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return activations.recomputed(stage, config.recompute, wish.size)
 
     parts = wish.microbatches
-    if not catalog.SCHEDULES[wish.schedule].flushes:
+    if not catalog.SCHEDULES[wish.schedule].flushes and config.shard in (None, 1):
         return replace(
             task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, parts, recompute)
         )
+    if config.shard in (2, 3):
+        tokens, layout = model.model.tokens, model.model.layout
+        return replace(task, model=cut_sharded(config, mesh, tensor, whole, layout, tokens, cuts, wish, recompute))
     pipeline = Pipeline(
         mesh.pipe,
         whole,

@@ -107,15 +107,15 @@ def _trainable(found: Reference, made: object, config: TrainConfig, data: DataDe
             )
         from psgd.training.torch_module import TorchModel, UncutModule
 
-        kind = UncutModule if config.in_pieces else TorchModel
+        kind = UncutModule if config.in_pieces or config.shard in (2, 3) else TorchModel
         module: TorchModel = _trial(found, data, kind, *parts, data.sample_shape)
-        if not config.in_pieces and config.device == "cpu" and module.wrapped.device.type != "cpu":
-            got = module.wrapped.device
+        got = next((p.device for p in module.module.parameters()), None)
+        if not config.in_pieces and config.device == "cpu" and got is not None and got.type not in ("cpu", "meta"):
             raise UsageError(f"{found.where}: expected a module on the CPU, got one on {got}: use --device cuda")
         return module
     hint = "; does the function return it?" if made is None else ""
-    got = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
-    shown = got if isinstance(got, str) else got.__name__
+    given = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else type(made)
+    shown = given if isinstance(given, str) else given.__name__
     raise UsageError(
         f"{found.where}: expected a torch.nn.Module, a psgd.nn.model.Model, or (module, loss), got {shown}{hint}"
     )

@@ -26,23 +26,47 @@ def owners(layouts: list[Layout]) -> Owners:
     return found
 
 
-def write(target: Path, vector: NDArray[Any], layout: Layout, whole: Layout, comm: MPI.Intracomm, what: str) -> None:
+def places(whole: Layout) -> list[tuple[str, str]]:
+    """All names of a whole model's parameters, each with the one that has the place."""
+    return [(each.name, each.name) for each in whole.parameters] + list(whole.tied)
+
+
+def write(
+    target: Path,
+    vector: NDArray[Any],
+    layout: Layout,
+    whole: Layout,
+    comm: MPI.Intracomm,
+    what: str,
+    views: Mapping[str, NDArray[Any]] | None = None,
+) -> None:
     """Rank 0 writes all parameters under all their names; it has one of them at a time. Collective, blocks.
 
     Args:
-        target: an `.npz` file.
+        target: an `.npz` file, or `.pt`, in which parameters are as PyTorch's layers have them.
         vector: this rank's part.
         layout: of the vector.
         whole: of the whole model, with its ties; no rank needs such a vector.
         comm: the ranks that hold one copy together.
         what: the option, for messages.
+        views: gives each parameter of this rank by name; None: those of the vector.
 
     Raises:
         UsageError: on rank 0, if it cannot be written; the others have sent their parts.
     """
     layouts = [Layout.from_json(each["layout"]) for each in gather(comm, {"layout": layout.to_json()})]
-    places = [(each.name, each.name) for each in whole.parameters] + list(whole.tied)
-    write_pieces(target, _whole(vector, layout, comm, owners(layouts), places), comm, what)
+    views = layout.views(vector) if views is None else views
+    names = places(whole)
+    forms, place_of = dict(whole.torch) if target.suffix == ".pt" else {}, dict(names)
+    write_pieces(
+        target,
+        (
+            (name, forms[place_of[name]].of(array) if place_of[name] in forms else array)
+            for name, array in _whole(views, vector.dtype, comm, owners(layouts), names)
+        ),
+        comm,
+        what,
+    )
 
 
 def write_pieces(target: Path, pieces: Iterator[tuple[str, NDArray[Any]]], comm: MPI.Intracomm, what: str) -> None:
@@ -85,20 +109,20 @@ def _exhaust(pairs: Iterator[tuple[str, NDArray[Any]]]) -> None:
 
 
 def _whole(
-    vector: NDArray[Any], layout: Layout, comm: MPI.Intracomm, by_name: Owners, places: list[tuple[str, str]]
+    views: Mapping[str, NDArray[Any]], dtype: Any, comm: MPI.Intracomm, by_name: Owners, every: list[tuple[str, str]]
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """On rank 0 each parameter, whole; on other ranks nothing, but they send."""
-    views, rank = layout.views(vector), comm.Get_rank()
-    for name, place in places:
+    rank = comm.Get_rank()
+    for name, place in every:
         parts = by_name[place]
         if rank:
             for owner, _ in parts:
                 if owner == rank:
                     comm.Send(np.ascontiguousarray(views[place]), 0)
             continue
-        whole = np.empty(parts[0][1].global_shape, vector.dtype)
+        whole = np.empty(parts[0][1].global_shape, dtype)
         for owner, part in parts:
-            piece = views[place] if owner == 0 else np.empty(part.shape, vector.dtype)
+            piece = views[place] if owner == 0 else np.empty(part.shape, dtype)
             if owner:
                 comm.Recv(piece, owner)
             whole[part.slices] = piece

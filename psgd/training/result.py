@@ -14,6 +14,7 @@ from psgd.metrics.perplexity import perplexity
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import clean
+from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.training.trainer import Trainer
 
 
@@ -33,14 +34,14 @@ def collect(
         config: the run's.
         comm: all ranks; those that died since have no part in this.
         connection: at its end.
-        metrics: filled on rank 0.
+        metrics: filled on the rank that leads.
         trainer: a worker's, with the final parameters.
         test_samples: of the test set.
         tokens: of a sample, where samples are tokens; 0 elsewhere.
         counts: what this rank evaluates counts; false where another rank of its copy of the model says the same.
 
     Returns:
-        The result on rank 0, None elsewhere.
+        The result on rank 0, or the one that goes on in its place; None elsewhere.
     """
     seconds, survival = metrics.elapsed_s(), connection.mesh.survival
     comm = comm if survival is None else survival.end(comm)
@@ -104,7 +105,7 @@ def collect(
             "workers_dropped": dropped,
             # Parameters that are not finite make no finite loss.
             "diverged": not (math.isfinite(metrics.loss) and math.isfinite(total[1])),
-            "lost_ranks": [] if survival is None else survival.lost_ranks,
+            "lost_ranks": [*TOLERANCE.lost, *([] if survival is None else survival.lost_ranks)],
             "checkpoint": connection.checkpoint,
             "requeue": connection.leaving,
         }

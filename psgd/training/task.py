@@ -79,10 +79,12 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
     else:
         described = DataDescription(shape, classes, data["training samples"], tokens)
         model = make_model(config, comm, made, described)
-        if config.recompute is not None:
+        if isinstance(model, OwnModel) and config.parts == 1:
+            model = OwnModel(_recomputed(config, model.model))
+        elif config.recompute is not None and not isinstance(model, OwnModel) and not config.in_pieces:
             raise AgreedUsageError(
-                f"--recompute: expected a model by name, got {made.where}: call Stage.recomputed there, or in a "
-                "PyTorch module torch.utils.checkpoint"
+                f"--recompute: expected a model of psgd's layers or --mesh, got {made.where}: use "
+                "torch.utils.checkpoint there"
             )
     counts = data["training samples"], data["test samples"]
     return Task(model, *counts, Statistics(mean, std), dataset, shape[0] if tokens else 0)
@@ -91,9 +93,12 @@ def open_task(config: TrainConfig, comm: MPI.Intracomm, needs_data: bool) -> Tas
 def _build(config: TrainConfig, shape: tuple[int, ...], classes: int, tokens: bool, own: dict[str, Any]) -> Model:
     """A model of the catalog. Raises UsageError where it does not fit the data, or `--recompute` does not suffice."""
     model = models.build(config.model, shape, classes, tokens=tokens, ranks=config.parts, **own)
-    return (
-        model if config.parts > 1 else activations.recomputed(model, config.recompute, config.batch_size, config.device)
-    )
+    return model if config.parts > 1 else _recomputed(config, model)
+
+
+def _recomputed(config: TrainConfig, model: Model) -> Model:
+    """The model with `--recompute`. Raises UsageError where that does not suffice."""
+    return activations.recomputed(model, config.recompute, config.batch_size, config.device)
 
 
 def _refuse_errors(everyone: list[dict[str, Any]]) -> None:

@@ -28,6 +28,14 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(wide, labels)
 
 
+def seed_step(device: torch.device, seed: int, worker: int, epoch: int, step: int) -> None:
+    """What PyTorch draws on a device from here on depends on these numbers alone."""
+    drawn = int(generator(seed, "step", worker, epoch, step).integers(2**63))
+    torch.default_generator.manual_seed(drawn)  # torch.manual_seed looks at all devices each time
+    if device.type != "cpu":
+        torch.cuda.default_generators[device.index].manual_seed(drawn)
+
+
 class TorchModel:
     """Implements `psgd.training.trainable.Trainable`.
 
@@ -71,10 +79,7 @@ class TorchModel:
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
         """Dropout and the like draw from here on as they would in any run at this place."""
-        drawn = int(generator(seed, "step", worker, epoch, step).integers(2**63))
-        torch.default_generator.manual_seed(drawn)  # torch.manual_seed looks at all devices each time
-        if self.wrapped.device.type != "cpu":
-            torch.cuda.default_generators[self.wrapped.device.index].manual_seed(drawn)
+        seed_step(self.wrapped.device, seed, worker, epoch, step)
 
     def agreed(self, stop: bool) -> bool:
         return stop
@@ -111,7 +116,7 @@ class TorchModel:
 
 
 class UncutModule(TorchModel):
-    """A module that is about to be cut: nothing of it is in a vector yet, and it may be on the meta device.
+    """A module that is about to be cut or shared out: nothing of it is in a vector yet, perhaps nothing in memory.
 
     Args:
         module: the user's.
@@ -127,7 +132,9 @@ class UncutModule(TorchModel):
 
     def __init__(self, module: "torch.nn.Module | Wrapped", loss: LossOf | None, shape: tuple[int, ...] = ()) -> None:
         if isinstance(module, Wrapped):
-            raise UsageError("expected a module for --mesh that is not wrapped, since each rank wraps its part of it")
+            raise UsageError(
+                "expected a module for --mesh or --shard that is not wrapped, since each rank takes its part of it"
+            )
         self.module, self.loss, self.shape = module, _checked(loss), shape
         _settle(module, shape)
         self.layout = Layout([(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad])

@@ -8,6 +8,7 @@ from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
+from psgd.runtime.ulfm.options import last_epoch
 from psgd.training.survival.course import Course
 from psgd.training.task import Task
 
@@ -44,6 +45,7 @@ class Trainer:
             ps.mesh.survival.resume_at(min(done, config.epochs * course.steps))
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
+        leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
         for epoch, step, number, indices, planned in course.after(done):
             loss = 0.0
             injector.begin(number)
@@ -55,6 +57,9 @@ class Trainer:
                 if injects:
                     backend.wait()
                     injector.sleep(number, time.perf_counter() - start)
+            if leaves and number + 1 >= leaves:  # where workers keep pace, at the epoch's end
+                leaves = 0
+                ps.save(stop=True)
             ps.step(len(indices), loss)
             if self._model.agreed(ps.stop) if may_stop else ps.stop:
                 return
@@ -70,12 +75,14 @@ class Trainer:
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""
-        backend = self.backend
+        backend, course = self.backend, self.course(ps.workers, ps.worker)
         backend.bind(ps.evaluated_params, ps.grads)
+        course.evaluates = True
         correct, loss_sum = backend.evaluate(0, 1)
+        course.evaluates = False
         backend.bind(ps.params, ps.grads)
         count = max(1, self._dataset.test.samples)
-        if ps.worker == 0 if self._course is None else self._course.leads:
+        if course.leads:
             ps.report(correct / count, loss_sum / count)
 
     def _reports(self, course: Course) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import DivergedError
-from psgd.kernels.finite import finite, part_finite
+from psgd.kernels.finite import all_finite, finite, part_finite
 from psgd.kernels.notice import say
 from psgd.runtime.device_vectors import on_device
 from psgd.worker.interface import Worker
@@ -142,4 +142,4 @@ class GradientWatch:
 
 def holds_numbers(values: Array) -> bool:
     """Whether no element is NaN or infinite. Waits for a GPU."""
-    return bool(array_module(values).isfinite(values).all()) if on_device(values) else bool(finite(values))
+    return all_finite(values)

@@ -11,7 +11,12 @@ class SurvivingPushPullWorker(PushPullWorker[SurvivingWorkerTransport]):
 
     def __init__(self, context: PushPullContext, gradients: Gradients) -> None:
         assert gradients.own is not None
-        super().__init__(context, SurvivingWorkerTransport(context, gradients), gradients.own)
+        kind = SurvivingWorkerTransport
+        if context.mesh.replicas:
+            from psgd.server.replicas.replicated_worker_side import ReplicatedWorkerTransport
+
+            kind = ReplicatedWorkerTransport
+        super().__init__(context, kind(context, gradients), gradients.own)
         context.mesh.survival.ends = self.ends
 
     def ends(self) -> bool:

@@ -146,6 +146,13 @@ def with_mpich() -> None:
 
 
 @pytest.fixture
+def whole() -> None:
+    """Skips a test that takes a minute."""
+    if not_here(False):
+        pytest.skip("takes a minute; PSGD_CLUSTER=whole runs it")
+
+
+@pytest.fixture
 def login(cluster: Slurm, tmp_path: Path) -> Login:
     """A user in an empty folder."""
     return Login(cluster, tmp_path)

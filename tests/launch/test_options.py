@@ -68,6 +68,7 @@ WRONG_VALUES = {
     "eval_every": ["-1"],
     "early_stop": ["-1", "1.5"],
     "target_accuracy": ["1.01", "-0.1", "nan"],
+    "drop_straggler_after": ["0", "inf"],
     "softsync": ["0", "x"],
     "staleness": ["-1", "1.5"],
     "period": ["0"],
@@ -101,6 +102,8 @@ WRONG_VALUES = {
     "checkpoint_every": ["-1", "1.5"],
     "checkpoint_minutes": ["-1", "nan"],
     "checkpoint_keep": ["0"],
+    "spares": ["-1", "1.5"],
+    "grow": ["", "4", "0.5:2", "0.5:4,1:2"],
     "save_signal": ["", "USR1", "KILL", "12"],
     "recompute": ["", "some", "-1"],
     "mesh": ["", "pipe", "rows=2", "pipe=0", "pipe=2,pipe=2"],
@@ -129,7 +132,7 @@ def test_a_wrong_flag_names_itself_and_what_it_expects(name, text):
 
 def test_every_option_that_can_be_wrong_is_tested():
     assert set(WRONG_VALUES) == set(KINDS) - {
-        *("scale_lr", "average_momentum", "inject", "resume", "check_data", "keep_best"),
+        *("scale_lr", "average_momentum", "inject", "resume", "check_data", "keep_best", "survive"),
     }
 
 
@@ -271,6 +274,10 @@ def test_a_strategy_takes_its_own_options(strategy, name):
             {"strategy": "decentralized", "peers": "pairs", "compress": "onebit"},
             "--peers pairs averages whole parameters",
         ),
+        ({"spares": "1"}, "--spares: expected --checkpoint-dir with it"),
+        ({"grow": "0.5:1,1:2"}, "--grow: expected --checkpoint-dir with it"),
+        ({"grow": "0.5:1,1:2", "checkpoint_dir": "x", "workers": "2"}, "--grow 0.5:1,1:2: .* omit --workers"),
+        ({"spares": "1", "checkpoint_dir": "x", "device": "cuda"}, "--spares: expected ranks without GPUs"),
         ({"strategy": "asinc"}, "did you mean async"),
     ],
 )

@@ -2,7 +2,15 @@
 
 from psgd.config import configure
 from psgd.estimate import activations, sharded_vectors, table, whole_run
-from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, SHARED_GRADIENTS, Estimate, shared_gradients
+from psgd.estimate.rank_memory import (
+    ACTIVATIONS,
+    BATCH,
+    SHARED_GRADIENTS,
+    WORKSPACE,
+    Estimate,
+    shared_gradients,
+    workspace,
+)
 from psgd.launch.bench.gpt2.trial import GPT2Trial
 from psgd.nn.model import Model
 from psgd.nn.models import build
@@ -27,6 +35,7 @@ def of_trial(trial: GPT2Trial, model: Model) -> Estimate:
     rows |= {
         ACTIVATIONS: activations.count(model, trial.microbatch, device=trial.device),
         SHARED_GRADIENTS: shared_gradients(model),
+        WORKSPACE: workspace(trial.device),
         BATCH: trial.microbatch * trial.context * (4 + 8),
     }
     return Estimate("worker", trial.ranks, rows, trial.device)

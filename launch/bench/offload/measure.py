@@ -17,6 +17,7 @@ from psgd.backend.offload.kept_layers import KeptLayers
 from psgd.backend.offload.streamed_layers import StreamedLayers
 from psgd.estimate import activations
 from psgd.kernels.array import Array
+from psgd.launch.bench.pool_peak import PoolPeak
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.nn.gates import apart
 from psgd.nn.model import Model
@@ -123,11 +124,11 @@ def rows(task: OffloadTrial, batches: Sequence[int]) -> Iterator[dict[str, Any]]
         without = _seconds(partial(near.step, x, y), task)
         del near
         for mode in MODES:
-            before = _held()
+            before, peak = _held(), PoolPeak()
             far = _OnHost(task, params, batch, mode)
             got = _first_steps(far, x, y)
+            most = peak.close() - before
             step = _seconds(partial(far.step, x, y), task)
-            most = cupy.get_default_memory_pool().total_bytes() - before  # it gives nothing back meanwhile
             far.final()
             del far
             same = _repeats(task, params, batch, x, y, got) if mode == "late" else bool((got == expected).all())
@@ -217,9 +218,9 @@ def _seconds(call: Callable[[], Any], task: OffloadTrial) -> float:
 
 
 def _held() -> int:
-    """Bytes that the GPU's pool has, once it has given back what it can."""
+    """Bytes of arrays on the GPU. What is no longer used but not free yet would be freed meanwhile: that goes first."""
     gc.collect()
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    held: int = pool.total_bytes()
+    held: int = pool.used_bytes()
     return held

@@ -40,6 +40,10 @@ class Gated(Layer[Any]):
         return self.inner.reads_output
 
     @property
+    def own_output(self) -> bool:
+        return self.inner.own_output
+
+    @property
     def loss(self) -> CutLoss | None:
         return self.inner.loss
 

@@ -1,6 +1,6 @@
 """Causal attention with several heads: the heads alone, without parameters, and between two linear layers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psgd.kernels.array import Array
@@ -57,7 +57,7 @@ class Heads(Layer[HeadsState]):
         tokens = room.shape[0]
         square = self.heads, tokens, tokens
         at_once = room.batch if room.xp.__name__ != "numpy" else min(room.batch, scratch_samples(self.heads, tokens))
-        scratch = room.xp.empty((at_once, *square), room.dtype)
+        scratch = room.xp.empty((at_once, *square), room.dtype) if room.trains else None
         return HeadsState(room.empty(*self.output_shape(room.shape)), room.empty(*square), scratch, room.dx())
 
     def forward(self, state: HeadsState, x: Array, params: Arrays) -> Array:
@@ -138,11 +138,12 @@ class Attention(Layer[AttentionState]):
 
     def allocate(self, room: Room) -> AttentionState:
         make, heads, join = self.parts(room.shape)
+        middle = replace(room, wants_dx=room.trains)
         tripled = (room.shape[0], 3 * room.shape[1])
         return AttentionState(
             make.allocate(room),
-            heads.allocate(Room(room.xp, room.batch, room.dtype, tripled, True)),
-            join.allocate(Room(room.xp, room.batch, room.dtype, room.shape, True)),
+            heads.allocate(replace(middle, shape=tripled)),
+            join.allocate(middle),
         )
 
     def forward(self, state: AttentionState, x: Array, params: Arrays) -> Array:

@@ -38,7 +38,8 @@ class Dropout(Layer[DropoutState]):
 
     def allocate(self, room: Room) -> DropoutState:
         draws = Draws(room.xp, room.batch) if room.draws is None else room.draws
-        return DropoutState(room.empty(*room.shape), draws, draws.stream(room.name))
+        y = room.empty(*room.shape) if room.trains else None  # else nothing is drawn
+        return DropoutState(y, draws, draws.stream(room.name))
 
     def forward(self, state: DropoutState, x: Array, params: Arrays) -> Array:
         if not state.draws.on:

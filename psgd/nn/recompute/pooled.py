@@ -30,6 +30,11 @@ class PooledArrays:
         self.apart: Any = getattr(xp, "apart", xp)
         self._taken: Counter[Any] = Counter()
 
+    @property
+    def used(self) -> bool:
+        """Whether this user has a buffer of the pool."""
+        return bool(self._taken)
+
     def empty(self, shape: Any, dtype: DTypeLike = np.float64) -> Array:
         """An uninitialized array."""
         return self._take("empty", shape, dtype)

@@ -11,6 +11,7 @@ from typing import Any
 from psgd.kernels.array import Array
 from psgd.nn import sequential
 from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
+from psgd.nn.recompute import forward_only
 from psgd.nn.recompute.pooled import PooledArrays
 
 _NEWEST = "newest"
@@ -65,7 +66,7 @@ class Recomputed(Layer[RecomputedState]):
         return tuple(spec for step in self.steps for spec in step.specs)
 
     def allocate(self, room: Room) -> RecomputedState:
-        within = replace(room, xp=PooledArrays(room.xp, room.pool))
+        within = replace(room, xp=PooledArrays(room.xp, room.pool)) if room.trains else forward_only.inside(room)
         inner: list[tuple[Layer[Any], Any, slice]] = []
         start = 0
         for step, state in zip(self.steps, sequential.allocate(self.steps, within), strict=True):
@@ -73,7 +74,8 @@ class Recomputed(Layer[RecomputedState]):
             inner.append((step.layer, state, slice(start, stop)))
             start = stop
         first = 0 if room.wants_dx else sequential.first_with_parameters(self.steps)
-        y, carry = (each.empty(*self.output_shape(room.shape)) for each in (room, within))
+        shape = self.output_shape(room.shape)
+        y, carry = room.empty(*shape), within.empty(*shape) if room.trains else None
         return RecomputedState(inner, inner[first:][::-1], y, carry, room.pool)
 
     def forward(self, state: RecomputedState, x: Array, params: Arrays) -> Array:

@@ -70,6 +70,8 @@ class PipeDream(Pipeline):
             to the last.
         crowded: as `Pipeline`.
         recompute: as `Pipeline`.
+        apart: each version of the weights that passes use is a copy, as of another library's stages, whose passes
+            refer to the memory of the weights until backward.
 
     Attributes:
         versions_most: versions of the weights that this rank has had at once, the newest included.
@@ -86,6 +88,7 @@ class PipeDream(Pipeline):
         two_versions: bool = False,
         crowded: bool | None = None,
         recompute: Callable[[Stage], Stage] | None = None,
+        apart: bool = False,
     ) -> None:
         ranks = comm.Get_size()
         agree(
@@ -103,7 +106,7 @@ class PipeDream(Pipeline):
         self._losses = StepLosses(self._comm, self._told.source, ranks + 1)
         self._samples = batch
         self._each = -(-batch // self.microbatch)
-        self._two_versions = two_versions
+        self._two_versions, self._apart = two_versions, apart
         self._position = 0
 
     @property
@@ -191,7 +194,7 @@ class PipeDream(Pipeline):
         whole, rest = divmod(samples, self._samples)
         microbatches = whole * self._each + -(-rest // self.microbatch)
         program = pipedream.program(self._rank, self._ranks, microbatches, self._each)
-        stash = Stash(params, pipedream.versions(program, self._each, self._two_versions))
+        stash = Stash(params, pipedream.versions(program, self._each, self._two_versions), self._apart)
         ends = self._rank in (0, self._told.source)
         executor, bound = self._executor, None
         steps: dict[int, _StepBatch] = {}

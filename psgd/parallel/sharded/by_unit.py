@@ -4,7 +4,7 @@ All is bound once: a parameter's place is its unit's buffer, whatever lies there
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,28 @@ from psgd.nn.layout import Layout
 from psgd.nn.stage import OnReady, Stage
 from psgd.parallel.sharded import units
 from psgd.parallel.sharded.exchange import Exchange
-from psgd.parallel.sharded.gathered_layers import Gathered
+from psgd.parallel.sharded.gathered_layers import Gathered, Visited
 from psgd.parallel.sharded.slices import Slices
 
 S = TypeVar("S", bound=Stage)
 
 
-def by_unit(stage: S, exchange: Exchange) -> S:
+class Units(Visited, Protocol):
+    """Where units are, and who is told of their turns: an `Exchange`, or a part of one.
+
+    Attributes:
+        slices: of the vector whose units they are.
+        params: an array where they are.
+        parameters, gradients: for each unit its place.
+    """
+
+    slices: Slices
+    params: Array
+    parameters: tuple[Array, ...]
+    gradients: tuple[Array, ...]
+
+
+def by_unit(stage: S, exchange: Units) -> S:
     """Returns the same layers, bound to an exchange's buffers: no `bind` follows.
 
     Each pass is to be announced by `exchange.begin`, and backward needs `on_ready(exchange)`.
@@ -59,7 +74,7 @@ def shared_units(stage: Stage, ranges: Sequence[range]) -> list[list[int]]:
     return found
 
 
-def views(layout: Layout, exchange: Exchange, buffers: Sequence[Array]) -> dict[str, Array]:
+def views(layout: Layout, exchange: Units, buffers: Sequence[Array]) -> dict[str, Array]:
     """Each parameter, by every name, in its unit's buffer."""
     found = {p.name: _in(exchange, buffers, range(p.offset, p.stop)).reshape(p.shape) for p in layout.parameters}
     return found | {name: found[same] for name, same in layout.tied}
@@ -68,23 +83,36 @@ def views(layout: Layout, exchange: Exchange, buffers: Sequence[Array]) -> dict[
 def first_own(stage: Stage, slices: Slices, seed: int) -> npt.NDArray[Any]:
     """A rank's own part of what `stage.init` returns, on the host: drawn one parameter at a time."""
     own = np.zeros(slices.size, stage.dtype)
-    places = {p.name: range(p.offset, p.stop) for p in stage.layout.parameters}
+    fill_own(own, stage, slices, seed)
+    return own
+
+
+def fill_own(own: npt.NDArray[Any], stage: Stage, slices: Slices, seed: int, first: int = 0) -> None:
+    """Writes a rank's own part of a stage's first values to its vector.
+
+    Args:
+        own: (slices.size,), on the host.
+        stage: whose parameters begin at `first` in the whole vector.
+        slices: of the rank.
+        seed: of the values.
+        first: see `stage`.
+    """
+    places = {p.name: range(first + p.offset, first + p.stop) for p in stage.layout.parameters}
     for name, values in stage.first_values(seed):
         place = places[name]
         mine = slices.within(place)
         if mine:
-            first = slices.own[_unit_of(slices.units, place.start)].start
-            start = max(first, place.start) - place.start
+            begin = slices.own[_unit_of(slices.units, place.start)].start
+            start = max(begin, place.start) - place.start
             own[mine.start : mine.stop] = values.reshape(-1)[start : start + len(mine)]
-    return own
 
 
-def _merged(steps: Sequence[sequential.Step], unit: int, exchange: Exchange) -> sequential.Step:
+def _merged(steps: Sequence[sequential.Step], unit: int, exchange: Units) -> sequential.Step:
     specs = tuple(spec for step in steps for spec in step.specs)
     return sequential.Step(Gathered(tuple(steps), unit, exchange), "", steps[0].shape, specs, steps[0].index)
 
 
-def _in(exchange: Exchange, buffers: Sequence[Array], part: range) -> Array:
+def _in(exchange: Units, buffers: Sequence[Array], part: range) -> Array:
     """A range of the whole vector in its unit's buffer."""
     unit = _unit_of(exchange.slices.units, part.start)
     start = exchange.slices.units[unit].start

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.stage import OnReady
-from psgd.parallel.sharded import near_gathers
+from psgd.parallel.sharded import near_gathers, peer_gathers
 from psgd.parallel.sharded.gathers import Gathers
-from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.order import Behind, behind
 from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
-from psgd.parallel.sharded.unit_buffers import UnitBuffers
+from psgd.parallel.sharded.unit_buffers import ArrivingParts, UnitBuffers
 from psgd.parallel.sharded.visits import plan
 from psgd.runtime.device_vectors import registered
 
@@ -35,7 +35,7 @@ class Exchange:
         slices: of this rank.
         params: stage 3: this rank's own vector. Stage 2: the whole one.
         stage: 2 or 3.
-        steps: whose gradients make one update. Above 1 each rank keeps its own sum of them whole.
+        steps: whose gradients make one update: each is reduced by itself.
         shared: for each unit the units elsewhere whose weights it uses too, under another name.
 
     Attributes:
@@ -72,14 +72,12 @@ class Exchange:
         own = registered(comm, params, slices.of(0).size)[: slices.size]
         self.own, self.gradients = own, turns.units
         self.buffer_bytes = turns.nbytes
-        sums = None
-        if steps > 1:
-            whole = registered(comm, params, slices.whole)
-            self.buffer_bytes += int(whole.nbytes)
-            sums = [whole[unit.start : unit.stop] for unit in slices.units]
         places = [slices.place(unit) for unit in units]
-        self.scatters = Scatters(comm, slices, turns.units, [own[place] for place in places], sums, order)
-        self._frees = [_next_in(turns.of, unit) for unit in units]
+        parts = [own[place] for place in places]
+        arriving = ArrivingParts(comm, slices, params, turns.of) if steps > 1 else None
+        self.buffer_bytes += 0 if arriving is None else arriving.nbytes
+        self.scatters = Scatters(comm, slices, turns.units, parts, None if arriving is None else arriving.units, order)
+        self._frees = [before_in(turns.of, unit) for unit in units]
         alone = {unit for others in shared for unit in others}
         if stage == 3:
             slots = UnitBuffers(comm, slices, params, alone)
@@ -91,18 +89,23 @@ class Exchange:
             self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
             parts = [params[part.start : part.stop] for part in slices.own]
             self._visits = plan(tuple(units), [()] * len(units))
-        near = near_gathers.possible(comm, params)
-        self.gathers = (
-            near_gathers.NearGathers(comm, slices, parts, self.parameters)
-            if near
-            else Gathers(comm, slices, parts, self.parameters, order)
-        )
+        self.gathers = self._gathers(comm, parts, order)
         self.ready = self._ready
         self._at = {unit.start: number for number, unit in enumerate(slices.units)}
         self.added = 0
         self._samples = 0
-        self._trains = self._reduces = self._inside = False
+        self._trains = self._inside = False
         self._next = 0
+
+    def _gathers(self, comm: "Communicator", parts: Sequence[Array], order: Behind) -> Gathers:
+        """Those that are fastest here."""
+        if near_gathers.possible(comm, self.params):
+            return near_gathers.NearGathers(comm, self.slices, parts, self.parameters)
+        if self.stage == 3:
+            peers = peer_gathers.create(comm, self.slices, self.params, parts, self.parameters, order)
+            if peers is not None:
+                return peers
+        return Gathers(comm, self.slices, parts, self.parameters, order)
 
     @property
     def announced(self) -> bool:
@@ -127,7 +130,6 @@ class Exchange:
         if self._inside or (trains and self.added == self.steps):
             raise UsageError("shard: a pass is still under way: call step() before the next one")
         self._inside, self._trains, self._samples, self._next = True, trains, samples, 0
-        self._reduces = trains and self.added + 1 == self.steps
         self._start(self._visits.gathers[0] if self.stage == 3 else ())
 
     def arrive(self, unit: int, backward: bool = False) -> None:
@@ -143,23 +145,25 @@ class Exchange:
                 self.gathers.wait(each)
             if self._more(visit):
                 self._start(self._visits.ahead[visit])
-        freed = self._frees[unit]
-        if backward and freed is not None:
-            self.scatters.wait(freed)
+        if backward:
+            self.scatters.wait(self._frees[unit])
 
     def leave(self, unit: int, backward: bool = False) -> None:
         """The visit ends: nobody reads the unit until it is gathered again. Backward, its gradient is final."""
         visit = self._visit(unit, backward)
         if backward:
-            self.scatters.add(unit, self._samples, self._reduces)
+            self.scatters.add(unit, self._samples)
         if self.stage == 3 and self._more(visit):
             self._start(self._visits.after[visit])
         self._next += 1
         if self._next == self._visits.forward * (2 if self._trains else 1):
             self._inside = False
             if self._trains:
-                self.scatters.step(self._samples)
+                self.scatters.step()
                 self.added += 1
+
+    def used(self, unit: int) -> None:
+        """Backward needs the unit no more; here it is let go with its gradient, by `leave`."""
 
     def gradient_of(self, part: range) -> Array:
         """The gradient of the unit that this range is, where it is made."""
@@ -208,6 +212,7 @@ class Exchange:
             self.gathers.start(unit)
 
 
-def _next_in(slots: Sequence[int], unit: int) -> int | None:
+def before_in(slots: Sequence[int], unit: int) -> int:
     """The unit whose gradient was in this one's buffer before it, as backward goes from the last to the first."""
-    return next((each for each in range(unit + 1, len(slots)) if slots[each] == slots[unit]), None)
+    same = [each for each, slot in enumerate(slots) if slot == slots[unit]]
+    return same[(same.index(unit) + 1) % len(same)]

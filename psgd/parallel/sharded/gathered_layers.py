@@ -1,12 +1,24 @@
 """Layers of one unit as one layer: it waits for their parameters before it computes, and lets them go after."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from psgd.kernels.array import Array
 from psgd.nn import sequential
 from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
-from psgd.parallel.sharded.exchange import Exchange
+
+
+class Visited(Protocol):
+    """What is told when a unit's turn begins and ends: `psgd.parallel.sharded.exchange.Exchange`."""
+
+    def arrive(self, unit: int, backward: bool = False) -> None:
+        """The unit's turn begins: blocks until it is there."""
+
+    def leave(self, unit: int, backward: bool = False) -> None:
+        """The unit's turn ends, backward with its gradient."""
+
+    def used(self, unit: int) -> None:
+        """Backward needs the unit's parameters no more."""
 
 
 @dataclass(eq=False)
@@ -36,7 +48,7 @@ class Gathered(Layer[GatheredState]):
 
     steps: tuple[sequential.Step, ...]
     unit: int
-    exchange: Exchange
+    exchange: Visited
     name = "gathered"
 
     @property
@@ -76,4 +88,5 @@ class Gathered(Layer[GatheredState]):
         self.exchange.arrive(self.unit, backward=True)
         for layer, inner, mine in state.backwards:
             dy = layer.backward(inner, dy, params[mine], grads[mine])
+        self.exchange.used(self.unit)
         return dy

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from psgd.kernels.array import Array
-from psgd.parallel.sharded.order import Behind
+from psgd.parallel.sharded.order import Behind, ordered
 from psgd.parallel.sharded.slices import Slices
 
 if TYPE_CHECKING:
@@ -31,10 +31,11 @@ class Gathers:
         self.nbytes = 0
         self._behind = behind
         self._each = [int(w.nbytes - o.nbytes) for w, o in zip(whole, own, strict=True)]
-        self._calls = [
+        calls = [
             comm.Allgatherv_init(part, [unit, list(slices.counts(number))])
             for number, (part, unit) in enumerate(zip(own, whole, strict=True))
         ]
+        self._calls = ordered(behind, calls)
 
     def start(self, unit: int) -> None:
         """Begins to gather. Does not block."""
@@ -43,7 +44,10 @@ class Gathers:
         self.nbytes += self._each[unit]
 
     def wait(self, unit: int) -> None:
-        """Blocks until the unit is whole; at once where nothing was started."""
+        """The unit is whole for what is computed from now on; at once where nothing was started.
+
+        Blocks, but for GPUs that are peers.
+        """
         self._calls[unit].Wait()
 
     def changed(self) -> None:

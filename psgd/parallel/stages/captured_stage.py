@@ -13,6 +13,7 @@ from typing import Any
 
 from psgd.kernels.array import Array
 from psgd.nn.stage import Context, OnReady, Stage
+from psgd.parallel.stages.interface import RunsOnGpu
 
 Key = tuple[Any, ...]
 Left = list[tuple[Any, dict[str, Any]]]
@@ -190,6 +191,22 @@ class CapturedStage:
         labels = ctx.labels[: len(y)]
         labels[...] = y
         return labels
+
+
+def on_gpu(stage: Stage, gpu: Any, most: int, last: bool, captures: Callable[[], bool]) -> "CapturedStage | RunsOnGpu":
+    """What a pipeline runs a stage by on a GPU: passes that are recorded, or the stage itself if it knows how.
+
+    Args:
+        stage: or the model that ends a pipeline.
+        gpu: as `CapturedStage`.
+        most: as `CapturedStage`.
+        last: as `CapturedStage`.
+        captures: as `CapturedStage`.
+    """
+    if isinstance(stage, RunsOnGpu):
+        stage.use(gpu, most)
+        return stage
+    return CapturedStage(stage, gpu, most, last, captures)
 
 
 def _states(value: Any) -> Iterator[Any]:

@@ -82,6 +82,10 @@ class Gpu:
         """What is started on the current stream from now on comes behind what the event has marked last."""
         cupy.cuda.runtime.streamWaitEvent(cupy.cuda.get_current_stream().ptr, event.ptr)
 
+    def passed(self, event: Any) -> bool:
+        """Whether what an event has marked last is done. Does not block."""
+        return over(event)
+
     def copy(self, into: Array, source: Array) -> None:
         """Copies elements of one dtype in contiguous memory of the same size: to this GPU or to a peer, or back."""
         if not source.flags.c_contiguous:

@@ -6,6 +6,25 @@ from psgd.kernels.array import Array
 
 
 @runtime_checkable
+class RunsOnGpu(Protocol):
+    """A stage of another library, which runs its passes on a GPU by itself. psgd's own are recorded as graphs."""
+
+    def use(self, gpu: Any, most: int) -> None:
+        """Its passes take and give arrays on this GPU from now on.
+
+        Args:
+            gpu: `psgd.parallel.stages.gpu.Gpu`.
+            most: microbatches of a batch.
+        """
+
+    def begin(self) -> None:
+        """A batch begins."""
+
+    def done(self) -> bool:
+        """Whether the batch's losses are there. Does not block."""
+
+
+@runtime_checkable
 class WithLoss(Protocol):
     """A stage that ends in a loss, as `psgd.nn.model.Model` does."""
 

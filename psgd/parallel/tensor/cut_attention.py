@@ -43,6 +43,6 @@ class CutAttention(Attention):
     def allocate(self, room: Room) -> AttentionState:
         """Makes the buffers. Collective, as the ranks share those that they sum in."""
         make, heads, join = self.parts(room.shape)
-        made = replace(room, shape=make.output_shape(room.shape), wants_dx=True)
+        made = replace(room, shape=make.output_shape(room.shape), wants_dx=room.trains)
         joined = replace(made, shape=heads.output_shape(made.shape))
         return AttentionState(make.allocate(room), heads.allocate(made), join.allocate(joined))

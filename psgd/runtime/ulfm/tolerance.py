@@ -1,7 +1,7 @@
 """Which deaths this process survives, for the thread that ends the job at all others."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 Comm = TypeVar("Comm")
@@ -12,12 +12,17 @@ class Tolerance(Generic[Comm]):
 
     Attributes:
         survivors: the communicator of those that live, once a run has made one; else None.
+        look: called every fifth of a second by the thread that ends the job, in place of what it does at a death;
+            returns whether the job must end all the same. None leaves all to that thread.
+        lost: ranks of the job that died before the run was begun again, in whose place others are.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._allowed: frozenset[int] = frozenset()
         self.survivors: Comm | None = None
+        self.look: Callable[[], bool] | None = None
+        self.lost: list[int] = []
 
     def allow(self, ranks: Iterable[int]) -> None:
         """From now on these ranks of the job may die, and no others."""

@@ -2,5 +2,6 @@
 
 `server_side.py` and `worker_side.py` are the transports: the first notices who died, the second hears of it.
 `surviving_server.py` is the loop, which drops the dead from every quorum, and `hand_over.py` what it asks about their
-samples. A server's own death is not survived. Begin with `surviving_server.py`.
+samples. Several servers agree on an order of events (`sequence.py`, without MPI; `agreed_server_side.py`, over
+`peers.py`). Begin with `surviving_server.py`.
 """

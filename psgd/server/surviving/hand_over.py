@@ -1,7 +1,7 @@
 """What is done with the samples of a worker that died: the seam between a server and whoever knows of samples."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ class HandOver(Protocol):
 
     failures: Deaths
 
+    def waiting(self, act: Callable[..., Any], **when: Callable[[], object]) -> Callable[..., Any]:
+        """The same call, in which the server waits for workers (`psgd.training.survival.stragglers`)."""
+
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
     ) -> tuple[int, dict[int, Words]]:
@@ -40,6 +43,15 @@ class HandOver(Protocol):
         Returns:
             How many samples there are to take, and for each of the takers what it is to be told.
         """
+
+    def lost_server(self, server: int) -> None:
+        """A server has died, and others hold its shards; on the other servers, where there are replicas."""
+
+    def lead(self, worker: int) -> None:
+        """That worker is the first that lives: where there are no servers, it does what worker 0 has done."""
+
+    def needs(self, worker: int) -> None:
+        """The run does not go on without that worker."""
 
     def pushed(self, worker: int, drawn: int) -> None:
         """A worker that was told nothing yet has pushed, or is done; on the server."""

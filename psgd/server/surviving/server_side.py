@@ -35,10 +35,11 @@ class _GoneError(Exception):
 
 
 class SurvivingServerTransport(MpiServerTransport):
-    """`next` also gives `Lost`. The arguments are those of `MpiServerTransport`; there is one server.
+    """`next` also gives `Lost`. The arguments are those of `MpiServerTransport`.
 
     Attributes:
         begun: all workers have come; before that a death is an error.
+        waiter: waits that no death ends.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class SurvivingServerTransport(MpiServerTransport):
         *,
         grads: Sequence[Vector | None] | None = None,
         settings: int = 0,
+        inline: bool = True,
     ) -> None:
         self._failures: Deaths = mesh.survival.failures
-        super().__init__(mesh, params, ranges, waiter.guarded(self._guard), grads=grads, settings=settings, whole=True)
+        self.waiter = waiter.guarded(self._guard)
+        super().__init__(mesh, params, ranges, self.waiter, grads=grads, inline=inline, settings=settings, whole=True)
         self.begun = False
         self._dead: set[int] = set()
         self._untold: deque[int] = deque()  # of the dead, those that `next` has still to give
@@ -67,6 +70,10 @@ class SurvivingServerTransport(MpiServerTransport):
                 return Lost(self._untold.popleft())
             self._waiter.until(self._look_at_all)
         return self._events.popleft()
+
+    def keeps_waiting(self) -> bool:
+        """Whether some worker that lives waits for an answer."""
+        return len(self._awaited) + len(self._dead) < self._mesh.workers
 
     def _look_at_all(self) -> bool:
         """Takes in what has come and who has died; whether there is anything."""
@@ -118,15 +125,19 @@ class SurvivingServerTransport(MpiServerTransport):
             return
         self._next_look = now + LOOK_S
         for rank in sorted(self._failures.failed()):
-            worker = rank - self._mesh.servers
-            if worker in self._dead:
-                continue
-            if not self.begun:
-                raise PeerLostError(f"the process of worker {worker} ended before all workers had come")
-            self._dead.add(worker)
-            self._untold.append(worker)
-            self._awaited.discard(worker)
-            self._receives[worker] = MPI.Prequest()  # null: never done
+            self._note_failed(rank)
+
+    def _note_failed(self, rank: int) -> None:
+        """This rank of the mesh's world is dead; called again and again."""
+        worker = rank - self._mesh.servers
+        if worker in self._dead:
+            return
+        if not self.begun:
+            raise PeerLostError(f"the process of worker {worker} ended before all workers had come")
+        self._dead.add(worker)
+        self._untold.append(worker)
+        self._awaited.discard(worker)
+        self._receives[worker] = MPI.Prequest()  # null: never done
 
     def whole(self, worker: int) -> bool:
         """Returns once the worker's newest gradient is here as a whole: True; or will never be: False. Blocks."""

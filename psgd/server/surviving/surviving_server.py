@@ -19,7 +19,10 @@ from psgd.server.wire import Header, MessageKind
 
 
 class SurvivingServer(Server):
-    """A server alone; its transport is a `SurvivingServerTransport`, or a fake of the same kind.
+    """Its transport is a `SurvivingServerTransport`, or a fake of the same kind.
+
+    Where there are several servers, their transports give all the same events in the same order
+    (`psgd.server.surviving.agreed_server_side`), so that each one decides alike and none follows another's log.
 
     Attributes:
         hand_over: shares out the samples of the dead; to be set before `run`.
@@ -31,6 +34,7 @@ class SurvivingServer(Server):
         self._dead: set[int] = set()
         self._held: set[int] = set()  # workers that have pushed and are not released
         self._untold: set[int] = set()  # workers that have been sent something which they read with their next answer
+        self._decides, self._publishes = True, False
         super()._initialize()
         self._wire.begun = True
 
@@ -47,7 +51,7 @@ class SurvivingServer(Server):
             # It does not know yet that it has more to do.
             self._clocks.check(header)
             self.hand_over.pushed(worker, self._clocks.drawn[worker])
-            self._log.append(LogEntry(release=(worker,)))
+            self._log.append(LogEntry(release=(worker,), stays_open=True))
             return
         super()._take(header)
         if header.kind == MessageKind.PUSH:

@@ -1,5 +1,7 @@
 """A worker's side of the wire, which hears of other workers' deaths: an answer of a newer view has words before it."""
 
+from collections.abc import Callable
+
 import numpy as np
 from mpi4py import MPI
 
@@ -29,17 +31,24 @@ class SurvivingWorkerTransport(MpiWorkerTransport):
 
     def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:
         answer = super().exchange(kind, with_grads, with_params)
+        self._hear_of(answer)
+        return answer
+
+    def _hear_of(self, answer: Header) -> None:
+        """Hands on all that was told before this answer."""
         while answer.view != self._view and answer.kind != MessageKind.END:
             words = self._hear()
             self._view = int(words[0])
             self._mesh.survival.receive(words[1:])
         self.over, self.checkpoints = answer.kind == MessageKind.END, answer.checkpoints
-        return answer
 
     def _hear(self) -> Words:
+        return self._hear_from(lambda: 0)
+
+    def _hear_from(self, server: Callable[[], int]) -> Words:
+        """Receives what a server has told; asks again and again which one that is. Blocks."""
         comm, status = self._mesh.world, MPI.Status()
-        server = self._mesh.server_rank(0)
-        message = self._waiter.until(lambda: comm.Improbe(server, Tag.VIEW, status))
+        message = self._waiter.until(lambda: comm.Improbe(self._mesh.server_rank(server()), Tag.VIEW, status))
         assert message is not None
         words = np.empty(status.Get_count(MPI.INT64_T), np.int64)
         message.Recv([words, MPI.INT64_T])

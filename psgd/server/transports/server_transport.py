@@ -31,7 +31,7 @@ _REPORT = int(MessageKind.REPORT)
 _FIRST = (0,)
 
 
-class _WorkerLink(Mailbox):
+class WorkerLink(Mailbox):
     """Buffers and requests of one worker.
 
     Attributes:
@@ -114,10 +114,7 @@ class MpiServerTransport:
         self._waiter = waiter
         self._inline = inline and travels_inline(params.nbytes)
         comm, seen = mesh.world, grads or [None] * mesh.workers
-        self._links = [
-            _WorkerLink(comm, mesh.worker_rank(w), params, ranges, seen[w], self._inline, settings, whole)
-            for w in range(mesh.workers)
-        ]
+        self._links = [self._make_link(w, seen[w], settings, whole) for w in range(mesh.workers)]
         self._events: deque[Header | LogEntry] = deque()
         self._reading: list[list[MPI.Prequest]] = [[] for _ in ranges]
         self._receives = [link.header_in for link in self._links]
@@ -133,6 +130,12 @@ class MpiServerTransport:
         )
         self._eager = eager_tests(waiter)
         MPI.Prequest.Startall([*self._receives, *(slot for link in self._links for slot in link.slots_in)])
+
+    def _make_link(self, worker: int, grads: Vector | None, settings: int, whole: bool) -> WorkerLink:
+        mesh = self._mesh
+        return WorkerLink(
+            mesh.world, mesh.worker_rank(worker), self._params, self._ranges, grads, self._inline, settings, whole
+        )
 
     def next(self) -> Header | LogEntry:
         # One call of MPI looks at all workers and may find several headers: they are handed out in the order of

@@ -10,7 +10,7 @@ from psgd.kernels.errors import UsageError
 from psgd.runtime.agreement import agree
 from psgd.torch.pieces.crossings import OwnDraws
 from psgd.torch.pieces.cut_heads import HeadsModule
-from psgd.torch.pieces.cut_linears import ColumnModule, RowModule, communicator, same_values
+from psgd.torch.pieces.cut_linears import DEVICES, ColumnModule, RowModule, communicator, same_values
 
 DROPOUTS = (nn.Dropout, nn.AlphaDropout)
 ELEMENTWISE = (
@@ -30,7 +30,7 @@ def cut_by_tensor(module: nn.Module, comm: "MPI.Intracomm | Communicator") -> nn
     rest stays whole on all ranks, with the same gradients. Parameters that have several names stay whole too.
 
     Args:
-        module: on the CPU, with the first rank's values then, or on the meta device.
+        module: on the CPU or each rank's GPU, with the first rank's values then, or on the meta device.
         comm: the ranks; sizes need not divide by their number.
 
     Returns:
@@ -59,8 +59,8 @@ def _described(module: nn.Module) -> str:
     if not isinstance(module, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, got {type(module).__name__}")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if tensor.device.type not in ("cpu", "meta"):
-            raise UsageError(f"{name}: expected a module on the CPU or the meta device, got {tensor.device}")
+        if tensor.device.type not in DEVICES:
+            raise UsageError(f"{name}: expected a module on the CPU, a GPU or the meta device, got {tensor.device}")
     tensors = [f"{name}{tuple(p.shape)}{p.dtype}{p.device.type}" for name, p in module.named_parameters()]
     return " ".join(tensors)
 

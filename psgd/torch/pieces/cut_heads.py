@@ -92,7 +92,7 @@ class HeadsModule(torch.nn.Module):  # type: ignore[misc]
         if self.heads:
             mask = self._mask(q, k, attn_mask, key_padding_mask, batched)
             drops = self.dropout if self.training else 0.0
-            with own_draws(self.comm, drops > 0 and not q.is_meta):
+            with own_draws(self.comm, q, drops > 0 and not q.is_meta):
                 y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drops)
         else:
             y = q + (k.sum() + v.sum())  # nothing, with the others' graph

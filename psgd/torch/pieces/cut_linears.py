@@ -14,6 +14,8 @@ from psgd.runtime.agreement import agree
 from psgd.torch.pieces.crossings import enter, leave
 
 Draw = Callable[[torch.Tensor], object]
+DEVICES = ("cpu", "cuda", "meta")
+"""Where a module may be that is cut."""
 
 
 class CutWeights(torch.nn.Module):  # type: ignore[misc]
@@ -127,7 +129,8 @@ def column_linear(linear: torch.nn.Linear, comm: "MPI.Intracomm | Communicator",
     """Makes a module of some units of a linear one, for the features between it and `row_linear`. Collective, blocks.
 
     Args:
-        linear: on the CPU, with the first rank's values then, or on the meta device. It can be dropped afterwards.
+        linear: on the CPU or each rank's GPU, with the first rank's values then, or on the meta device. It can be
+            dropped afterwards.
         comm: the ranks that share it; give one `psgd.collectives.Communicator` to all modules.
         unit: so many neighbours stay together: the width of a head.
 
@@ -155,7 +158,7 @@ def same_values(module: torch.nn.Module, comm: Communicator) -> None:
     """Gives all ranks the first rank's parameters and buffers, one at a time. Collective, blocks."""
     for tensor in [*module.parameters(), *module.buffers()]:
         if not tensor.is_meta and tensor.numel():
-            values = tensor.detach().contiguous()
+            values = tensor.detach().cpu().contiguous()
             comm.Bcast(values.reshape(-1).view(torch.uint8).numpy())
             tensor.detach().copy_(values)
 
@@ -171,8 +174,8 @@ def _checked(
     complaint, described = None, ""
     if not isinstance(linear, torch.nn.Linear):
         complaint = f"expected a torch.nn.Linear, got {type(linear).__name__}"
-    elif linear.weight.device.type not in ("cpu", "meta"):
-        complaint = f"expected a module on the CPU or the meta device, got {linear.weight.device}"
+    elif linear.weight.device.type not in DEVICES:
+        complaint = f"expected a module on the CPU, a GPU or the meta device, got {linear.weight.device}"
     elif type(unit) is not int or unit < 1 or linear.weight.shape[axis] % unit:
         complaint = f"unit: expected a divisor of {linear.weight.shape[axis]}, got {unit!r}"
     else:

@@ -2,7 +2,8 @@
 
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, cast
 
@@ -13,14 +14,17 @@ from mpi4py import MPI
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.nn.model import Model
+from psgd.parallel.continuous.without_flushes import PipeDream
 from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.pipeline import Pipeline
+from psgd.parallel.schedules import catalog
 from psgd.runtime.agreement import agree
 from psgd.runtime.rng import bits
 from psgd.torch.pieces import own_layers
 from psgd.torch.pieces.own_layers import Init
 from psgd.torch.pieces.sequential_stages import SequentialStages
-from psgd.torch.pieces.torch_stage import LossOf
+from psgd.torch.pieces.torch_stage import LossOf, TorchStage
+from psgd.torch.same_memory import address_of, array_of, tensor_of
 from psgd.torch.wrapped import Wrapped
 
 
@@ -37,6 +41,8 @@ def pipeline(
     init: Init | None = None,
     seed: int = 0,
     buffers: str = "average",
+    device: str = "cpu",
+    recompute: str | None = None,
 ) -> "ModulePipeline":
     """Cuts a `nn.Sequential` into stages, one or more a rank. Collective over `comm`, blocks.
 
@@ -54,16 +60,22 @@ def pipeline(
         batch: most samples of a step.
         microbatches: as of `psgd.parallel.pipeline.Pipeline`.
         loss: of output and labels, the mean over samples.
-        schedule: as of `Pipeline`.
+        schedule: as of `Pipeline`. With pipedream and pipedream-2bw, on the CPU, `pipeline` is a
+            `psgd.parallel.continuous.without_flushes.PipeDream`, whose `train` takes the steps.
         init: called with a layer of the sequence that was on the meta device, to give it values; None: the
             `reset_parameters` of its parts.
         seed: of those values, and of dropout.
         buffers: as of `psgd.torch.wrap`, over the copies of a stage that `psgd.connect` trains.
+        device: "cpu", or "cuda": each rank's part of the module is moved to its current GPU, and computes there.
+        recompute: which layers' activations are not kept but computed a second time in backward, with the same bits:
+            "all" that saves memory, a number of layers, each so many as one, or bytes of a microbatch's activations,
+            as "500MB". None: none.
 
     Raises:
         UsageError: something that cannot be; on all ranks.
     """
-    return ModulePipeline(module, comm, cuts, sample, batch, microbatches, loss, schedule, init, seed, buffers)
+    how = schedule, init, seed, buffers, device, recompute
+    return ModulePipeline(module, comm, cuts, sample, batch, microbatches, loss, *how)
 
 
 class ModulePipeline(Wrapped):
@@ -89,17 +101,38 @@ class ModulePipeline(Wrapped):
         init: Init | None,
         seed: int,
         buffers: str,
+        device: str = "cpu",
+        recompute: str | None = None,
     ) -> None:
         whole = _agreed(module, comm, cuts, sample, loss, init, seed)
         self._seed, self._steps = seed, 0
         self._announced: Callable[[range], None] | None = None
-        self.pipeline = Pipeline(comm, cast(Model, whole), cuts, schedule, batch=batch, microbatches=microbatches)
+        self.pipeline = _pipeline(comm, cast(Model, whole), cuts, schedule, batch, microbatches, device)
         ends = (0, *cuts, len(whole.layers))
-        stages = [range(start, stop) for start, stop in itertools.pairwise(ends)][comm.Get_rank() :: comm.Get_size()]
-        mine = [whole.layers[index] for stage in stages for index in stage]
+        parts = list(itertools.pairwise(ends))[comm.Get_rank() :: comm.Get_size()]
+        mine = [whole.layers[index] for part in parts for index in range(*part)]
+        with self._as_one(comm):
+            for stage, part in zip(self.pipeline.stages, parts, strict=True):
+                if recompute is not None:
+                    cast(TorchStage, stage).recompute(whole.segments(*part, recompute, self.pipeline.microbatch))
+            super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
+        if isinstance(self.pipeline, PipeDream):
+            cast(TorchStage, self.pipeline.stages[0]).moves(self._turn, self._clear)
+        self.layout, self.whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
+        own_layers.share(comm, self.module, whole.first_names)
+        if self.pipeline.on_gpu:
+            with self._as_one(comm):
+                layout = self.layout
+                super().to(cast(TorchStage, self.pipeline.stages[0]).device)
+                self.layout = layout
+                self.follow()
+
+    @contextmanager
+    def _as_one(self, comm: MPI.Intracomm) -> Iterator[None]:
+        """What goes wrong inside on one rank is raised on all, and the pipeline is closed. Collective, blocks."""
         complaint, cause = None, None
         try:
-            super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
+            yield
         except Exception as error:  # of this rank's layers, or of the user's init: the others must not wait for it
             known, cause = isinstance(error, UsageError), error
             complaint = str(error).removeprefix("psgd.torch.wrap: ") if known else f"{type(error).__name__}: {error}"
@@ -108,8 +141,6 @@ class ModulePipeline(Wrapped):
         except UsageError as refusal:
             self.pipeline.close()
             raise refusal from cause
-        self.layout, self.whole = self.pipeline.layout, whole.layout()  # the same places, and which parts they are
-        own_layers.share(comm, self.module, whole.first_names)
 
     def gradient(self, n: int, x: Any, y: Any, key: int | None = None) -> float:
         """Sets the gradients to those of the mean loss over n samples, for `ps.step`. Collective, blocks.
@@ -159,17 +190,31 @@ class ModulePipeline(Wrapped):
         places = {"pipe": mesh.pipe.Get_rank(), "tensor": mesh.tensor.Get_rank()}
         return ModelPart(mesh.world, mesh.replica, coordinates=places, layout=self.layout, whole=self.whole)
 
+    def _turn(self, params: Any, grads: Any) -> None:
+        """Makes parameters and gradients views of these vectors, of one version of the weights."""
+        now = address_of(array_of(self._params)), address_of(array_of(self._grads))
+        if now != (address_of(params), address_of(grads)):
+            spoiled = self.spoiled
+            self._point(tensor_of(params), tensor_of(grads))
+            self.spoiled = spoiled
+
+    def _clear(self) -> None:
+        """Sets the gradients of the bound vector to zero."""
+        self._grads.zero_()
+
     def announce(self, ready: Callable[[range], None]) -> None:
         """The next `gradient` calls `ready`, a stage at a time."""
         self._announced = ready
 
     def to(self, device: Any) -> "Wrapped":
-        """Refused: a pipeline's stages are on the CPU.
+        """Refused: a pipeline's stages stay where `device=` says.
 
         Raises:
             UsageError: always.
         """
-        raise UsageError(f"psgd.torch.pipeline: expected its modules to stay on the CPU, got to({device!r})")
+        raise UsageError(
+            f"psgd.torch.pipeline: expected its modules to stay where they are, got to({device!r}): pass device="
+        )
 
     def close(self) -> None:
         """Frees what the stages communicate with; call it on all ranks, unless one has failed."""
@@ -182,6 +227,17 @@ class ModulePipeline(Wrapped):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.pipeline.__exit__(kind, error, trace)
+
+
+def _pipeline(
+    comm: MPI.Intracomm, whole: Model, cuts: Sequence[int], schedule: str, batch: int, microbatches: int, device: str
+) -> Pipeline:
+    """The pipeline of a schedule. Collective, blocks."""
+    entry = catalog.SCHEDULES.get(schedule)
+    if entry is None or entry.flushes or device != "cpu":
+        return Pipeline(comm, whole, cuts, schedule, batch=batch, microbatches=microbatches, device=device)
+    two = schedule == "pipedream-2bw"
+    return PipeDream(comm, whole, cuts, batch=batch, microbatches=microbatches, two_versions=two, apart=True)
 
 
 def _agreed(

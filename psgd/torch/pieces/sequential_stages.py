@@ -11,6 +11,8 @@ from torch.func import functional_call
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Shape
 from psgd.nn.layout import Layout
+from psgd.nn.recompute.segments import Segments
+from psgd.torch.pieces import computed_twice
 from psgd.torch.pieces.cut_linears import CutWeights
 from psgd.torch.pieces.torch_stage import LossOf, TorchStage, TorchTail
 
@@ -96,6 +98,23 @@ class SequentialStages:
         if isinstance(stage, TorchTail):
             stage.loss_of = self._loss
         return stage
+
+    def segments(self, start: int, stop: int, wish: str, samples: int) -> Segments:
+        """Which layers of a stage are computed twice, by their numbers in it; see `computed_twice.segments`.
+
+        Args:
+            start: as `cut`.
+            stop: as `cut`.
+            wish: as of `--recompute`.
+            samples: of a microbatch.
+
+        Raises:
+            UsageError: bytes that are too few.
+        """
+        kind = self.sample.dtype if start == 0 else self.gives
+        x = torch.empty((samples, *self.shapes[start]), dtype=kind, device="meta")
+        x.requires_grad_(start > 0 and kind.is_floating_point)
+        return computed_twice.segments([layer.module for layer in self.layers[start:stop]], x, wish)
 
     def layout(self) -> Layout:
         """Where the whole's trained parameters would lie, of those cut by tensor too; no rank needs such a vector."""

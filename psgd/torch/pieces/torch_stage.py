@@ -2,66 +2,33 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.nn.layer import Shape
 from psgd.nn.layout import Layout
+from psgd.nn.recompute.segments import Segments
 from psgd.nn.stage import OnReady
 from psgd.runtime.rng import bits
+from psgd.torch.pieces import computed_twice
+from psgd.torch.pieces.graph_context import GraphContext
+from psgd.torch.pieces.losses_there import LossesThere
+from psgd.torch.pieces.seeded import seeded
+from psgd.torch.same_memory import array_of, tensor_of
 
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The mean loss over samples, of their output and labels."""
 
 
-@dataclass
-class GraphDraws:
-    """Whether a pass is one of training, in which dropout drops.
-
-    Attributes:
-        on: it is.
-        wanted: False: without a key, PyTorch's own generator goes on.
-    """
-
-    on: bool = True
-    wanted: bool = False
-
-
-@dataclass(eq=False)
-class GraphContext:
-    """One microbatch between its passes.
-
-    Attributes:
-        wants_dx: whether backward returns the input's gradient.
-        draws: as `psgd.nn.stage.Context`.
-        x: the input, a leaf of the graph.
-        y: the output, or the loss.
-        key: what random numbers depend on; None: on PyTorch's generator.
-        xp: `numpy`: what is passed on is on the host.
-    """
-
-    wants_dx: bool
-    draws: GraphDraws = field(default_factory=GraphDraws)
-    x: torch.Tensor | None = None
-    y: torch.Tensor | None = None
-    key: tuple[int, int] | None = None
-    xp: Any = np
-
-    def draw(self, key: int, samples: NDArray[np.integer[Any]]) -> None:
-        """The next pass is one of training, and draws by the key and the number of its first sample."""
-        self.draws.on, self.key = True, (key, int(samples[0]))
-
-
 class TorchStage:
-    """Layers in a row. Takes the place of `psgd.nn.stage.Stage` in a pipeline, on the CPU.
+    """Layers in a row. Takes the place of `psgd.nn.stage.Stage` in a pipeline, on the CPU or, after `use`, on a GPU.
 
     Parameters and gradients are where the modules have them: whoever makes views of vectors of them sets the gradients
-    to zero before a batch, since each backward pass adds.
+    to zero before a batch, since each backward pass adds. On a GPU, that is to put the modules there too.
 
     Args:
         modules: the layers.
@@ -71,6 +38,10 @@ class TorchStage:
         dtype: of parameters, and of what goes from stage to stage.
         output_shape: of a sample.
         takes: dtype of the samples, if floating, where it is the first stage; else None.
+
+    Attributes:
+        index: as given.
+        device: where it computes.
     """
 
     def __init__(
@@ -85,19 +56,54 @@ class TorchStage:
     ) -> None:
         self.modules = tuple(modules)
         self.layout, self.names_in_whole, self.dtype, self.output_shape = layout, names_in_whole, dtype, output_shape
-        self._index, self._takes = index, takes
+        self.index, self._takes = index, takes
+        self.device, self._xp = torch.device("cpu"), np
+        self._losses: LossesThere | None = None
         self._gives = torch.float64 if dtype == np.float64 else torch.float32
         # What goes from stage to stage must stay as it is until backward.
-        self._in_place = any(getattr(part, "inplace", False) for part in self.modules[0].modules())
+        self._in_place = computed_twice.writes_its_input(self.modules[0])
+        self._segments: Segments = ()
+        self._point: Callable[[Array, Array], None] | None = None
+        self._clear: Callable[[], None] | None = None
 
     def bind(self, params: Any, grads: Any = None) -> None:
-        """Nothing: the modules' tensors are views of vectors already."""
+        """Nothing: the modules' tensors are views of vectors already, but for those that `moves`."""
+        if self._point is not None:
+            self._point(params, grads)
+
+    def moves(self, point: Callable[[Array, Array], None], clear: Callable[[], None]) -> None:
+        """The vectors change from pass to pass from now on. A graph refers to their memory until its backward pass.
+
+        Args:
+            point: makes the modules' tensors views of vectors.
+            clear: sets the gradients to zero, before a pass that is not to add to them.
+        """
+        self._point, self._clear = point, clear
+
+    def recompute(self, segments: Segments) -> None:
+        """Keeps of these layers, by their numbers here, the inputs of segments alone from now on."""
+        self._segments = segments
+
+    def use(self, gpu: Any, most: int) -> None:
+        """Computes on the current GPU from now on; see `psgd.parallel.stages.interface.RunsOnGpu`."""
+        self._xp, self._losses = gpu.xp, LossesThere(gpu, most)
+        if gpu.xp is not np:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+
+    def begin(self) -> None:
+        """A batch begins."""
+        if self._losses is not None:
+            self._losses.begin()
+
+    def done(self) -> bool:
+        """Whether the batch's losses are there. Does not block."""
+        return self._losses is None or self._losses.done()
 
     def context(self, batch: int, wants_dx: bool = False) -> GraphContext:
         """Makes what one microbatch needs."""
-        return GraphContext(wants_dx)
+        return GraphContext(wants_dx, xp=self._xp)
 
-    def forward(self, ctx: GraphContext, x: Any) -> NDArray[Any]:
+    def forward(self, ctx: GraphContext, x: Any) -> Array:
         """Returns the output's memory, (n, *output_shape), which is kept until `backward`.
 
         Raises:
@@ -107,38 +113,40 @@ class TorchStage:
             y = self._run(ctx, x)
         if tuple(y.shape[1:]) != self.output_shape or y.dtype != self._gives:
             raise UsageError(
-                f"pipeline: the layers from {self._index} on: expected an output of {self.dtype} with samples of shape "
+                f"pipeline: the layers from {self.index} on: expected an output of {self.dtype} with samples of shape "
                 f"{self.output_shape}, as of the trial, got {y.dtype} {tuple(y.shape[1:])}"
             )
-        return y.detach().contiguous().numpy()  # type: ignore[no-any-return]
+        return array_of(y.detach().contiguous())
 
-    def backward(
-        self, ctx: GraphContext, dy: Any, on_ready: OnReady | None = None, accumulate: bool = False
-    ) -> NDArray[Any] | None:
+    def backward(self, ctx: GraphContext, dy: Any, on_ready: OnReady | None = None, accumulate: bool = False) -> Array:
         """Adds the parameters' gradients to what they have, and returns the input's if it is wanted.
 
         Args:
             ctx: after one `forward`, which this uses up.
             dy: the output's gradient.
             on_ready: called with the whole vector's range.
-            accumulate: is not needed.
+            accumulate: what is there stays; needed where vectors move.
         """
-        dx = self.backward_input(ctx, dy)
+        dx = self.backward_input(ctx, dy, accumulate)
         self.backward_weights(ctx, on_ready)
         return dx
 
-    def backward_input(self, ctx: GraphContext, dy: Any, accumulate: bool = False) -> NDArray[Any] | None:
+    def backward_input(self, ctx: GraphContext, dy: Any, accumulate: bool = False) -> Array:
         """All of `backward`: autograd makes both halves at once."""
         x, y = ctx.x, ctx.y
         ctx.x = ctx.y = None
         if x is None or y is None:
             raise UsageError("backward: needs a forward pass on this context before it")
+        if self._clear is not None and not accumulate:
+            self._clear()
         if y.requires_grad:
-            torch.autograd.backward(y, dy if isinstance(dy, torch.Tensor) else torch.from_numpy(dy))
+            # In this thread, also on a GPU: what a module asks of other ranks, all ask in the same order.
+            with torch.autograd.set_multithreading_enabled(False):
+                torch.autograd.backward(y, self._tensor(dy))
         if not ctx.wants_dx:
             return None
         dx = torch.zeros_like(x) if x.grad is None else x.grad.contiguous()
-        return dx.detach().numpy()  # type: ignore[no-any-return]
+        return array_of(dx.detach())
 
     def backward_weights(self, ctx: GraphContext, on_ready: OnReady | None = None, accumulate: bool = False) -> None:
         """Says that the gradients are ready, which they are."""
@@ -151,17 +159,18 @@ class TorchStage:
             x = x.to(self._takes)
         x = x.detach().requires_grad_(ctx.wants_dx and torch.is_grad_enabled())
         y = x.clone() if self._in_place else x
-        for module in self.modules:
-            y = module(y)
+        y = computed_twice.forward(self.modules, self._segments, y)
         ctx.x, ctx.y = x, y
         return y
 
-    @staticmethod
-    def _tensor(array: Any) -> torch.Tensor:
-        if isinstance(array, torch.Tensor):
-            return array
-        array = np.ascontiguousarray(array)
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    def _tensor(self, array: Any) -> torch.Tensor:
+        """An array or a tensor of either side as a tensor where the stage computes."""
+        if not isinstance(array, torch.Tensor):
+            if not hasattr(array, "__dlpack__") or isinstance(array, np.ndarray):
+                array = np.ascontiguousarray(array)
+                array = array if array.flags.writeable else array.copy()
+            array = tensor_of(array)
+        return array.to(self.device)
 
     @contextmanager
     def _drawing(self, ctx: GraphContext) -> Iterator[None]:
@@ -169,8 +178,7 @@ class TorchStage:
         if ctx.key is None:
             yield
             return
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(bits(ctx.key[0], "torch", self._index, ctx.key[1]) >> 1)
+        with seeded(bits(ctx.key[0], "torch", self.index, ctx.key[1]) >> 1, self.device):
             yield
 
     @contextmanager
@@ -196,8 +204,10 @@ class TorchTail(TorchStage):
 
     loss_of: LossOf
 
-    def loss(self, ctx: GraphContext, y: Any, *, batch_size: int) -> tuple[Any, float]:
+    def loss(self, ctx: GraphContext, y: Any, *, batch_size: int) -> tuple[Any, Any]:
         """Replaces the output by the loss: its share in the mean over `batch_size` samples.
+
+        On a GPU what is returned as the loss is a number once `done` is true.
 
         Raises:
             UsageError: the loss is not one number to differentiate.
@@ -206,8 +216,8 @@ class TorchTail(TorchStage):
             raise UsageError("loss: needs a forward pass on this context before it")
         with self._drawing(ctx):
             loss = self._mean(ctx.y, self._labels(y)) * (len(ctx.y) / batch_size)
-        ctx.y = loss
-        return torch.ones_like(loss), float(loss.detach())
+        ctx.y, value = loss, loss.detach()
+        return torch.ones_like(value), float(value) if self._losses is None else self._losses.take(value)
 
     def evaluate(self, ctx: GraphContext, x: Any, y: Any, tally: Any = None) -> tuple[float, float]:
         """Right answers and summed loss; of labels that are no classes of the output's axis 1, nothing is right.
@@ -223,7 +233,7 @@ class TorchTail(TorchStage):
                 found = output.argmax(1)
                 right = float((found == labels).reshape(len(output), -1).double().mean(1).sum())
                 if tally is not None:
-                    tally(labels.reshape(-1).numpy(), found.reshape(-1).numpy())
+                    tally(labels.reshape(-1).cpu().numpy(), found.reshape(-1).cpu().numpy())
         return right, loss
 
     def _mean(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ class StatePiece:
 
     Attributes:
         name: in the whole's state dict.
-        tensor: on the CPU.
+        tensor: on the CPU or a GPU.
         shape: of the whole tensor.
         start: where in it this one begins, along each axis.
     """

@@ -48,14 +48,6 @@ class Checked:
     signature: str
     rank: int
 
-    def alone(self) -> set[int]:
-        """Units that are used beside others: those outside of blocks, and those that several blocks use."""
-        found = {unit.index for unit in self.plan.units if not unit.owner}
-        for units in self.plan.owners.values():
-            if len(units) > 1:
-                found |= set(units)
-        return found
-
 
 def check(
     module: torch.nn.Module,

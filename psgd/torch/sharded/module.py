@@ -61,7 +61,7 @@ class ShardedModule(BoundModel):
         like = torch.empty(0, dtype=checked.dtype, device=self.device)
         size = self.slices.size if stage == 3 else self.slices.whole
         self._params: Array = registered(self._comm, array_of(like), max(size, self.slices.of(0).size))[:size]
-        self.sharding = ModuleExchange(self._comm, self.slices, self._params, stage, steps, checked.alone())
+        self.sharding = ModuleExchange(self._comm, self.slices, self._params, stage, steps, checked.plan.alone())
         self.sharding.on_begin, self.sharding.on_pass_by = self._begin, self._pass_by
         if self._streams is not None:
             self.sharding.follow = self._streams.follow

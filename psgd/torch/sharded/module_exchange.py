@@ -18,7 +18,7 @@ from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
-from psgd.parallel.sharded.unit_buffers import UnitBuffers
+from psgd.parallel.sharded.unit_buffers import ArrivingParts, UnitBuffers
 from psgd.runtime.device_vectors import on_device, registered
 from psgd.torch.same_memory import array_of, tensor_of
 
@@ -63,10 +63,10 @@ class ModuleExchange(Exchange):
         # The first rank has most, and memory is alike on all.
         self.own = registered(comm, params, slices.of(0).size)[: slices.size]
         self.gradients, self.buffer_bytes = sums.units, sums.nbytes
-        whole = registered(comm, params, slices.whole if steps > 1 else 0)
-        self.buffer_bytes += int(whole.nbytes)
-        several = [whole[unit.start : unit.stop] for unit in slices.units] if steps > 1 else None
-        self.scatters = Scatters(comm, slices, sums.units, [self.own[place] for place in places], several, order)
+        arriving = ArrivingParts(comm, slices, params, sums.of) if steps > 1 else None
+        self.buffer_bytes += 0 if arriving is None else arriving.nbytes
+        into = None if arriving is None else arriving.units
+        self.scatters = Scatters(comm, slices, sums.units, [self.own[place] for place in places], into, order)
         self._of = sums.of
         if stage == 3:
             values = UnitBuffers(comm, slices, params, alone)
@@ -109,7 +109,7 @@ class ModuleExchange(Exchange):
 
     def passed(self) -> None:
         """A pass has ended: each unit was reduced, or is on its way."""
-        self.scatters.step(self._samples)
+        self.scatters.step()
         self.added += 1
 
     def finish(self) -> None:
@@ -162,26 +162,17 @@ class ModuleExchange(Exchange):
         return self._apart[unit]
 
     def reduce(self, unit: int) -> None:
-        """Adds the unit's gradient to the sum; with the last step of it starts to add up all ranks'. Collective."""
+        """Starts to add up all ranks' gradients of a unit. Collective."""
         self.follow()
-        reduces = self.added + 1 == self.steps
         apart = self._apart.pop(unit, None)
-        if apart is None:
-            self.scatters.add(unit, self._samples, reduces)
-        elif self.steps > 1:
-            kept = self._sums[unit].clone()  # of another unit's, whose buffer this is
-            self._sums[unit].copy_(apart)
-            self.scatters.add(unit, self._samples, reduces)
-            self._sums[unit].copy_(kept)
-        else:
+        if apart is not None:
             self._reduce_apart(unit, array_of(apart))
             return
-        if reduces:
-            self._reducing.add(unit)
-        if self.steps > 1 and apart is None:  # it was copied
-            self._sums_of.pop(self._of[unit], None)
+        self.scatters.add(unit, self._samples)
+        self._reducing.add(unit)
 
     def _reduced(self, unit: int) -> None:
+        self.follow()
         self.scatters.wait(unit)
         self._reducing.discard(unit)
         if self._sums_of.get(self._of[unit]) == unit:
@@ -208,7 +199,10 @@ class ModuleExchange(Exchange):
         if self._samples:
             np.multiply(total, total.dtype.type(self._samples / self.scatters.unit), out=total)
         own = self.own[self.slices.place(unit)]
-        self._comm.Reduce_scatter(total, own, list(self.slices.counts(unit)))
+        into = np.empty_like(own) if self.scatters.added else own
+        self._comm.Reduce_scatter(total, into, list(self.slices.counts(unit)))
+        if into is not own:
+            np.add(own, into, out=own)
         self._extra += total.nbytes - own.nbytes
 
 

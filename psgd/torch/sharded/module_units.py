@@ -51,6 +51,14 @@ class UnitPlan:
     owners: dict[str, tuple[int, ...]]
     users: dict[str, tuple[int, ...]]
 
+    def alone(self) -> set[int]:
+        """Units that are used beside others: those outside of blocks, and those that several blocks use."""
+        found = {unit.index for unit in self.units if not unit.owner}
+        for numbers in self.owners.values():
+            if len(numbers) > 1:
+                found |= set(numbers)
+        return found
+
 
 def plan(module: torch.nn.Module, slots: Sequence[Slot], size: int, asked: Asked = None) -> UnitPlan:
     """Cuts a module's vector into units.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from psgd.backend.interface import Backend
 from psgd.collectives.communicator import Communicator
@@ -32,7 +32,7 @@ from psgd.parallel.schedules.schedule import Schedule
 from psgd.runtime.faults import Injector
 from psgd.runtime.rng import bits
 from psgd.training.pieces.model_in_pieces import CutModel
-from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.pieces.pipeline_backend import PipelineBackend
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel
 from psgd.training.trainer import Trainer
@@ -58,7 +58,7 @@ class ContinuousBackend(PipelineBackend):
 
     Args:
         pipeline: of this rank.
-        stages, dataset, statistics, batch_size, tokens: as `PipelineBackend`.
+        stages, dataset, statistics, batch_size, tokens, dtype: as `PipelineBackend`.
     """
 
     def __init__(
@@ -69,13 +69,14 @@ class ContinuousBackend(PipelineBackend):
         statistics: Statistics,
         batch_size: int,
         tokens: int = 1,
+        dtype: DTypeLike = np.float32,
     ) -> None:
-        super().__init__(pipeline, stages, dataset, statistics, batch_size, tokens)
+        super().__init__(pipeline, stages, dataset, statistics, batch_size, tokens, dtype)
         self._continuous = pipeline
         self._vectors: tuple[Array, Array] = (None, None)
         # A step's samples stay until its backward passes are done, while those of later ones have begun.
         alive, most = stages.Get_size() + 1, min(batch_size, dataset.train.samples)
-        self._ring = [Batches(dataset.train, statistics, most) for _ in range(alive)] if self._reads else []
+        self._ring = [Batches(dataset.train, statistics, most, dtype) for _ in range(alive)] if self._reads else []
 
     def bind(self, params: Array, grads: Array) -> None:
         super().bind(params, grads)
@@ -173,7 +174,22 @@ class ContinuousTrainer(Trainer):
             part.apart = False
 
 
-class ContinuousModel(CutModel):
+class WithoutFlushes(CutModel):
+    """What models whose pipeline is never empty do otherwise: comes before their library's among the bases."""
+
+    trainer = ContinuousTrainer
+    epoch = 1
+    """Microbatches of an epoch."""
+
+    def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
+        """Nothing: steps begin at different times on the ranks; see `ContinuousBackend.train`."""
+
+    def expected_bubble(self, schedule: Schedule) -> float:
+        """That of the fill and the drain, if the pipeline is drained once an epoch."""
+        return (schedule.ranks - 1) / (self.epoch + schedule.ranks - 1)
+
+
+class ContinuousModel(WithoutFlushes):
     """One rank's part of a model whose pipeline is never empty. Implements `Trainable`.
 
     Args:
@@ -183,8 +199,6 @@ class ContinuousModel(CutModel):
         whole: the whole model, as a description.
         epoch: microbatches of an epoch.
     """
-
-    trainer = ContinuousTrainer
 
     def __init__(
         self,
@@ -196,19 +210,12 @@ class ContinuousModel(CutModel):
         epoch: int,
     ) -> None:
         super().__init__(pipeline, tensor, mesh, schedule, whole.layout, whole.tokens)
-        self._continuous, self._epoch = pipeline, epoch
+        self._continuous, self.epoch = pipeline, epoch
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
         batch, stages = min(config.batch_size, dataset.train.samples), self.mesh.pipe
         whole = dataset, statistics, batch, self._tokens
         return ContinuousBackend(self._continuous, stages, *whole)
-
-    def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
-        """Nothing: steps begin at different times on the ranks; see `ContinuousBackend.train`."""
-
-    def expected_bubble(self, schedule: Schedule) -> float:
-        """That of the fill and the drain, if the pipeline is drained once an epoch."""
-        return (schedule.ranks - 1) / (self._epoch + schedule.ranks - 1)
 
 
 def cut_without_flushes(
@@ -244,8 +251,23 @@ def cut_without_flushes(
     pipeline = PipeDream(
         mesh.pipe, whole, cuts, batch=batch, microbatches=microbatches, two_versions=two, recompute=recompute
     )
-    each = -(-batch // pipeline.microbatch)
-    schedule = catalog.make(name, pipeline.ranks, each, every=each)
-    copies = mesh.sizes["data"] - (config.servers or 0)
-    epoch = each * -(-task.samples // (batch * max(1, copies)))
+    schedule, epoch = plan(pipeline, name, config, mesh, batch, task.samples)
     return ContinuousModel(pipeline, tensor, mesh, schedule, task.model.model, epoch)
+
+
+def plan(
+    pipeline: PipeDream, name: str, config: TrainConfig, mesh: ProcessMesh, batch: int, samples: int
+) -> tuple[Schedule, int]:
+    """Returns the schedule of a step, and how many microbatches an epoch has.
+
+    Args:
+        pipeline: of this rank.
+        name: of the schedule.
+        config: of the run.
+        mesh: all ranks.
+        batch: samples of a step.
+        samples: of the training set.
+    """
+    each = -(-batch // pipeline.microbatch)
+    copies = mesh.sizes["data"] - (config.servers or 0)
+    return catalog.make(name, pipeline.ranks, each, every=each), each * -(-samples // (batch * max(1, copies)))

@@ -21,7 +21,7 @@ from psgd.parallel.schedules.checker import check
 from psgd.parallel.schedules.schedule import Schedule
 from psgd.runtime.agreement import gather
 from psgd.training.gathered import write
-from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.pieces.pipeline_backend import PipelineBackend
 from psgd.training.trainer import Trainer
 
 

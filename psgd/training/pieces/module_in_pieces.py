@@ -1,109 +1,34 @@
-"""One rank's part of a PyTorch module in pieces, as what a run trains."""
+"""Cutting a PyTorch module, of which each rank trains a part."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from psgd.backend.interface import Backend
 from psgd.collectives.communicator import Communicator
 from psgd.config import TrainConfig
-from psgd.data import Dataset
-from psgd.data.normalization import Statistics
-from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.nn.stage import OnReady
+from psgd.parallel.continuous.without_flushes import PipeDream
 from psgd.parallel.cuts.decision import Decision, Timed
 from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.mesh import ProcessMesh
-from psgd.parallel.schedules import catalog
-from psgd.parallel.schedules.schedule import Schedule
 from psgd.runtime.agreement import agree
 from psgd.torch.pieces import layer_costs
 from psgd.torch.pieces.by_tensor import cut_by_tensor
-from psgd.torch.pieces.module_pipeline import ModulePipeline, pipeline
+from psgd.torch.pieces.module_pipeline import pipeline
 from psgd.torch.pieces.sequential_stages import SequentialStages
-from psgd.training.pieces import module_state
-from psgd.training.pieces.model_in_pieces import CutModel
-from psgd.training.pipeline_backend import PipelineBackend
-from psgd.training.torch_backend import input_dtype, untouched
+from psgd.training.pieces.continuous_module import ContinuousModule
+from psgd.training.pieces.continuous_training import plan
+from psgd.training.pieces.module_part import CutModule
+from psgd.training.torch_backend import input_dtype
 from psgd.training.torch_module import UncutModule
 
 CutsOf = Callable[[Any, Timed], Cuts]
 """Where the stages of a whole begin, which costs of its layers are known; the same on all ranks. Collective, blocks."""
 
 
-class ModuleBackend(PipelineBackend):
-    """As `PipelineBackend`, with stages of a PyTorch module.
-
-    Args:
-        module: this rank's part.
-        stages, dataset, statistics, batch_size: as `PipelineBackend`.
-    """
-
-    def __init__(
-        self, module: ModulePipeline, stages: Any, dataset: Dataset, statistics: Statistics, batch_size: int
-    ) -> None:
-        dtype = module.pipeline.stages[0].dtype
-        super().__init__(module.pipeline, stages, dataset, statistics, batch_size, dtype=dtype)
-        self._module = module
-
-    def prepare(self, params: Array) -> None:
-        with untouched(self._module.module):
-            super().prepare(params)
-        self._module.zero_grad()
-
-    def bind(self, params: Array, grads: Array) -> None:
-        module = self._module
-        if module.params.ctypes.data != params.ctypes.data:
-            module.bind(params, grads)
-        super().bind(module.params, module.grads)
-
-    def gradient(
-        self,
-        indices: NDArray[np.int64],
-        on_ready: OnReady | None = None,
-        touch: Callable[[Array], None] | None = None,
-    ) -> float:
-        self._module.zero_grad()
-        return super().gradient(indices, on_ready, touch)
-
-
-class CutModule(CutModel):
-    """One rank's part of a PyTorch module. Implements `Trainable`.
-
-    Args:
-        module: the part.
-        tensor, mesh, schedule: as `CutModel`.
-        names: of the whole's state dict.
-    """
-
-    def __init__(
-        self, module: ModulePipeline, tensor: Communicator, mesh: ProcessMesh, schedule: Schedule, names: Sequence[str]
-    ) -> None:
-        super().__init__(module.pipeline, tensor, mesh, schedule, module.whole)
-        self._module, self._names = module, names
-
-    def vector(self, config: TrainConfig, serves: bool) -> Array:
-        return self._module.params
-
-    def connected(self, vector: Array) -> Any:
-        return self._module
-
-    def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
-        self._draws = made = ModuleBackend(self._module, self.mesh.pipe, dataset, statistics, config.batch_size)
-        return made
-
-    def save(self, path: Path, vector: Array) -> None:
-        """Writes the whole module's state_dict, one tensor at a time. Collective over the first copy."""
-        module_state.write(path, self._module.module, self._names, self.mesh.replica, "--save")
-
-
 def cut_module(
-    model: UncutModule, config: TrainConfig, mesh: ProcessMesh, wish: Decision, cuts_of: CutsOf
+    model: UncutModule, config: TrainConfig, mesh: ProcessMesh, wish: Decision, cuts_of: CutsOf, samples: int
 ) -> CutModule:
     """This rank's part of a module. Collective over the mesh, blocks.
 
@@ -113,6 +38,7 @@ def cut_module(
         mesh: all ranks.
         wish: how it is cut.
         cuts_of: where.
+        samples: of the training set.
 
     Raises:
         AgreedUsageError: the module cannot be cut like that; on all ranks.
@@ -120,8 +46,6 @@ def cut_module(
     module, complaint, whole = model.module, None, None
     sample = torch.empty(model.shape, dtype=input_dtype(module), device="meta")
     try:
-        if not catalog.SCHEDULES[wish.schedule].flushes:
-            raise UsageError(f"--pipe-schedule {wish.schedule}: expected a model of psgd's own layers")
         whole = SequentialStages(module, sample, model.loss, uncut=wish.ranks == 1)
     except UsageError as error:
         complaint = str(error)
@@ -131,7 +55,7 @@ def cut_module(
 
     def timed(samples: int, state_vectors: int) -> Any:
         assert whole is not None
-        return layer_costs.measure(whole, samples, state_vectors)
+        return layer_costs.measure(whole, samples, state_vectors, config.device)
 
     cuts = cuts_of(whole, timed)
     tensor = Communicator(mesh.tensor)
@@ -147,5 +71,12 @@ def cut_module(
         loss=model.loss,
         schedule=wish.schedule,
         seed=config.seed,
+        device=config.device,
+        recompute=config.recompute,
     )
-    return CutModule(part, tensor, mesh, wish.plan(cuts), names)
+    if not isinstance(part.pipeline, PipeDream):
+        return CutModule(part, tensor, mesh, wish.plan(cuts), names)
+    schedule, epoch = plan(part.pipeline, wish.schedule, config, mesh, wish.batch, samples)
+    found = ContinuousModule(part, tensor, mesh, schedule, names)
+    found.epoch = epoch
+    return found

@@ -58,11 +58,11 @@ def _whole(
                     comm.Recv(_bytes(part), rank)
                 whole[tuple(slice(at, at + extent) for at, extent in zip(start, extents, strict=True))] = part
             elif rank == own and mine[number].tensor.numel():
-                comm.Send(_bytes(mine[number].tensor.contiguous()), 0)
+                comm.Send(_bytes(mine[number].tensor.cpu().contiguous()), 0)
         if whole is not None:
             yield name, whole
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    """A contiguous tensor's memory."""
+    """A contiguous tensor's memory on the host."""
     return tensor.reshape(-1).view(torch.uint8).numpy()

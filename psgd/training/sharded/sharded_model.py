@@ -22,6 +22,7 @@ from psgd.runtime.agreement import gather
 from psgd.training import gathered, preparation
 from psgd.training.roles import Roles
 from psgd.training.sharded import sharded_backend
+from psgd.training.sharded.sharded_pieces import ShardedPiece
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel, Trainable
 
@@ -32,27 +33,33 @@ def shard(task: Task, config: TrainConfig, roles: Roles) -> Task:
     Collective, blocks.
 
     Raises:
-        AgreedUsageError: the model is not one of psgd's own layers; on all ranks.
+        AgreedUsageError: there is one worker, or a model that cannot be shared out; on all ranks.
     """
-    if config.shard is None or config.shard == 1:
+    if config.shard is None or config.shard == 1 or isinstance(task.model, ShardedPiece):
         return task
-    if not isinstance(task.model, OwnModel):
+    if roles.workers == 1:
         raise AgreedUsageError(
-            f"--shard {config.shard}: expected a model of psgd's own layers, got {config.model}; of PyTorch's modules "
-            "--shard 1 keeps the optimizer's state in parts"
+            f"--shard {config.shard}: a single worker has nobody to share with; start more, or omit it"
         )
+    if not isinstance(task.model, OwnModel):
+        from psgd.training.sharded.sharded_module import SharedOutModule  # which loads PyTorch, as the user's file has
+        from psgd.training.torch_module import UncutModule
+
+        assert isinstance(task.model, UncutModule)
+        return replace(task, model=SharedOutModule(task.model, config, roles))
     return replace(task, model=ShardedModel(task.model.model, config, roles))
 
 
 def choice(config: TrainConfig, model: Trainable) -> Any:
     """What `psgd.connect` takes as `shard`."""
-    return model.exchange if isinstance(model, ShardedModel) else config.shard or 0
+    return model.exchange if isinstance(model, (ShardedModel, ShardedPiece)) else config.shard or 0
 
 
 def close(model: Trainable) -> None:
     """Frees what a sharded model communicates with. Collective."""
-    if isinstance(model, ShardedModel):
-        model.close()
+    closes = getattr(model, "close", None)
+    if closes is not None and hasattr(model, "evaluates_together") and not isinstance(model, ShardedPiece):
+        closes()  # a piece is closed by `cut_model`
 
 
 class ShardedModel:

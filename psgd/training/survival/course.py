@@ -42,6 +42,7 @@ class Course:
     Attributes:
         steps: of the present epoch.
         leads: this worker is the first of those that train.
+        evaluates: this worker does, and does not keep others waiting by being slow.
         ends: asked at the end: whether the run is over; else there may be more by then.
     """
 
@@ -50,6 +51,7 @@ class Course:
         self._epochs = epochs
         self._taken: deque[NDArray[np.int64]] = deque()
         self.leads = sampler.worker == 0
+        self.evaluates = False
         self.ends: Callable[[], bool] = _at_once
         self.steps = sampler.steps
 

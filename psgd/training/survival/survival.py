@@ -1,7 +1,7 @@
 """One rank's part in going on without the dead: what is asked of it by the server's loop, or by the worker's."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -10,16 +10,19 @@ from numpy.typing import NDArray
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
+from psgd.kernels.errors import AgreedUsageError
 from psgd.kernels.notice import say
-from psgd.metrics.event_log import EventLog
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.deaths import MpiDeaths
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import going_on
+from psgd.training.survival.board import Board
 from psgd.training.survival.course import Course
+from psgd.training.survival.duties import Duties
 from psgd.training.survival.ledger import Ledger
+from psgd.training.survival.stragglers import Stragglers
 
 
 class Survival:
@@ -30,20 +33,24 @@ class Survival:
         mesh: of the run.
         samples: of an epoch.
         metrics: the run's; says when.
-        log: where deaths are written, on rank 0.
+        duties: who leads tells of deaths.
         course: a worker's batches; None on a server.
 
     Attributes:
-        gone: workers that have died, as far as this rank counts them.
+        gone, gone_servers: workers and servers that have died, as far as this rank counts them.
         failures: of the mesh's world.
+        watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
 
     def __init__(
-        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, log: EventLog, course: Course | None
+        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, duties: Duties, course: Course | None
     ) -> None:
         self.gone: list[int] = []
+        self.gone_servers: list[int] = []
         self.failures = MpiDeaths(mesh.world)
-        self._mesh, self._metrics, self._log, self._course = mesh, metrics, log, course
+        self.watch: Stragglers | None = None
+        self._board: Board | None = None
+        self._mesh, self._metrics, self._duties, self._course = mesh, metrics, duties, course
         self._config, self._samples = config, samples
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
 
@@ -69,17 +76,50 @@ class Survival:
     @property
     def lost_ranks(self) -> list[int]:
         """Ranks of the job that have died."""
-        return self._ranks(self.gone)
+        return self._ranks(self.gone) + self._in_job(map(self._mesh.server_rank, self.gone_servers))
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die. `job` is all ranks."""
-        self._job = job
-        TOLERANCE.allow(rank for rank in self._ranks(range(self._mesh.workers)) if rank != 0)
+        """From now on, workers may die, and with replicas servers. `job` is all ranks."""
+        self._job, mesh = job, self._mesh
+        servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
+        self._mortal = self._ranks(range(mesh.workers)) + self._in_job(servers)
+        TOLERANCE.allow(self._mortal)
+
+    def needs(self, worker: int) -> None:
+        TOLERANCE.allow(set(self._mortal) - set(self._ranks([worker])))
+
+    def look_after(self, job: MPI.Intracomm, drop_s: float | None) -> None:
+        """From now on ranks for which others wait are reported, and dropped after `drop_s`. Collective, blocks."""
+        board = Board(job)
+        if not board.works:
+            if drop_s is not None and board.rank == 0:
+                say("warning: --drop-straggler-after: ranks of a node cannot share memory here: nobody is dropped")
+            return
+        servers = {self._mesh.server_rank(server): server for server in range(self._mesh.servers)}
+        kinds = {rank: f"server {server}" for rank, server in servers.items()}
+        kinds |= {self._mesh.worker_rank(worker): f"worker {worker}" for worker in range(self._mesh.workers)}
+        world = sorted(kinds)
+        ranks = self._mesh.world.Get_group().Translate_ranks(world, job.Get_group())
+        names = {rank: f"{kinds[place]} (rank {rank})" for place, rank in zip(world, ranks, strict=True)}
+        course = self._course
+        self._board = board
+        self.watch = Stragglers(board, job, drop_s, names.__getitem__, lambda: course is not None and course.evaluates)
+        self.watch.start()
+
+    def waiting(self, act: Callable[..., Any], **when: Callable[[], object]) -> Callable[..., Any]:
+        """A call in which this rank waits for others; `when` is as `Stragglers.around` has it."""
+        return act if self.watch is None else self.watch.around(act, **when)
 
     def end(self, job: MPI.Intracomm) -> MPI.Intracomm:
-        """From now on, no more may die. Collective over those of `job` that live, blocks; returns these."""
+        """From now on, no more may die. Collective over those of `job` that live, blocks.
+
+        Returns:
+            These; the one that leads is its rank 0.
+        """
+        if self.watch is not None:
+            self.watch.end()
         failures = MpiDeaths(job)
-        living: MPI.Intracomm = failures.shrink()
+        living = self._duties.first(failures.shrink())
         alive = living.Get_group().Translate_ranks(None, job.Get_group())
         TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
         TOLERANCE.survivors = living
@@ -93,23 +133,51 @@ class Survival:
         return samples, messages
 
     def tell(self, worker: int, samples: int) -> None:
-        """Counts a death, writes it to the log and says it. On rank 0."""
+        """Counts a death, writes it to the log and says it, where this rank leads."""
         self.gone.append(worker)
         seconds, left = self._metrics.elapsed_s(), self._mesh.workers - len(self.gone)
         rank = self._ranks([worker])[0]
-        cause = "its process ended"
-        self._log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
-        if self._job.Get_rank():
+        waited_s = self._board.dropped_ns(rank) / 1e9 if self._board is not None else 0.0
+        cause = f"dropped as others had waited for it for {waited_s:.1f} s" if waited_s else "its process ended"
+        if not self._duties.leads:
             return
+        log = self._duties.log
+        log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
             f"the {samples:,} samples that it had left"
         )
 
+    def lost_server(self, server: int) -> None:
+        self.gone_servers.append(server)
+        first = min(set(range(self._mesh.servers)) - set(self.gone_servers))
+        if self._mesh.index == first:
+            self._take_over()
+        if not self._duties.leads:
+            return
+        rank, seconds, cause = self._in_job([server])[0], self._metrics.elapsed_s(), "its process ended"
+        left = self._mesh.servers - len(self.gone_servers)
+        self._duties.log.write("lost", time=seconds, server=server, rank=rank, cause=cause, servers_left=left)
+        say(
+            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and have "
+            "all that it had" + ("" if left > 1 else "; the run does not survive the next one")
+        )
+
+    def lead(self, worker: int) -> None:
+        if self._mesh.role == "worker" and worker == self._mesh.index:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        if not self._duties.leads:
+            self._duties.take_over()
+            say(f"warning: rank {self._job.Get_rank()} goes on with the log, the progress and the result")
+
     def _ranks(self, workers: Iterable[int]) -> list[int]:
         """Their ranks in the job."""
-        ranks = [self._mesh.worker_rank(worker) for worker in workers]
-        return list(self._mesh.world.Get_group().Translate_ranks(ranks, self._job.Get_group()))
+        return self._in_job(map(self._mesh.worker_rank, workers))
+
+    def _in_job(self, ranks: Iterable[int]) -> list[int]:
+        return list(self._mesh.world.Get_group().Translate_ranks(list(ranks), self._job.Get_group()))
 
     def pushed(self, worker: int, drawn: int) -> None:
         self._ledger.pushed(worker, drawn)
@@ -127,31 +195,41 @@ class Survival:
     @ends.setter
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
-        self._course.ends = ask
+        self._course.ends = self.waiting(ask)
 
 
 def prepare(
     connection: Connection,
     job: MPI.Intracomm,
     config: TrainConfig,
-    log: EventLog,
+    duties: Duties,
     course: Callable[[int, int], Course] | None,
 ) -> None:
-    """From now on, workers may die, where MPI and the run go on without them. On all ranks; does not communicate.
+    """From now on, workers may die, where MPI and the run go on without them. Collective over `job`, blocks.
 
     Args:
         connection: before its block.
         job: all ranks.
         config: of the run.
-        log: where deaths are written, on rank 0.
+        duties: of this rank.
         course: a worker's batches, from how many workers there are and which it is; None on a server.
+
+    Raises:
+        AgreedUsageError: workers are to be dropped, and the run does not go on without them.
     """
     mesh, metrics = connection.mesh, connection.metrics
     if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
         mine = None if course is None else course(mesh.workers, mesh.index)
-        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, log, mine)
+        mesh.replicas = config.replicas
+        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, duties, mine)
+        survival.look_after(job, config.drop_straggler_after)
+        connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
         found = connection.resumed_from
         if found is not None and mesh.role == "server" and not found.manifest.has_workers(mesh.workers):
             # All begin at the same step, and are counted from there; else each is, from where it was.
             survival.resume([each.drawn(each.steps_behind(found.manifest.samples)) for each in survival.shares()])
+    elif config.replicas:
+        raise AgreedUsageError(f"--replicas 1: {going_on.WITHOUT}")
+    elif config.drop_straggler_after is not None:
+        raise AgreedUsageError(f"--drop-straggler-after {config.drop_straggler_after:g}: {going_on.WITHOUT}")

@@ -34,7 +34,8 @@ class LockstepWorker(WorkerBase):
         self._comm = comm
         self._metrics = context.metrics
         settings = context.optimizer.rule.settings if together else None
-        self._rounds = StatusRounds(comm, context.metrics, self._votes, settings)
+        everyone = context.mesh.survival is not None
+        self._rounds = StatusRounds(comm, context.metrics, self._votes, settings, everyone=everyone)
         self._regroup: Regroup | None = None  # set by a strategy that goes on without workers that die
 
     def start(self) -> None:
@@ -98,6 +99,7 @@ class LockstepWorker(WorkerBase):
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
         keep_for_ever(self._comm)
+        self._saves_as = 0 if members[0] == self._index else self._index
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
 
     def share(self, comm: "MPI.Intracomm", root: int, takes: bool) -> None:

@@ -129,6 +129,7 @@ class Regroup:
         lost = [worker for worker in self.members if worker not in members]
         self._comm, self._deaths, self.members, self._applied = living, MpiDeaths(living), members, applied
         hand_over: HandOver = self.hand_over
+        hand_over.lead(members[0])
         for worker in lost:
             _, words = hand_over.lost(worker, applied.tolist(), waiting, members)
             hand_over.receive(words[self._index])

@@ -69,6 +69,7 @@ class Reunion:
         self._worker, self._index = worker, mesh.index
         self._comm = cast(MPI.Intracomm, mesh.worker)
         self._deaths: Deaths = MpiDeaths(self._comm)
+        self.hand_over.needs(0)  # which alone has the run's counters
         self._next_look = 0.0
         self._over = False
 
@@ -135,6 +136,7 @@ class Reunion:
         lost = [worker for worker in self.members if worker not in members]
         self._comm, self._deaths, self.members = living, MpiDeaths(living), members
         self._worker.settle(living, members)
+        self.hand_over.lead(members[0])
         waiting = dict(zip(members, drawn, strict=True))
         for worker in lost:
             _, words = self.hand_over.lost(worker, applied, waiting, members)

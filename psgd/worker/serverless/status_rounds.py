@@ -1,7 +1,8 @@
 """StatusRounds: what workers without a server learn of each other, and how they end together.
 
 A round is a small all-gather of what each worker did since the round before: samples, loss, pushes, requests. All know
-the sums from it, worker 0 counts, and a worker whose data is at its end continues with empty rounds until all are.
+the sums from it. Worker 0 counts; where it may die, all do. A worker whose data is at its end continues with empty
+rounds until all are.
 """
 
 import math
@@ -36,6 +37,7 @@ class StatusRounds:
         settings: what the rule goes by: after a round all have those of the worker with the most steps behind it, the
             first of such, among those that had steps in it; None: each goes by its own, if any.
         members: which worker each rank of `comm` is, where some have died; None: as the ranks.
+        everyone: counts, so that any can take over from worker 0 where that dies; to be told by `count`.
 
     Attributes:
         request: for a checkpoint: the largest of all in the last round.
@@ -44,6 +46,7 @@ class StatusRounds:
         version: rounds so far in which anybody had samples.
         active: workers that were not at their end in the last round.
         stop: worker 0 asked to stop in the last round, alike on all workers.
+        counts: this worker has the run's counters.
         all_done: all workers were at their end in the last round, and had no more evaluations to report.
         waited_s: seconds that the worker has spent in `step`; it adds them itself.
         bytes_sent: of the rounds and what was added to them, by `psgd.collectives.mpi.byte_counts`; as many received.
@@ -56,6 +59,7 @@ class StatusRounds:
         votes: CheckpointVotes | None = None,
         settings: Settings | None = None,
         members: Sequence[int] | None = None,
+        everyone: bool = False,
     ) -> None:
         self.version = self.request = 0
         self._votes = votes or CheckpointVotes()
@@ -66,6 +70,7 @@ class StatusRounds:
         self.samples = np.zeros(comm.size, np.int64)
         self.pushes = np.zeros(comm.size, np.int64)
         self._comm, self._metrics = comm, metrics
+        self.counts, self._everyone = everyone or comm.rank == 0, everyone
         self._members = list(range(comm.size)) if members is None else list(members)
         self._settings, self._steps = settings, np.zeros(comm.size, np.int64)
         words = _WORDS + (0 if settings is None else settings.size)
@@ -76,9 +81,12 @@ class StatusRounds:
         self._noted = ExchangeCounts()
         self._before = 0, 0, 0.0
         self._asked = 0
+        self._uncounted: StatusRounds | None = None  # who has the last round, which may still be made again
+        self._told: tuple[int, tuple[tuple[float, float], ...]] = 0, ()  # version and evaluations before it
         self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
         self._seconds: tuple[float, float] | None = None
         self._held = self._ended = 0.0  # seconds in the last round, and when it ended
+        self._ended_before = 0.0  # the one before that
         self._active = np.zeros(comm.size, bool)  # not at their end in the last round
 
     def begin(self, params: NDArray[np.floating]) -> None:
@@ -114,7 +122,7 @@ class StatusRounds:
         """Counts an evaluation: on worker 0 at once, from others with the next rounds, one with each."""
         if self._comm.rank == 0:
             self._metrics.report(accuracy, loss)
-        else:
+        if self._comm.rank or self._everyone:
             self._reports.append((accuracy, loss))
 
     def exchange(self, samples: int = 0, loss: float = math.nan, done: bool = False, began: float | None = None) -> int:
@@ -155,35 +163,50 @@ class StatusRounds:
         self._steps += self.pushes
         if self._settings is not None and self.pushes.any():
             self._settings.read(self._all[np.where(self.pushes > 0, self._steps, -1).argmax(), _WORDS:])
-        if self._comm.rank == 0:
-            self._count()
+        self._ended_before = self._ended
         self._held, self._ended = ended - began, ended
+        self._uncounted = self
+        if not self._everyone:
+            self.count()
         if total:
             self.version += 1
         return total
+
+    def count(self) -> None:
+        """The last round is complete, and not to be made again: it is counted, once, where this worker counts."""
+        if self._uncounted is not None and self._uncounted.counts:
+            self._uncounted._count()
+        self._uncounted = None
 
     def keep(self) -> None:
         """Before a round that may not be complete."""
         noted, self._asked = self._noted, self._votes.request
         self._before = noted.pushes, noted.samples, noted.loss
+        self._told = self.version, tuple(self._reports)
 
     def put_back(self) -> None:
         """What was noted at the last `keep` is still to be told."""
         noted = self._noted
         noted.pushes, noted.samples, noted.loss = self._before
+        self.version, reports = self._told
+        self._reports.clear()
+        self._reports.extend(reports)
+        self._uncounted = None
         self._votes.request = max(self._votes.request, self._asked)
 
     def take(self, version: int, active: int, stop: int, all_done: int) -> None:
         """A round was complete, as others say, though not here: what came of it."""
+        self.count()
         self.version, self.active, self.stop, self.all_done = version, active, bool(stop), bool(all_done)
         self.forget()
 
     def regrouped(self, comm: "Communicator", members: Sequence[int]) -> "StatusRounds":
         """The same rounds among fewer workers. Collective over `comm`, blocks."""
-        made = StatusRounds(comm, self._metrics, self._votes, self._settings, members)
+        made = StatusRounds(comm, self._metrics, self._votes, self._settings, members, self._everyone)
         for name in ("version", "stop", "all_done", "waited_s", "bytes_sent", "_began", "_noted", "_reports"):
             setattr(made, name, getattr(self, name))
-        made._before, made._asked, made._seconds = self._before, self._asked, self._seconds
+        made._before, made._asked, made._told = self._before, self._asked, self._told
+        made._seconds, made._uncounted = self._seconds, self._uncounted
         return made
 
     def free(self) -> None:
@@ -191,14 +214,14 @@ class StatusRounds:
         self._gather.Free()
 
     def _count(self) -> None:
-        """Counts a round, on worker 0. Nothing is stale: all steps are on parameters that all agreed on."""
+        """Counts a round; worker 0 has counted its own evaluations. Nothing is stale: all have the same parameters."""
         metrics = self._metrics
         self._count_waits(self._all[:, _HELD].tolist())
-        for worker, words in zip(self._members, self._all.tolist(), strict=True):
+        for place, (worker, words) in enumerate(zip(self._members, self._all.tolist(), strict=True)):
             metrics.count(worker, int(words[_PUSHES]), int(words[_SAMPLES]), words[_LOSS])
             if words[_DONE]:
                 metrics.ended(worker, words[_WAITED], words[_COMPUTED])
-            if words[_REPORTS]:
+            if words[_REPORTS] and (place or self._comm.rank):
                 metrics.report(words[_ACCURACY], words[_TEST_LOSS])
 
     def _count_waits(self, held: list[float]) -> None:
@@ -208,6 +231,9 @@ class StatusRounds:
         for worker, seconds in enumerate(held):
             if self._active[worker] and worker != last:
                 self._metrics.held(
-                    self._members[worker], self._members[last], self._ended - seconds, self._ended - least
+                    self._members[worker],
+                    self._members[last],
+                    self._ended_before - seconds,
+                    self._ended_before - least,
                 )
         np.equal(self._all[:, _DONE], 0, out=self._active)

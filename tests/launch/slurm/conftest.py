@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-TOOLS = ("sh", "cat", "sleep", "printf", "true", "bash", "find", "sort", "tail", "mkdir", "uname", "stat")
+TOOLS = ("sh", "cat", "sleep", "printf", "true", "bash", "find", "sort", "tail", "mkdir", "uname", "stat", "timeout")
 
 
 @pytest.fixture

@@ -97,6 +97,17 @@ def test_ranks_that_srun_did_not_start_are_started_again(job, fails, code, ranks
     assert calls.count("sleep 5") == calls.count("sleep 15") == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "answers", "requeued"), [(1, False, True), (137, False, True), (137, True, False), (2, False, False)]
+)
+def test_a_job_that_lost_a_node_comes_back(job, code, answers, requeued):
+    nodes = f'case "$*" in *--overlap*) exit {0 if answers else 1} ;; esac\n'
+    got, said, calls = job(code, srun=nodes + RUN)
+    assert (got, "scontrol requeue 7" in calls) == (code, requeued), said
+    assert ("a node of the job is lost" in said) == requeued
+    assert calls.count("ranks") == 1
+
+
 def test_ranks_that_failed_are_not(job):
     code, said, calls = job(1)
     assert (code, calls.count("ranks")) == (1, 1)

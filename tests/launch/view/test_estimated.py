@@ -57,8 +57,16 @@ def test_nothing_is_allocated_for_it(of):
 
 
 def test_layers_of_ones_own_are_as_by_name(of):
-    named = estimated.of_config(configure(hidden=16), 1, 2)
-    assert of("layers").ranks == named.ranks
+    for options in ({}, {"recompute": "all"}, {"mesh": "tensor=2", "strategy": "allreduce"}):
+        named = estimated.of_config(configure(hidden=16, **options), 1, 2)
+        assert of("layers", **options).ranks == named.ranks
+
+
+def test_a_module_that_is_shared_out(of):
+    """All of them are of Sequential, so each layer is a unit; they take turns in two buffers."""
+    whole, part = (of("make", optimizer="adam", strategy="allreduce", shard=shard).ranks[0].rows for shard in (1, 3))
+    assert part["parameters"] == part["gradients"] == pytest.approx(whole["parameters"] / 2, rel=0.001)
+    assert part["units under way"] == pytest.approx(4 * 2 * (64 * 300 + 300 + 600), rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +75,12 @@ def test_layers_of_ones_own_are_as_by_name(of):
         ("looks", {}, "looks: cannot be estimated on tensors without values: DataDependent"),
         ("neither", {}, "expected a torch.nn.Module or a psgd.nn.model.Model, got int"),
         ("missing", {}, "has no function missing"),
-        ("make", {"recompute": "all"}, "no --mesh and no --recompute with it"),
-        ("make", {"strategy": "allreduce", "shard": 3}, "make: --shard 3: expected a model of psgd's own layers"),
+        ("make", {"recompute": "all"}, "make: --recompute all: expected a model of psgd's own layers"),
+        (
+            "make",
+            {"strategy": "allreduce", "shard": 3, "device": "cuda"},
+            "make: --shard 3: expected a model of psgd's",
+        ),
         ("make", {"device": "cuda", "offload": "parameters"}, "--offload parameters: expected a model of psgd's own"),
     ],
 )

@@ -35,9 +35,13 @@ def test_a_shared_table_has_a_buffer_of_its_own():
     assert of_stage(GPT, 3, 2, 2)[UNDER_WAY] > 2 * of_stage(GPT, 2, 2, 2)[UNDER_WAY]
 
 
-def test_accumulation_keeps_a_whole_sum():
-    for shard in (1, 2, 3):
-        assert of_stage(MODEL, shard, 2, 2, steps=4)[ACCUMULATED] == 4 * PSI
+def test_accumulation_keeps_a_whole_sum_in_stage_1_alone():
+    """In others two units' own parts arrive before they are added."""
+    assert of_stage(MODEL, 1, 2, 2, steps=4)[ACCUMULATED] == 4 * PSI
+    for shard in (2, 3):
+        one, several = (of_stage(MODEL, shard, 2, 2, steps=steps) for steps in (1, 4))
+        assert ACCUMULATED not in several
+        assert several[UNDER_WAY] - one[UNDER_WAY] == pytest.approx(2 * (784 * 512 + 512 + 512 * 10 + 10), rel=0.001)
 
 
 def test_a_bare_vector_shares_its_state():
@@ -60,8 +64,24 @@ def test_an_exchange_has_these_buffers(comm):
         shared = by_unit.shared_units(model, slices.units)
         exchange = Exchange(wrapped, slices, params, shard, steps, shared)
         rows = sharded_vectors.of_stage(model, shard, comm.size, 2, steps)
-        assert exchange.buffer_bytes == rows[UNDER_WAY] + rows.get(ACCUMULATED, 0)
+        assert exchange.buffer_bytes == rows[UNDER_WAY]
         if comm.rank == 0:
             assert params.nbytes == rows["parameters"] and exchange.own.nbytes == rows["gradients"]
         exchange.free()
         wrapped.free()
+
+
+@pytest.mark.ranks(2)
+def test_a_modules_exchange_has_these_buffers(comm):
+    torch = pytest.importorskip("torch")
+    from torch import nn
+
+    import psgd.torch
+
+    for shard, steps in itertools.product((2, 3), (1, 2)):
+        module = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 50), nn.Linear(50, 3))
+        module.register_parameter("scale", nn.Parameter(torch.ones(7)))
+        with psgd.torch.shard(module, comm, stage=shard, accumulate=steps) as model:
+            ranges, alone = [unit.part for unit in model.units], {0} if not model.units[0].owner else {3}
+            rows = sharded_vectors.rows(ranges, 4, shard, comm.size, 2, steps, alone, gradients_too=True)
+            assert model.buffer_bytes == rows[UNDER_WAY] and len(alone) == 1

@@ -1,6 +1,7 @@
 """The vectors that an estimate names, against what a run's arrays take: NumPy's own count and shared memory."""
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -47,6 +48,33 @@ def test_a_workers_vectors(comm, strategy, options, rule):
             slots = SLOT_BYTES if strategy_vectors.uses_collectives(strategy, options) else 0
             expected = sum(rows.values()) * params.nbytes
             assert abs(taken - expected - slots) < 0.05 * (expected + slots), (taken / params.nbytes, rows)
+
+
+@pytest.mark.ranks(2, timeout=110)
+def test_a_workers_vectors_where_workers_may_die(comm):
+    cases = [
+        ("allreduce", {}, "momentum"),
+        ("averaging", {}, "adam"),
+        ("averaging", {"average_momentum": False}, "momentum"),
+        ("averaging", {"outer_lr": 0.7, "outer_momentum": 0.5}, "momentum"),
+    ]
+    for turn, (strategy, options, rule) in enumerate([cases[0], *cases]):  # what is compiled is compiled in the first
+        with Counter() as counter:
+            params = np.zeros(SIZE, np.float32)
+            connection = psgd.connect(comm, params, strategy=strategy, lr=0.01, rule=rule, **options)
+            connection.mesh.survival = SimpleNamespace()
+            with connection as ps:
+                ps._client._regroup._deaths = SimpleNamespace(agree=lambda bits: bits)
+                for _ in range(9):
+                    ps.grads[:] = 0.001
+                    ps.step(4, 0.0)
+                taken = counter.read()
+                ps._client._regroup = None  # so that all is freed
+            connection.mesh.survival = None
+            connection.mesh.free()
+        rows = strategy_vectors.of_worker(strategy, options, STATE[rule], 2, comm.rank, survives=True)
+        expected = sum(rows.values()) * params.nbytes + SLOT_BYTES
+        assert turn == 0 or abs(taken - expected) < 0.05 * expected, (strategy, taken / params.nbytes, rows)
 
 
 @pytest.mark.ranks(3, timeout=110)

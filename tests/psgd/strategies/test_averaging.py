@@ -1,7 +1,9 @@
 """`averaging` on real ranks, against a sequential simulation in NumPy and against training on one machine."""
 
+import contextlib
 import os
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import psgd
 from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim import rules
+from psgd.strategies.averaging import AveragingWorker
 
 
 def samples_of(worker, clock):
@@ -277,3 +280,38 @@ def test_a_step_allocates_nothing_of_the_vectors_size(comm):
 def test_wrong_options(comm, options, message):
     with pytest.raises(UsageError, match=message):
         psgd.connect(comm, np.zeros(4, np.float32), strategy="averaging", **options)
+
+
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("complete", range(6))
+def test_what_others_have_averaged_is_taken_over_as_a_whole_or_not_at_all(complete, outer):
+    """Who sends it may die in between. Without an outer step the newest are sums, else what came of them."""
+
+    class Sender:
+        rank = 1
+        left = complete
+
+        def Bcast(self, array, root):
+            if not self.left:
+                raise PeerLostError("dead")
+            self.left -= 1
+            array[...] = 6
+
+    taken = []
+    worker = object.__new__(AveragingWorker)
+    worker.params, worker._averaged, worker._sums = np.zeros(3), (np.zeros(3),), [np.zeros(3), np.zeros(3)]
+    worker._old, worker._velocity = (np.zeros(3), np.zeros(3)) if outer else (None, None)
+    worker._known = worker._base = worker._divisor = worker.version = 0
+    worker._own = worker._steps = 1
+    worker._counts_together, worker._optimizer = True, SimpleNamespace(version=0, lr=0.1)
+    worker._metrics, worker.stop = RunMetrics(2), False
+    worker._rounds = SimpleNamespace(version=0, active=0, stop=0, all_done=0, take=lambda *words: taken.append(words))
+    whole = complete >= (5 if outer else 4)
+    with contextlib.nullcontext() if whole else pytest.raises(PeerLostError):
+        worker.share(Sender(), 0, takes=True)
+    assert len(taken) == whole and worker._known == worker._optimizer.version == worker.version == 6 * whole
+    assert worker._own == worker._steps == 1 - whole
+    assert worker.params.tolist() == [(6.0 if outer else 1.0) * whole] * 3  # a sum of 6, divided by 6
+    assert worker._averaged[0].tolist() == [1.0 * whole] * 3
+    if outer:
+        assert worker._old.tolist() == worker._velocity.tolist() == [6.0 * whole] * 3

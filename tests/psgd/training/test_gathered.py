@@ -3,6 +3,7 @@ import pytest
 
 from psgd.kernels.errors import UsageError
 from psgd.nn.layout import Layout
+from psgd.nn.pytorch import linear
 from psgd.training.gathered import owners, write
 
 WHOLE = {"a": np.arange(12.0).reshape(4, 3), "b": np.arange(5.0) + 100, "c": np.arange(7.0) - 9}
@@ -40,6 +41,19 @@ def test_a_file_has_whole_parameters(comm, tmp_path):
             assert list(found) == [*WHOLE, "d"]
             for name, whole in {**WHOLE, "d": WHOLE["b"]}.items():
                 assert np.array_equal(found[name], whole)
+
+
+@pytest.mark.ranks(2)
+def test_a_file_for_pytorch_has_its_layers_form(comm, tmp_path):
+    torch = pytest.importorskip("torch")
+    layout, rows = part(comm.rank, comm.size)
+    of_torch = Layout([(p.name, p.shape) for p in ALL.parameters], tied={"d": "b"}, torch={"a": linear(4, 3)})
+    write(tmp_path / "w.pt", vector(layout, rows), layout, of_torch, comm, "--save")
+    if comm.rank == 0:
+        state = torch.load(tmp_path / "w.pt")
+        assert list(state) == [*WHOLE, "d"]
+        for name, whole in {**WHOLE, "a": WHOLE["a"].T, "d": WHOLE["b"]}.items():
+            assert np.array_equal(state[name].numpy(), whole), name
 
 
 @pytest.mark.ranks(3)

@@ -25,7 +25,7 @@ class FakeTransport:
 def worker(more, monkeypatch):
     monkeypatch.setattr(surviving_push_pull, "SurvivingWorkerTransport", FakeTransport)
     survival = SimpleNamespace(ends=None)
-    context = SimpleNamespace(params=np.zeros(3), mesh=SimpleNamespace(survival=survival), more=more)
+    context = SimpleNamespace(params=np.zeros(3), mesh=SimpleNamespace(replicas=0, survival=survival), more=more)
     return SurvivingPushPullWorker(context, SimpleNamespace(own=np.zeros(3))), survival
 
 

@@ -29,6 +29,7 @@ from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.slices import Slices
 from psgd.training import cut_model
+from psgd.training.sharded import sharded_model
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel
 
@@ -186,13 +187,15 @@ def _train(comm: MPI.Intracomm, case: Case, read: Any, evaluates: bool = True) -
         if ps.is_worker:
             if exchange is None:
                 trained.bind(ps.params, ps.grads)
-            passes = [(trained.context(n), *_batch(model, n)) for n in (config.batch_size, at_once)]
-            steps = config.own.get("accumulate", 1)
-            runs = (2 * steps, steps * evaluates)  # evaluation, as if backward followed
-            for context, x, y in [passes[0]] * runs[0] + [passes[1]] * runs[1]:
-                told_ready = ps.overlap(len(x))
+            n = config.batch_size
+            context, far = trained.context(n), trained.context(at_once, trains=False)
+            (x, y), test = _batch(model, n), _batch(model, at_once)
+            for _ in range(2 * config.own.get("accumulate", 1)):
+                told_ready = ps.overlap(n)
                 loss = trained.gradient(context, x, y, ready or told_ready)
-                ps.step(len(x), loss)
+                ps.step(n, loss)
+            if evaluates:
+                trained.evaluate(far, *test)
             number = ps.worker
             others.Barrier()
             found = read()
@@ -212,10 +215,11 @@ def _in_pieces(comm: MPI.Intracomm, case: Case, config: TrainConfig, whole: Mode
         model: Any = cut_model.cut(task, config, mesh).model
         params = model.vector(config, False)
         x, y = _batch(whole, config.batch_size)
-        options = {"rule": config.optimizer, "lr": 1e-3, "layout": model.layout, "part": cut_model.part(model)}
+        options: dict[str, Any] = {"rule": config.optimizer, "lr": 1e-3, **config.own}
+        options |= {"layout": model.layout, "part": cut_model.part(model), "shard": sharded_model.choice(config, model)}
         with psgd.connect(mesh.data, params, strategy="allreduce", **options) as ps:
             model.pipeline.bind(ps.params, ps.grads)
-            for _ in range(2):
+            for _ in range(2 * (config.own.get("accumulate") or 1)):
                 loss = model.pipeline.gradient(len(x), x, y, ps.overlap(len(x)))
                 ps.step(len(x), loss)
             comm.Barrier()

@@ -204,6 +204,30 @@ def requests(world):
                 assert (whole[each * n : (each + 1) * n] == each + 1).all()
             assert (mine == size * (rank + 1)).all()
             assert gathers.last == ("staged", "peers")
+            on_streams(comm, gathers, scatters, own, whole, mine)
+
+
+def on_streams(comm, gathers, scatters, own, whole, mine):
+    """The same calls put on a stream, beside others that are started; the host waits once."""
+    side, n = cupy.cuda.Stream(non_blocking=True), own.size
+    for turn in range(6):
+        own[...] = comm.rank + turn
+        side.wait_event(cupy.cuda.get_current_stream().record())
+        with side:
+            if turn != 3:
+                assert gathers.Enqueue() and scatters.Enqueue()
+            else:  # ranks need not choose alike
+                assert gathers.Enqueue()
+                scatters.Start()
+                scatters.Wait()
+            event = side.record()
+        cupy.cuda.get_current_stream().wait_event(event)
+        for each in range(comm.size):
+            assert (whole[each * n : (each + 1) * n] == each + turn).all(), turn
+        assert (mine == comm.size * (comm.rank + turn)).all(), turn
+    assert gathers.Enqueue()
+    gathers.Wait()
+    assert gathers.last == ("staged", "peers")
 
 
 def killed(comm):

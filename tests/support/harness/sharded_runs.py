@@ -14,6 +14,9 @@ from psgd.nn.layers.dropout import Dropout
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
 from psgd.nn.models import build
+from psgd.optim import rules
+from psgd.optim.optimizer import Optimizer, OptimizerOptions
+from psgd.optim.schedules import constant
 from psgd.parallel.sharded import by_unit, units
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.slices import Slices
@@ -120,3 +123,30 @@ def run(
             comm.Allgatherv(mine, [whole[part.start : part.stop], list(exchange.slices.counts(unit))])
     wrapped.free()
     return Ran(losses, whole, nbytes, getattr(client, "slices", None), exchange, held)
+
+
+def step_by_step(
+    comm: MPI.Intracomm, model: Model, steps: int, accumulate: int, uneven: int = 0, clip_norm: float = 0.0
+) -> Any:
+    """The final parameters of one process that has all ranks' samples, and adds each step's gradients by themselves."""
+    options = OptimizerOptions(rules.create("adam", 0.9, 0.0), constant(0.01), clip_norm)
+    params, grads = model.init(3), np.zeros(model.layout.size, model.dtype)
+    optimizer, context = Optimizer(params, options), model.context(BATCH)
+    model.bind(params, grads)
+    applied = 0
+    for first in range(0, steps + uneven * (comm.size - 1), accumulate):
+        total, samples = np.zeros_like(params), 0
+        for step in range(first, first + accumulate):
+            of_step = np.zeros_like(params)
+            for rank in range(comm.size):
+                x, y = batch(model, rank, step)
+                if not len(x) or step >= steps + uneven * rank:
+                    continue
+                context.draw(step, np.arange(len(x)) + 100 * rank)
+                model.gradient(context, x, y)
+                of_step += np.float32(len(x)) * grads
+                samples += len(x)
+            total += of_step
+        optimizer.take(total, 1 / samples, applied)
+        applied += samples
+    return params

@@ -9,6 +9,7 @@ All lies in one temporary folder, which is gone with the cluster, as all process
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 import uuid
@@ -135,6 +136,20 @@ class Slurm:
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.environment(), start_new_session=True
             )
         self._daemons.append(started)
+
+    def lose(self, name: str) -> None:
+        """A node is lost: all its processes end at once, its daemon too."""
+        machine = next(one for one in self.hosts._machines if one.name == name)
+        network, keep = os.readlink(f"/proc/{machine.pid}/ns/net"), {str(machine.pid), str(machine.keeper.pid)}
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if folder.name.isdigit() and folder.name not in keep and os.readlink(folder / "ns/net") == network:
+                    os.kill(int(folder.name), signal.SIGKILL)
+
+    def bring_back(self, name: str) -> None:
+        """A node that was lost is there again. The controller is told that it was away, which it finds out late."""
+        self.run("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=lost")
+        self._daemon(name, "slurmd", "-D", "-N", name, "-f", str(self.folder / "slurm.conf"))
 
     def _stop(self) -> None:
         for daemon in reversed(self._daemons):

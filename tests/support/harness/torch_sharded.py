@@ -5,11 +5,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from mpi4py import MPI
 from torch import nn
 
 import psgd
+from psgd.optim.optimizer import Optimizer
 
 CLASSES = 5
 
@@ -158,6 +160,36 @@ def run(
             nbytes.append(getattr(ps._client, "nbytes", 0))
     state = model.state_dict(None) if stage else {n: t.cpu().clone() for n, t in module.state_dict().items()}
     return Ran(losses, state, nbytes, model)
+
+
+def step_by_step(
+    module: nn.Module, batches: list[list[tuple[torch.Tensor, torch.Tensor]]], accumulate: int, loss: Any, options: Any
+) -> dict[str, torch.Tensor]:
+    """The final state of one process that has all ranks' batches, and adds each step's gradients by themselves.
+
+    Args:
+        module: with the first values.
+        batches: of each rank by step, as many of all.
+        accumulate: steps of an update.
+        loss: of output and labels.
+        options: `psgd.optim.optimizer.OptimizerOptions`.
+    """
+    wrapped = psgd.torch.wrap(module)
+    optimizer, applied = Optimizer(wrapped.params, options), 0
+    for first in range(0, len(batches[0]), accumulate):
+        total, samples = np.zeros_like(wrapped.params), 0
+        for step in range(first, min(first + accumulate, len(batches[0]))):
+            of_step = np.zeros_like(total)
+            for x, y in (each[step] for each in batches):
+                if len(x):
+                    wrapped.zero_grad()
+                    loss(module(x), y).backward()
+                    of_step += np.float32(len(x)) * wrapped.grads
+                    samples += len(x)
+            total += of_step
+        optimizer.take(total, 1 / samples, applied)
+        applied += samples
+    return module.state_dict()
 
 
 def same_state(got: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:

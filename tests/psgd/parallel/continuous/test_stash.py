@@ -7,18 +7,21 @@ from psgd.parallel.continuous.stash import Stash
 from psgd.parallel.schedules import pipedream
 
 
-def run(program, every, two_versions):
+def run(program, every, two_versions, apart=False):
     """Plays a program: steps add 1 to the weights, so that the weights are their version. Returns what passes saw."""
     params = np.zeros(3)
     used = pipedream.versions(program, every, two_versions)
-    stash = Stash(params, used)
-    seen = []
+    stash = Stash(params, used, apart)
+    seen, memory = [], {}
     for each in program:
         if each.kind == "U":
             stash.keep(each.microbatch)
             params += 1
         else:
-            seen.append((each.kind, each.microbatch, stash.weights(each.microbatch)[0]))
+            given = stash.weights(each.microbatch)
+            memory.setdefault(each.microbatch, given)
+            assert not apart or (memory[each.microbatch] is given is not params)
+            seen.append((each.kind, each.microbatch, given[0]))
     expected = [(each.kind, each.microbatch, used[each.microbatch]) for each in program if each.kind != "U"]
     assert seen == expected
     assert stash.steps == params[0]
@@ -31,6 +34,14 @@ def test_forward_and_backward_see_the_same_weights(every, two_versions):
     for rank, program in enumerate(build(4, 23, every).programs):
         stash, most = run(program, every, two_versions)
         assert stash.most <= most == (2 if two_versions else min(most, 4 - rank))
+
+
+@pytest.mark.parametrize(("every", "two_versions"), [(1, False), (3, False), (4, True)])
+def test_apart_a_microbatch_has_the_same_memory_in_both_passes(every, two_versions):
+    build = pipedream.build_two_versions if two_versions else pipedream.build
+    for program in build(4, 23, every).programs:
+        stash, most = run(program, every, two_versions, apart=True)
+        assert stash.most <= most + 1
 
 
 def test_no_copy_on_the_last_rank():

@@ -40,6 +40,9 @@ class Hand:
     def pushed(self, worker, drawn):
         pass
 
+    def waiting(self, act, **when):
+        return act
+
     def receive(self, words):
         self.told.append(words.tolist())
 

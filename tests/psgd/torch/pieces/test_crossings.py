@@ -30,7 +30,7 @@ def test_what_is_summed_and_what_is_not(comm, dtype):
 def test_random_numbers_are_apart_and_the_generator_goes_on_alike(comm):
     ours = collectives.Communicator(comm)
     torch.manual_seed(1)
-    with own_draws(ours):
+    with own_draws(ours, torch.zeros(1)):
         first = torch.rand(10 + comm.rank)[:10]
     found = comm.allgather((first.tolist(), torch.rand(3).tolist()))
     assert found[0][0] != found[1][0] and found[0][1] == found[1][1]

@@ -100,7 +100,7 @@ def test_an_error_of_init_is_on_all_ranks(comm):
 @pytest.mark.ranks(2)
 def test_wrong_samples_and_moves_are_refused(comm):
     with psgd.torch.pipeline(make(), comm, cuts=(3,), sample=(2, 3), batch=4) as stages:
-        with pytest.raises(UsageError, match="stay on the CPU"):
+        with pytest.raises(UsageError, match="stay where they are"):
             stages.to("cuda")
         with pytest.raises(UsageError, match="expected 1 to 4 samples"):
             stages.gradient(5, *samples(5))

@@ -3,6 +3,9 @@
 import pytest
 
 import psgd
+from psgd.optim import rules
+from psgd.optim.optimizer import OptimizerOptions
+from psgd.optim.schedules import constant
 
 torch = pytest.importorskip("torch")
 from harness import torch_sharded as cases  # noqa: E402
@@ -22,6 +25,11 @@ class Nested(nn.Module):
         return self.after(self.inner(self.before(x)))
 
 
+def batch(rank, step):
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(10 * step + rank))
+    return x, x
+
+
 @pytest.mark.ranks(2, timeout=120)
 def test_more_units_at_once_than_buffers_have_the_same_bits(comm):
     for accumulate in (1, 2):
@@ -35,16 +43,21 @@ def test_more_units_at_once_than_buffers_have_the_same_bits(comm):
                 for step in range(6):
                     module.zero_grad()
                     ps.overlap(2)
-                    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(10 * step + comm.rank))
-                    module(x).sum().backward()
+                    module(batch(comm.rank, step)[0]).sum().backward()
                     ps.step(2)
                 sent.append(getattr(ps._client, "nbytes", 0))
             states.append(model.state_dict(None) if stage else module.state_dict())
             if stage:
                 model.close()
+        if accumulate > 1:
+            torch.manual_seed(0)
+            module = nn.Sequential(Nested(4), nn.Linear(3, 2))
+            batches = [[batch(rank, step) for step in range(6)] for rank in range(comm.size)]
+            options = OptimizerOptions(rules.create("sgd", 0.9, 0.0), constant(0.1))
+            states[0] = cases.step_by_step(module, batches, accumulate, lambda scores, y: scores.sum(), options)
         cases.same_state(states[1], states[0])
         cases.same_state(states[2], states[0])
         whole = 4 * model.layout.size // 2
         steps = 6 // accumulate
-        assert sent[1] == 2 * steps * whole
-        assert sent[2] == (2 * 6 + steps) * whole
+        assert sent[1] == (6 + steps) * whole
+        assert sent[2] == 3 * 6 * whole

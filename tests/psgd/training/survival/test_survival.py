@@ -19,17 +19,17 @@ def events_of(path, kind):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "faults", "ranks"),
+    ("strategy", "faults", "servers", "ranks"),
     [
-        ("async", "kill:1@20,compute:0.003", [2]),
-        ("ssp", "kill:0@9,kill:2@30,compute:0.003", [1, 3]),
-        ("softsync", "kill:2@45,slow:2:8,compute:0.001", [3]),  # when the others are done
-        ("sync", "kill:1@5,kill:0@6", [1, 2]),
+        ("async", "kill:1@20,compute:0.003", 1, [2]),
+        ("ssp", "kill:0@9,kill:2@30,compute:0.003", 2, [2, 4]),
+        ("softsync", "kill:2@45,slow:2:8,compute:0.001", 2, [4]),  # when the others are done
+        ("sync", "kill:1@5,kill:0@6", 1, [1, 2]),
     ],
 )
-def test_each_sample_is_applied_exactly_once(strategy, faults, ranks, psgd_command, tmp_path):
+def test_each_sample_is_applied_exactly_once(strategy, faults, servers, ranks, psgd_command, tmp_path):
     words = ["--strategy", strategy, "--workers", "3", "--epochs", "3", "--log", str(tmp_path / "log"), "--json"]
-    done = psgd_command("train", *words, "--inject", faults, timeout=90)
+    done = psgd_command("train", *words, "--servers", str(servers), "--inject", faults, timeout=90)
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert sorted(result["lost_ranks"]) == ranks and result["samples"] == 3 * SAMPLES
@@ -79,9 +79,24 @@ def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, t
         np.testing.assert_allclose(found[name].ravel(), right, rtol=1e-4, atol=1e-5)
 
 
-def test_a_stopped_worker_is_not_dead(psgd_command):
-    done = psgd_command("train", "--strategy", "async", "--inject", "stop:1@9:3", "--json", timeout=90)
-    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["lost_ranks"] == []
+def test_another_rank_takes_over_what_rank_0_does(psgd_command, tmp_path):
+    log, weights = tmp_path / "log", tmp_path / "weights.npz"
+    words = ["--strategy", "allreduce", "--workers", "3", "--epochs", "6", "--log", str(log), "--save", str(weights)]
+    words += ["--inject", "kill:0@20,kill:1@50,compute:0.003", "--json"]
+    done = psgd_command("train", *words, timeout=90)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout)
+    assert result["lost_ranks"] == [0, 1] and result["samples"] == 6 * SAMPLES
+    assert result["workers_applied"][:2] == [19, 49] and result["test_accuracy"] > 0.9 and weights.exists()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start" and kinds[-1] == "end" and kinds.count("eval") == 6
+    assert [event["rank"] for event in events if event["event"] == "lost"] == [0, 1]
+    counted = [event["samples"] for event in events if event["event"] == "progress"]
+    assert counted == sorted(counted)
+    said = done.stderr
+    assert "rank 1 goes on with the log" in said and "rank 2 goes on with the log" in said
+    assert "epoch 6/6" in said and said.count(" is lost after ") == 2
 
 
 def test_a_server_is_not_survived(psgd_command):

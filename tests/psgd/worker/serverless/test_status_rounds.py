@@ -139,3 +139,34 @@ def test_all_go_by_the_settings_of_the_worker_with_the_most_steps(comm):
                 rounds.note(4, 1.0)
             rounds.exchange()
             assert rates.values == [own if expected is None else 10 * turn + expected, 0.1]
+
+
+@pytest.mark.ranks(3)
+def test_where_worker_0_may_die_all_count_what_is_complete_once(comm):
+    """Also a round that was made again, and one that is complete as others say."""
+    metrics = RunMetrics(3)
+    with Communicator(comm) as workers:
+        rounds = StatusRounds(workers, metrics, everyone=True)
+        rounds.begin(np.zeros(1))
+        if comm.rank == 0:
+            rounds.report(0.5, 2.0)
+        rounds.note(4, 1.0)
+        rounds.keep()
+        rounds.exchange()
+        assert metrics.pushes == [0, 0, 0]
+        again = rounds.regrouped(workers, range(3))
+        again.put_back()
+        assert again.version == 0
+        again.exchange()
+        again.count()
+        again.count()
+        assert metrics.pushes == [1, 1, 1] and metrics.loss == 1.0
+        assert (metrics.accuracy, metrics.since_best) == (0.5, 0)
+        again.note(4, 3.0)
+        again.keep()
+        again.exchange()
+        last = again.regrouped(workers, range(3))
+        last.take(2, 3, 0, 0)
+        last.count()
+        assert metrics.pushes == [2, 2, 2] and metrics.loss == 2.0 and last.version == 2
+        assert last.exchange() == 0

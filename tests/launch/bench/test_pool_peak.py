@@ -8,7 +8,7 @@ pytestmark = pytest.mark.gpu
 
 def test_what_was_freed_before_does_not_count_twice():
     xp = cupy()
-    from psgd.launch.bench.gpt2.pool_peak import PoolPeak
+    from psgd.launch.bench.pool_peak import PoolPeak
 
     kept = [xp.zeros(1 << 20, xp.uint8)]
     before = xp.get_default_memory_pool().used_bytes()

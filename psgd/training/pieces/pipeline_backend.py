@@ -11,13 +11,11 @@ from psgd.data.batches import Batches
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
 from psgd.nn.evaluation import evaluated_at_once
-from psgd.nn.model import Tally
-from psgd.nn.stage import OnReady
 from psgd.parallel.pipeline import Pipeline
-from psgd.runtime.rng import bits
+from psgd.training.pieces.pipeline_passes import Batch, PipelinePasses
 
 
-class PipelineBackend:
+class PipelineBackend(PipelinePasses):
     """On the cores of all ranks that hold one copy of the model. Implements `Backend`; all its calls are collective.
 
     Args:
@@ -40,13 +38,11 @@ class PipelineBackend:
         tokens: int = 1,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        self._pipeline, self._key = pipeline, 0
-        self._at_once = evaluated_at_once(tokens, in_pieces=True)
+        super().__init__(pipeline, dataset.test.samples, evaluated_at_once(tokens, in_pieces=True))
         self._first, self._last = stages.Get_rank() == 0, stages.Get_rank() == stages.Get_size() - 1
         most = min(batch_size, dataset.train.samples)
         self._batches = Batches(dataset.train, statistics, most, dtype) if self._reads else None
         self._test = Batches(dataset.test, statistics, self._at_once, dtype) if self._reads else None
-        self._samples = dataset.test.samples
 
     @property
     def _reads(self) -> bool:
@@ -61,45 +57,16 @@ class PipelineBackend:
         if self._test is not None:
             self._test.ordered(0, min(1, self._samples))
 
-    @property
-    def tally(self) -> Tally | None:
-        """What `evaluate` tells of labels and predictions, on the last stage's rank."""
-        return self._pipeline.tally
+    def _batch(self, indices: NDArray[np.int64], touch: Callable[[Array], None] | None) -> Batch:
+        if self._batches is None:
+            return None, None
+        x, y = self._batches.fetch(indices)
+        if touch is not None and self._first:
+            touch(x)
+        return x, y
 
-    @tally.setter
-    def tally(self, tally: Tally | None) -> None:
-        self._pipeline.tally = tally
-
-    def begin(self, seed: int, epoch: int, step: int) -> None:
-        self._key = bits(seed, "step", epoch, step)
-
-    def bind(self, params: Array, grads: Array) -> None:
-        self._pipeline.bind(params, grads)
-
-    def gradient(
-        self,
-        indices: NDArray[np.int64],
-        on_ready: OnReady | None = None,
-        touch: Callable[[Array], None] | None = None,
-    ) -> float:
-        x = y = None
-        if self._batches is not None:
-            x, y = self._batches.fetch(indices)
-            if touch is not None and self._first:
-                touch(x)
-        self._pipeline.draw(self._key, indices)
-        return self._pipeline.gradient(len(indices), x, y, on_ready)
-
-    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
-        correct, loss_sum = 0.0, 0.0
-        for start in range(part * self._at_once, self._samples, parts * self._at_once):
-            stop, x, y = min(start + self._at_once, self._samples), None, None
-            if self._test is not None:
-                x, y = self._test.ordered(start, stop)
-            right, loss = self._pipeline.evaluate(stop - start, x, y)
-            correct += right
-            loss_sum += loss
-        return correct, loss_sum
+    def _ordered(self, start: int, stop: int) -> Batch:
+        return (None, None) if self._test is None else self._test.ordered(start, stop)
 
     def wait(self) -> None:
         pass

@@ -6,7 +6,7 @@ from psgd.data import load
 from psgd.data.normalization import validate
 from psgd.nn.models import build
 from psgd.parallel.pipeline import Pipeline
-from psgd.training.pipeline_backend import PipelineBackend
+from psgd.training.pieces.pipeline_backend import PipelineBackend
 
 
 @pytest.mark.ranks(1, 2, 3)

@@ -1,0 +1,206 @@
+"""What the copies of a stage exchange in a step of stage 2 or 3, while a schedule's microbatches pass through it.
+
+All copies have the same turns: those of a whole batch, as its schedule orders them. Where a batch is small, a copy
+takes part in the turns of the microbatches that it does not have.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from psgd.kernels.array import Array
+from psgd.kernels.errors import UsageError
+from psgd.parallel.sharded import near_gathers
+from psgd.parallel.sharded.exchange import Exchange, before_in
+from psgd.parallel.sharded.gathers import Gathers
+from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.pieces.turns import NONE, Turns, plan
+from psgd.parallel.sharded.scatters import Scatters
+from psgd.parallel.sharded.slices import Slices
+from psgd.parallel.sharded.unit_buffers import ArrivingParts, UnitBuffers
+from psgd.runtime.device_vectors import registered
+
+if TYPE_CHECKING:
+    from psgd.collectives import Communicator
+
+
+class PieceExchange(Exchange):
+    """One rank's part. Creating is collective over the copies, blocks.
+
+    Args:
+        comm: the copies; it stays the caller's, who makes no other non-blocking calls on it.
+        gathering: the same ranks, for gathers: the copies may reduce and gather in different orders.
+        slices: of this rank.
+        params: stage 3: this rank's own vector. Stage 2: the whole one of its piece.
+        stage: 2 or 3.
+        turns: of a whole batch.
+        steps: whose gradients make one update: each is reduced by itself.
+        shared: for each unit the units elsewhere whose weights it uses too, under another name.
+        whole: the gradient of a batch is made of several, so that each rank keeps it whole until it is complete.
+
+    Attributes:
+        slices, stage, steps, params, own, parameters, gradients, scatters, gathers, added, buffer_bytes: as of
+            `Exchange`.
+        gradient: the whole one of a batch, or None.
+    """
+
+    def __init__(
+        self,
+        comm: "Communicator",
+        gathering: "Communicator",
+        slices: Slices,
+        params: Array,
+        stage: int,
+        turns: Sequence[tuple[int, bool]],
+        *,
+        steps: int = 1,
+        shared: Sequence[Sequence[int]],
+        whole: bool,
+    ) -> None:
+        self.slices, self.stage, self.steps, self.params = slices, stage, steps, params
+        self._comm = comm
+        units, order = range(len(slices.units)), behind(params)
+        places = [slices.place(unit) for unit in units]
+        # The first rank has most, and memory is alike on all.
+        self.own = registered(comm, params, slices.of(0).size)[: slices.size]
+        self.gradient: Array = None
+        self._in_turn = not whole
+        slots = tuple(unit % 2 for unit in units)
+        if whole:
+            self.gradient = registered(comm, params, slices.whole)
+            self.gradients = tuple(self.gradient[unit.start : unit.stop] for unit in slices.units)
+            self.buffer_bytes = int(self.gradient.nbytes)
+        else:
+            sums = UnitBuffers(comm, slices, params)
+            self.gradients, self.buffer_bytes, slots = sums.units, sums.nbytes, sums.of
+        arriving = ArrivingParts(comm, slices, params, slots) if steps > 1 else None
+        self.buffer_bytes += 0 if arriving is None else arriving.nbytes
+        into = None if arriving is None else arriving.units
+        self.scatters = Scatters(comm, slices, self.gradients, [self.own[place] for place in places], into, order)
+        self._frees = [before_in(slots, unit) for unit in units]
+        if stage == 3:
+            values = UnitBuffers(comm, slices, params, {unit for others in shared for unit in others})
+            self.parameters, parts = values.units, [params[place] for place in places]
+            self.buffer_bytes += values.nbytes
+            self._slots = values.of
+        else:
+            self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
+            parts = [params[part.start : part.stop] for part in slices.own]
+        self.gathers = (
+            near_gathers.NearGathers(comm, slices, parts, self.parameters)
+            if near_gathers.possible(comm, params)
+            else Gathers(gathering, slices, parts, self.parameters, order)
+        )
+        self.ready = self._reduce
+        self._at = {unit.start: number for number, unit in enumerate(slices.units)}
+        self._shared = shared
+        self._training = self.planned(turns)
+        self._turns, self._next = NONE, 0
+        self.added = self._samples = 0
+        self._inside = self._trains = False
+        self._complete: list[int] = []  # units whose gradient is final
+
+    def planned(self, turns: Sequence[tuple[int, bool]]) -> Turns:
+        """What is gathered for such turns: nothing in stage 2."""
+        return plan(turns, self._slots, self._shared) if self.stage == 3 else NONE
+
+    def begin(self, samples: int, trains: bool = True, turns: Turns | None = None) -> None:
+        """A batch begins; with it the first gather. Does not block.
+
+        Args:
+            samples: of a training step, behind its gradient.
+            trains: backward passes follow.
+            turns: of a batch without them.
+
+        Raises:
+            UsageError: the batch before has not ended, or its step has not been taken.
+        """
+        if self._inside or (trains and self.added == self.steps):
+            raise UsageError("shard: a batch is still under way: call step() before the next one")
+        self._inside, self._trains, self._samples, self._next = True, trains, samples, 0
+        self._turns = self._training if trains else turns or NONE
+        self._start(self._turns.gathers[0] if self._turns.gathers else ())
+
+    def end(self) -> None:
+        """All of the batch was computed: blocks where a gradient is kept by two units' turns."""
+        if self._next != len(self._turns.order) or (self._trains and len(self._complete) != len(self.slices.units)):
+            raise UsageError(f"shard: the batch has ended after {self._next} of {len(self._turns.order)} turns")
+        self._inside = False
+        if self._trains:
+            if self._waits:
+                for unit in self._complete:
+                    self._reduce_now(unit)
+            self._complete = []
+            self.scatters.step()
+            self.added += 1
+
+    def arrive(self, unit: int, backward: bool = False) -> None:
+        """The next turn: blocks until the unit is there, and, backward, its gradient may be written."""
+        if self.stage == 3:
+            turn = self._turn(unit, backward)
+            for each in self._turns.gathers[turn]:
+                self.gathers.wait(each)
+            self._start(self._turns.ahead[turn])
+        if backward:
+            self.scatters.wait(self._frees[unit] if self._in_turn else unit)
+
+    def leave(self, unit: int, backward: bool = False) -> None:
+        """The turn ends: nobody reads the unit until it is gathered again."""
+        if self.stage == 3:
+            self._start(self._turns.after[self._turn(unit, backward)])
+            self._next += 1
+
+    def used(self, unit: int) -> None:
+        """A backward turn ends; whether the gradient is final, `ready` tells."""
+        self.leave(unit, backward=True)
+
+    def pass_by(self, trains: bool = True) -> None:
+        """A whole batch of a rank that has no samples for it. Blocks."""
+        self.begin(0, trains)
+        self.go_by(self._turns.order)
+        if trains and not (self._in_turn and self.stage == 3):
+            for unit in reversed(range(len(self.slices.units))):
+                if self._in_turn:
+                    self.scatters.wait(self._frees[unit])
+                self._reduce(self.slices.units[unit])
+        self.end()
+
+    def go_by(self, turns: Sequence[tuple[int, bool]]) -> None:
+        """Takes part in turns without computing."""
+        for unit, backward in turns:
+            self.arrive(unit, backward)
+            self.leave(unit, backward)
+            if backward and self._in_turn:
+                self._reduce(self.slices.units[unit])
+
+    def finish(self) -> None:
+        """All steps of the sum were made: blocks until this rank's part of it is reduced. The next batch begins one."""
+        self.scatters.clear()
+        self.gathers.changed()
+        self.added = 0
+
+    @property
+    def _waits(self) -> bool:
+        """Whether units are reduced at the end of a batch: the copies come there with all turns behind them.
+
+        Else one would wait for memory that another frees only after turns for which it needs the first.
+        """
+        return self.steps > 1 and not self._in_turn
+
+    def _reduce(self, part: range) -> None:
+        unit = self._at[part.start]
+        self._complete.append(unit)
+        if not self._waits:
+            self.scatters.add(unit, self._samples)
+
+    def _reduce_now(self, unit: int) -> None:
+        for busy in (unit, self._frees[unit]):
+            self.scatters.wait(busy)
+        self.scatters.add(unit, self._samples)
+
+    def _turn(self, unit: int, backward: bool) -> int:
+        order = self._turns.order
+        if not self._inside or self._next == len(order) or order[self._next] != (unit, backward):
+            raise UsageError(
+                f"shard: expected turn {self._next} of {len(order)} of a batch that has begun, got unit {unit}"
+            )
+        return self._next

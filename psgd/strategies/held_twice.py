@@ -1,0 +1,30 @@
+"""Which runs can keep each shard on two servers (`psgd.server.replicas`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psgd.kernels.errors import UsageError
+from psgd.strategies import going_on
+
+_MOST = 62  # a header says in one number who is dead
+
+
+def check(values: Mapping[str, Any], servers: int, workers: int) -> None:
+    """Refuses `--replicas` where a run does not go on without a server.
+
+    Args:
+        values: the options of `psgd train` by name, as `psgd.config.TrainConfig.flat` has them.
+        servers: how many there are.
+        workers: how many there are.
+
+    Raises:
+        UsageError: what was expected, and how to fix it.
+    """
+    if not values["replicas"]:
+        return
+    if not 2 <= servers <= _MOST:
+        raise UsageError(f"--replicas 1: expected 2 to {_MOST} servers, got {servers}: add --servers 2")
+    if values["clip_norm"]:
+        raise UsageError("--replicas 1: servers add up the norm for --clip-norm among all of them; omit one of the two")
+    if not going_on.survives(values, servers, workers):
+        raise UsageError(f"--replicas 1: {going_on.WITHOUT}")

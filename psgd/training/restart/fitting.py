@@ -1,0 +1,75 @@
+"""How a run is cut down to the ranks that live, and which of its workers train when."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from psgd.config import TrainConfig
+from psgd.runtime.ulfm.options import last_epoch, part, phases
+
+
+def can_restart(config: TrainConfig) -> bool:
+    """Whether a run of these options can be begun again in its job, where its MPI survives deaths.
+
+    Kernels on GPUs that wait for dead ranks could not be ended.
+    """
+    return config.checkpoint_dir is not None and "cuda" not in (config.device, config.server_device)
+
+
+def acting(config: TrainConfig) -> int:
+    """How many ranks the run has. Servers and workers are known by now."""
+    assert config.workers is not None and config.servers is not None
+    return config.parts * (config.workers + config.servers)
+
+
+def standing_by(config: TrainConfig) -> int:
+    """How many idle ranks are to be started beside those of the run's first part."""
+    workers = [phase.workers for phase in phases(config.grow)] or [0]
+    return config.spares + config.parts * (workers[-1] - workers[0])
+
+
+def fitted(config: TrainConfig, living: int) -> TrainConfig | None:
+    """The run with as many workers as so many ranks can be, at most those that it has; None where that is none.
+
+    A record of another number of workers cannot be continued; what one rank alone does is another run.
+    """
+    if acting(config) <= living:
+        return config
+    assert config.workers is not None and config.servers is not None
+    workers = living // config.parts - config.servers
+    if workers < 1 or config.record is not None or config.replay is not None:
+        return None
+    if workers + config.servers == 1 and config.parts == 1:
+        return None
+    return replace(config, workers=workers, inject=without_deaths(config.inject))
+
+
+def acts(config: TrainConfig, living: int) -> int:
+    """How many ranks the run has when so many live; 0 where it cannot go on."""
+    found = fitted(config, living)
+    return 0 if found is None else acting(found)
+
+
+def left(config: TrainConfig, result: Mapping[str, Any]) -> bool:
+    """Whether a run that returned this has ended for more workers to join."""
+    assert config.workers is not None
+    end = last_epoch(config.grow, config.workers, config.epochs)
+    return bool(end and result["requeue"]) and result["samples"] >= end * result["train_samples"]
+
+
+def grown(config: TrainConfig, living: int) -> TrainConfig:
+    """The run with the workers of its next part, or as many as live; where these are no more, it grows no more."""
+    assert config.workers is not None and config.grow is not None
+    share, found = part(config.grow, config.workers).until, phases(config.grow)
+    workers = next((phase.workers for phase in found if share < phase.until), found[-1].workers)
+    wanted = fitted(replace(config, workers=workers, inject=without_deaths(config.inject)), living)
+    if wanted is None or wanted.workers is None or wanted.workers <= config.workers:
+        return replace(config, grow=None)
+    return wanted
+
+
+def without_deaths(inject: str) -> str:
+    """Injected faults without those that have happened, or have lost the rank that they are for."""
+    parts = [part.strip() for part in inject.split(",")]
+    return ",".join(part for part in parts if not re.match(r"(kill|stop|raise|nan):", part) and part)

@@ -1,0 +1,70 @@
+"""Several shards as one: they take the steps of each one alone, and one more is filled from where it was."""
+
+import numpy as np
+import pytest
+
+from psgd.optim import rules, schedules
+from psgd.optim.optimizer import OptimizerOptions
+from psgd.server.replicas.held_shards import HeldShards
+from psgd.server.replicas.holders import Holders
+from psgd.server.shard import Shard
+
+PARTS = [range(0, 10), range(10, 20), range(20, 24)]
+OPTIONS = OptimizerOptions(rules.adam(), schedules.constant(0.1))
+
+
+def held(server, lost=()):
+    params = np.zeros(24)
+
+    def make(shard):
+        part = PARTS[shard]
+        return Shard(params[part.start : part.stop], OPTIONS, segment=4, start=part.start)
+
+    return HeldShards(params, PARTS, make, server, Holders(3, lost))
+
+
+def push(shards, gradient, closes=True):
+    """Takes a step; the segments in the order in which they were emitted."""
+    emitted = []
+
+    def fetch(worker, segment):
+        part = shards.ranges[segment]
+        return gradient[part.start : part.stop]
+
+    if closes:
+        shards.apply([(0, 3, 1.0)], fetch, lambda segment: None, emitted.append)
+    else:
+        shards.add((0, 3, 1.0), fetch)
+    return emitted
+
+
+def test_all_that_is_held_takes_each_step_and_what_stands_by_comes_first():
+    shards, whole = held(1), Shard(np.zeros(24), OPTIONS, segment=24)
+    assert shards.ranges == [range(0, 4), range(4, 8), range(8, 10), range(10, 14), range(14, 18), range(18, 20)]
+    assert shards.answered == 3
+    for seed in range(3):
+        gradient = np.random.default_rng(seed).normal(size=24)
+        assert push(shards, gradient) == list(range(6))
+        whole.apply([(0, 3, 1.0)], lambda worker, segment, g=gradient: g, lambda segment: None, lambda segment: None)
+    np.testing.assert_array_equal(shards.params[:20], whole.params[:20])
+    assert (shards.version, shards.samples, shards.lr, shards.open_samples) == (3, 9, 0.1, 0)
+    assert not shards.params[20:].any()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_another_shard_continues_where_its_holder_stands(closes):
+    first, second = held(0), held(1)  # 0 holds 2 and 0, 1 holds 0 and 1
+    gradients = np.random.default_rng(1).normal(size=(3, 24))
+    for shards in (first, second):
+        push(shards, gradients[0])
+        push(shards, gradients[1], closes)
+    source, target = first.state(2), second.add_shard(2)
+    assert sorted(source.tensors) == sorted(target.tensors) and source.facts == target.facts
+    for name, tensor in source.tensors.items():
+        target.tensors[name][:] = tensor
+    after = Holders(3, [2])
+    second.hold(after)
+    push(first, gradients[2])
+    push(second, gradients[2])
+    np.testing.assert_array_equal(second.params[20:], first.params[20:])
+    assert second.answered == 3 and len(second.ranges) == 7

@@ -1,0 +1,27 @@
+"""Which runs can keep each shard twice, and what is said of the others."""
+
+import pytest
+
+from psgd.config import TrainConfig
+from psgd.kernels.errors import UsageError
+from psgd.strategies.held_twice import check
+
+
+@pytest.mark.parametrize("strategy", ["sync", "async", "ssp", "softsync"])
+def test_several_servers_can(strategy):
+    check(TrainConfig(strategy=strategy, replicas=1).flat(), 2, 2)
+    check(TrainConfig(strategy=strategy).flat(), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "servers", "said"),
+    [
+        ({}, 1, "got 1: add --servers 2"),
+        ({"clip_norm": 1.0}, 2, "--clip-norm"),
+        ({"compress": "onebit"}, 2, "without dead workers"),
+        ({"strategy": "hogwild"}, 2, "without dead workers"),
+    ],
+)
+def test_others_are_refused(options, servers, said):
+    with pytest.raises(UsageError, match=said):
+        check(TrainConfig(replicas=1, **options).flat(), servers, 2)

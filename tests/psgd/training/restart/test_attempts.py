@@ -1,0 +1,82 @@
+"""`psgd train` whose ranks are killed, any of them: others take their places, and it ends with the bits of no death."""
+
+import json
+
+import numpy as np
+import pytest
+from harness import mpi
+
+pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")]
+SAMPLES = 1497
+SURVIVES = ["--mpiexec-args", "--with-ft ulfm"]
+
+
+def trained(psgd_command, folder, name, *words):
+    words = [*words, "--checkpoint-dir", str(folder / name), "--checkpoint-every", "20", "--epochs", "3", "--json"]
+    log = ["--log", str(folder / f"{name}.log"), "--save", str(folder / f"{name}.npz")]
+    return psgd_command("train", *words, *log, timeout=120)
+
+
+def bits(path):
+    with np.load(path) as saved:
+        return {name: saved[name].tobytes() for name in saved}
+
+
+def events_of(path, *kinds):
+    return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] in kinds]
+
+
+@pytest.mark.parametrize(
+    ("words", "faults", "lost", "joined"),
+    [
+        (["--workers", "2"], "kill:s0@50", [0], [3]),
+        (["--mesh", "pipe=2", "--workers", "1"], "kill:0@70", [0, 1], [2, 3]),  # both stages at once
+        (["--shard", "3", "--workers", "2"], "kill:0@50", [0], [2]),
+    ],
+)
+def test_spares_take_the_places_of_the_dead(words, faults, lost, joined, psgd_command, tmp_path):
+    assert trained(psgd_command, tmp_path, "whole", *words).returncode == 0
+    done = trained(psgd_command, tmp_path, "lost", *words, "--spares", str(len(lost)), "--inject", faults)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["lost_ranks"] == lost and result["samples"] == 3 * SAMPLES
+    assert bits(tmp_path / "lost.npz") == bits(tmp_path / "whole.npz")
+    *deaths, again = events_of(tmp_path / "lost.log", "lost", "restart")
+    assert [event["rank"] for event in deaths] == lost and all(event["cause"] for event in deaths)
+    assert again["joined"] == joined and again["step"] % 20 == 0 and again["step"] > 0
+    assert done.stderr.count("the run begins again at step") == 1
+
+
+def test_without_spares_fewer_go_on(psgd_command, tmp_path):
+    done = trained(psgd_command, tmp_path, "fewer", "--workers", "3", *SURVIVES, "--inject", "kill:s0@30,compute:0.001")
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["workers"], result["lost_ranks"], result["samples"]) == (2, [0], 3 * SAMPLES)
+    assert result["test_accuracy"] > 0.9
+    assert "begins again at step 20 with 2 worker(s); 0 spare(s) left" in done.stderr
+
+
+def test_too_few_are_left(psgd_command, tmp_path):
+    done = trained(psgd_command, tmp_path, "few", "--workers", "1", *SURVIVES, "--inject", "kill:s0@30")
+    assert done.returncode not in (0, 4) and done.seconds < 60
+    assert (
+        "too few are left" in done.stderr
+        and "at step 20; the same command with --resume continues from it" in done.stderr
+    )
+
+
+def test_workers_join_at_an_epochs_end(psgd_command, tmp_path):
+    done = trained(psgd_command, tmp_path, "grown", "--grow", "0.3:1,1:2", "--strategy", "allreduce")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["workers"], result["lost_ranks"], result["samples"]) == (2, [], 3 * SAMPLES)
+    (grown,) = events_of(tmp_path / "grown.log", "grow")
+    assert (grown["ranks"], grown["joined"], grown["workers"]) == ([0, 1], [1], 2)
+    starts = events_of(tmp_path / "grown.log", "start")
+    assert [event["workers"] for event in starts] == [1, 2]
+
+
+def test_what_is_refused_is_refused_by_all(psgd_command, tmp_path):
+    (tmp_path / "x.txt").write_text("abc")
+    done = trained(psgd_command, tmp_path, "wrong", "--spares", "1", "--dataset", str(tmp_path / "none.npz"))
+    assert done.returncode == 2 and done.stderr.count("error") == 1, done.stderr
