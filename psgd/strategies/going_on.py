@@ -31,8 +31,7 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
     steps = values["accumulate"] in (None, 1)
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
-    waits = values["strategy"] not in ("hogwild", "decentralized") and values["easgd_order"] in (None, "sync")
-    saves = values["checkpoint_dir"] is None or (waits and not values["replicas"])
+    saves = values["checkpoint_dir"] is None or not values["replicas"]
     alone = not (values["spares"] or values["grow"])  # else another takes the place of a dead worker
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
     plain = whole and steps and meets and saves and alone and on_host and not any(values[name] for name in _PER_WORKER)

@@ -50,6 +50,15 @@ class CheckpointVotes(CheckpointStatus):
             self.stopping = self.stopping or request > SAVE
         self.newest = int(self.reached), self.decided_at, self.step, int(self.stopping)
 
+    def keep(self) -> tuple[int, ...]:
+        """What `put_back` needs, before an agreement that may come to nothing."""
+        return self.request, self.decided_at, self.step, int(self.stopping)
+
+    def put_back(self, kept: Sequence[int]) -> None:
+        """The agreement has come to nothing: all is as it was, and what was requested still is."""
+        request, self.decided_at, self.step, stopping = kept
+        self.request, self.stopping, self.reached = max(self.request, request), bool(stopping), False
+
     def catch_up(self, newest: Sequence[int]) -> None:
         """The others have agreed without this worker, as it was about to: their `newest`."""
         reached, self.decided_at, self.step, stopping = self.newest = tuple(newest)  # type: ignore[assignment]
