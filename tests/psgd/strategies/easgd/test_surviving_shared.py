@@ -24,6 +24,7 @@ def test_each_sample_is_taken_exactly_once(order, psgd_command, tmp_path):
         "3",
         "--json",
     ]
+    words += ["--checkpoint-dir", str(tmp_path / "saves"), "--checkpoint-every", "7"]
     done = psgd_command("train", *words, "--inject", "kill:1@19,kill:2@46,slow:2:3,compute:0.002", timeout=90)
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
