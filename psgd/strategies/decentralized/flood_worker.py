@@ -23,6 +23,7 @@ from psgd.strategies.decentralized.flood import (
 )
 from psgd.strategies.decentralized.flood_update import Updates
 from psgd.worker.context import RunContext
+from psgd.worker.serverless.checkpoint_barrier import AbandonedError
 from psgd.worker.serverless.free_running import FreeRunningWorker
 
 WHOLE_AHEAD = 4
@@ -67,7 +68,7 @@ class FloodWorker(FreeRunningWorker):
         self._theirs = [0] * size  # updates of this worker that each has applied
         self._theirs[self._rank] = 1 << 62
         self._done = self._mine = 0
-        self._living = size
+        self._members, self._living = list(range(size)), size
         self._limit = window
 
     def start(self) -> None:
@@ -96,11 +97,14 @@ class FloodWorker(FreeRunningWorker):
 
     def _checkpoint(self) -> None:
         """Applies all updates that anybody has made, as do the others before anybody continues."""
+        members = self._members
         made = self._barrier.enter(self._mine, self._taken, words=(self._mine,))[:, 0]
 
         def all_applied() -> bool:
             self._take()
-            return bool((self.applied == made).all())
+            if self._members is not members:  # all have met: others may have gone on
+                raise AbandonedError
+            return bool((self.applied[members] == made).all())
 
         with self._liveness.guard():
             self._waiter.soon(all_applied)

@@ -42,7 +42,7 @@ class SurvivingFloodWorker(FloodWorker):
     def __init__(self, context: RunContext, links: Callable[[int], list[list[int]]], window: int) -> None:
         size = context.workers.size
         super().__init__(context, links(size), window)
-        self._links, self._members = links, list(range(size))
+        self._links = links
         self._flood.failed = self._reunion.notice
         self._unsure: deque[tuple[int, Bytes]] = deque()  # own updates that some may lack, with their numbers
         self._sums = np.zeros((size, 4))  # of each worker's updates: how many, samples, loss, samples drawn

@@ -38,6 +38,7 @@ class Survives:
     _lines: CounterLines
     _members: list[int]
     _begun: list[int]
+    _lost: NDArray[np.floating]
     _show: Callable[[], None]
     _meet_if_called: Callable[[], None]
     _rejoin: Callable[[MPI.Intracomm, Communicator], None]
@@ -68,3 +69,5 @@ class Survives:
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
         self._rejoin(comm, self._made)
         self._members = members
+        dead = (self._lines.line(worker)[:2] for worker in range(len(self._begun)) if worker not in members)
+        self._lost = np.sum([*dead, (0, 0)], 0)
