@@ -58,6 +58,12 @@ class HandOver:
         self.told.append((worker, applied, waiting, takers))
         return 5, {0: np.array([worker])}
 
+    def lead(self, worker):
+        assert worker == 0
+
+    def needs(self, worker):
+        assert worker == 0
+
     def receive(self, words):
         self.received.append(words.tolist())
 
