@@ -76,8 +76,8 @@ class SurvivingSharedOrder(SharedOrder):
 
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
         self._workers, self._members = comm, members
-        for worker in self._dead:
-            self._counts.forget(worker)
+        if comm.rank == 0:
+            self._counts.lead(self._dead)
         self._barrier = CheckpointBarrier(comm, self._votes, self._liveness, self._waiter, survives=True)
 
 

@@ -46,7 +46,7 @@ class Reunites(Protocol):
         """
 
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
-        """All have that state: from now on the workers are these. Does not communicate."""
+        """All have that state: from now on the workers are these, and the first one counts. Does not communicate."""
 
 
 class Reunion:
@@ -167,6 +167,7 @@ class Reunion:
         self._met += 1
         self._comm, self._deaths, self.members = living, MpiDeaths(living), members
         self._worker.settle(living, members)
+        self.hand_over.lead(members[0])
         self.hand_over.lead(members[0])
         waiting = dict(zip(members, drawn, strict=True))
         for worker in lost:
