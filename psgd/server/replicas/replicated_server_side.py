@@ -230,8 +230,6 @@ class ReplicatedServerTransport(AgreedServerTransport):
     def share(self, parts: Sequence[range]) -> None:
         """Fills the whole vector with what others hold. All living servers do this at the end; blocks.
 
-        Raises:
-            PeerLostError: another has died on the way.
+        If another dies on the way it may have holes, which workers' vectors have not.
         """
-        if not moves.share(self._params, parts, self.holders, self._mesh, self._ended):
-            raise PeerLostError("a server ended when all was done, before the others had its part")
+        moves.share(self._params, parts, self.holders, self._mesh, self._ended)
