@@ -67,8 +67,13 @@ class Survival:
         return self._ranks(self.gone) + self._in_job(map(self._mesh.server_rank, self.gone_servers))
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die, and with replicas servers. `job` is all ranks."""
-        self._job, mesh = job, self._mesh
+        """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
+        self._job = job
+        if not self._mesh.servers:
+            self.started()
+
+    def started(self) -> None:
+        mesh = self._mesh
         servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
         TOLERANCE.allow(self._ranks(range(mesh.workers)) + self._in_job(servers))
 
