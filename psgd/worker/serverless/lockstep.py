@@ -98,6 +98,7 @@ class LockstepWorker(WorkerBase):
         self._comm.revoke()
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        comm.adopt(self._comm)
         keep_for_ever(self._comm)
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
 
