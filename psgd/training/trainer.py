@@ -59,8 +59,9 @@ class Trainer:
                 if injects:
                     backend.wait()
                     injector.sleep(number, time.perf_counter() - start)
-            if leaves and number + 1 >= leaves:  # where workers keep pace, at the epoch's end
-                leaves = 0
+            ends = planned and step + 1 == course.steps
+            if (leaves and number + 1 >= leaves) or (ends and course.shrunk and config.spares):
+                leaves = 0  # for more workers to join; where workers keep pace, at the epoch's end
                 ps.save(stop=True)
             ps.step(len(indices), loss)
             if self._model.agreed(ps.stop) if may_stop else ps.stop:
