@@ -35,7 +35,7 @@ class SynchronousOrder(ExchangeOrder):
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
         self._params, self._metrics = context.params, context.metrics
         self._comm = context.communicator()
-        self._rounds = StatusRounds(self._comm, context.metrics, votes)
+        self._rounds = StatusRounds(self._comm, context.metrics, votes, everyone=context.mesh.survival is not None)
         votes.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
         self.centre = np.empty_like(self._params)
@@ -92,7 +92,8 @@ class SynchronousOrder(ExchangeOrder):
             self._comm.Allreduce(MPI.IN_PLACE, self.displacement)
             rounds.count_allreduce(self.displacement.nbytes)
             np.add(self.centre, self.displacement, out=self.centre)
-        if total and self._comm.rank == 0:
+        rounds.count()
+        if total and rounds.counts:
             self._metrics.progress(self.samples, self.version, self._lr)
         self._votes.decide(rounds.request, self.version * self._period)
 
@@ -133,9 +134,9 @@ class SynchronousOrder(ExchangeOrder):
         self._comm.revoke()
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        comm.adopt(self._comm)
         keep_for_ever(self._comm)
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
-        self.displacement = registered(comm, self._params)
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
         rounds = self._rounds
@@ -148,8 +149,7 @@ class SynchronousOrder(ExchangeOrder):
             self.samples, self.version, *rest = words.tolist()
             rounds.take(self.version, *rest)
             self.stop = rounds.stop
-            if comm.rank == 0:
-                self._metrics.progress(self.samples, self.version, self._lr)
+            self._metrics.progress(self.samples, self.version, self._lr)
 
     def kept(self) -> list[Item]:
         """All have the same centre; worker 0 saves it."""
