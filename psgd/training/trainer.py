@@ -47,8 +47,7 @@ class Trainer:
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
         leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
-        if ps.mesh.survival is not None:
-            ps.mesh.survival.again = partial(self._again, ps.worker)
+        course.again = partial(self._again, ps.worker)
         for self._newest in course.after(done):
             epoch, step, number, indices, planned = self._newest
             loss = 0.0

@@ -35,8 +35,7 @@ class SynchronousOrder(ExchangeOrder):
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
         self._params, self._metrics = context.params, context.metrics
         self._comm = context.communicator()
-        survives = context.mesh.survival is not None
-        self._rounds = StatusRounds(self._comm, context.metrics, votes, everyone=survives)
+        self._rounds = StatusRounds(self._comm, context.metrics, votes, everyone=context.mesh.survival is not None)
         votes.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
         self.centre = np.empty_like(self._params)
@@ -134,10 +133,10 @@ class SynchronousOrder(ExchangeOrder):
         self._comm.revoke()
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        comm.adopt(self._comm)
         keep_for_ever(self._comm)
         self.first = comm.rank == 0
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
-        self.displacement = registered(comm, self._params)
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
         rounds = self._rounds

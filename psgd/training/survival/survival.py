@@ -40,7 +40,6 @@ class Survival:
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
         failures: of the mesh's world.
-        again: computes this worker's newest gradient again; a worker sets it.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
 
@@ -56,7 +55,6 @@ class Survival:
     ) -> None:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
-        self.again: Callable[[], None] = _nothing
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -207,7 +205,8 @@ class Survival:
         self._ledger.pushed(worker, drawn)
 
     def compute_again(self) -> None:
-        self.again()
+        assert self._course is not None
+        self._course.again()
 
     def receive(self, words: NDArray[np.int64]) -> None:
         assert self._course is not None
@@ -223,10 +222,6 @@ class Survival:
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.ends = self.waiting(ask)
-
-
-def _nothing() -> None:
-    pass
 
 
 def prepare(
