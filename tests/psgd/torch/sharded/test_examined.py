@@ -46,6 +46,11 @@ def test_what_cannot_be_sharded(comm):
         assert one(torch.ones(1, 3)).isfinite().all()
     with pytest.raises(UsageError, match="is part of a wrapped module already"):
         psgd.torch.wrap(taken)
+    with pytest.raises(UsageError, match="is part of a sharded module already: hand what psgd.torch.shard"):
+        psgd.torch.wrap(sharded.module)
+    optimizer = torch.optim.Adam(sharded.module.parameters())
+    with pytest.raises(UsageError, match="module: expected one that is not sharded"):
+        psgd.torch.DistributedOptimizer(optimizer, comm, module=sharded, strategy="allreduce")
     for options, message in (
         ({"strategy": "sync"}, "strategy allreduce"),
         ({"strategy": "allreduce", "accumulate": 2}, "expected accumulate=1"),
