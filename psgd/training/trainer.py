@@ -9,7 +9,7 @@ from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
 from psgd.runtime.ulfm.options import last_epoch
-from psgd.training.survival.course import Course
+from psgd.training.survival.course import Course, CourseStep
 from psgd.training.task import Task
 
 
@@ -25,6 +25,7 @@ class Trainer:
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
         self._course: Course | None = None
+        self._newest: CourseStep  # inside `train`
 
     def course(self, workers: int, worker: int) -> Course:
         """The batches of this worker, one of so many. Made once."""
@@ -44,7 +45,10 @@ class Trainer:
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
         leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
-        for epoch, step, number, indices, planned in course.after(done):
+        if ps.mesh.survival is not None:
+            ps.mesh.survival.again = partial(self._again, ps.worker)
+        for self._newest in course.after(done):
+            epoch, step, number, indices, planned = self._newest
             loss = 0.0
             injector.begin(number)
             self._model.begin(config.seed, ps.worker, epoch, step)
@@ -55,14 +59,23 @@ class Trainer:
                 if injects:
                     backend.wait()
                     injector.sleep(number, time.perf_counter() - start)
-            if leaves and number + 1 >= leaves:  # where workers keep pace, at the epoch's end
-                leaves = 0
+            ends = planned and step + 1 == course.steps
+            if (leaves and number + 1 >= leaves) or (ends and course.shrunk and config.spares):
+                leaves = 0  # for more workers to join; where workers keep pace, at the epoch's end
                 ps.save(stop=True)
             ps.step(len(indices), loss)
             if self._model.agreed(ps.stop) if may_stop else ps.stop:
                 return
             if self._reports(course) and planned and self._due(epoch * course.steps + step + 1, course.steps):
                 self._report(ps)
+
+    def _again(self, worker: int) -> None:
+        """Computes the newest gradient again, on the same parameters."""
+        epoch, step, number, indices, _ = self._newest
+        self._model.begin(self._config.seed, worker, epoch, step)
+        touch = partial(self._injector.poison, number) if "nan" in self._config.inject else None
+        self.backend.gradient(indices, None, touch)
+        self.backend.wait()
 
     def _done(self, ps: Connection, steps: int) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""

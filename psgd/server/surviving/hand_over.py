@@ -56,6 +56,9 @@ class HandOver(Protocol):
     def ends(self) -> bool:
         """A worker says that its steps are over: whether the run is, for all; else there may be more. Blocks."""
 
+    def compute_again(self) -> None:
+        """Computes this worker's newest gradient again: a round that was to add it has destroyed it; on a worker."""
+
     def receive(self, words: Words) -> None:
         """This worker was told that; on a worker."""
 

@@ -38,6 +38,7 @@ class Survival:
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
         failures: of the mesh's world.
+        again: computes this worker's newest gradient again; a worker sets it.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
 
@@ -46,6 +47,7 @@ class Survival:
     ) -> None:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
+        self.again: Callable[[], None] = _nothing
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -157,6 +159,9 @@ class Survival:
     def pushed(self, worker: int, drawn: int) -> None:
         self._ledger.pushed(worker, drawn)
 
+    def compute_again(self) -> None:
+        self.again()
+
     def receive(self, words: NDArray[np.int64]) -> None:
         assert self._course is not None
         self._course.receive(words)
@@ -171,6 +176,10 @@ class Survival:
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.ends = self.waiting(ask)
+
+
+def _nothing() -> None:
+    pass
 
 
 def prepare(
