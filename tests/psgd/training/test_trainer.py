@@ -23,7 +23,7 @@ class StandIn:
         self.evaluated_params = self.params
         self.workers, self.worker, self.clock, self.is_server = workers, worker, clock, False
         self.resumed_from = None if samples is None else SimpleNamespace(manifest=SimpleNamespace(samples=samples))
-        self.extra = extra or {}
+        self.extra, self.mesh = extra or {}, SimpleNamespace(survival=None)
         self.steps, self.reports, self.stop, self._stop_after = [], [], False, stop_after
 
     def overlap(self, samples):
