@@ -32,6 +32,7 @@ class SurvivingPushPullWorker(PushPullWorker[SurvivingWorkerTransport]):
         """
         if not self.transport.over:
             super().finish()
+            self._checkpoints = self.transport.checkpoints  # those while it was done are not its own
         return self.transport.over
 
     def finish(self) -> None:

@@ -1,7 +1,7 @@
 """One rank's part in going on without the dead: what is asked of it by the server's loop, or by the worker's."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from psgd.config import TrainConfig
 from psgd.connection import Connection
+from psgd.data.sampler import Sampler
 from psgd.kernels.errors import AgreedUsageError
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
@@ -39,7 +40,6 @@ class Survival:
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
         failures: of the mesh's world.
-        again: computes this worker's newest gradient again; a worker sets it.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
 
@@ -55,13 +55,32 @@ class Survival:
     ) -> None:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
-        self.again: Callable[[], None] = _nothing
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
         self._params = params
         self._mesh, self._metrics, self._duties, self._course = mesh, metrics, duties, course
+        self._config, self._samples = config, samples
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
+
+    def shares(self) -> list[Sampler]:
+        """Each worker's part of the samples, before any has died."""
+        config, workers = self._config, self._mesh.workers
+        return [Sampler(self._samples, workers, w, config.batch_size, config.seed) for w in range(workers)]
+
+    def resume_at(self, step: int) -> None:
+        """The run resumes: this worker has so many steps behind it. Collective over the workers, blocks."""
+        comm = self._mesh.worker
+        if self._mesh.servers or comm is None:  # who counts the samples is told otherwise
+            return
+        mine = self.shares()[self._mesh.index].drawn(step)
+        everyone = np.empty(self._mesh.workers, np.int64)
+        cast(MPI.Intracomm, comm).Allgather(np.array([mine], np.int64), everyone)
+        self.resume(everyone.tolist())
+
+    def resume(self, drawn: Sequence[int]) -> None:
+        """The run resumes: so many samples each worker had drawn before, and counts from here."""
+        self._ledger.begin(drawn)
 
     @property
     def lost_ranks(self) -> list[int]:
@@ -77,7 +96,11 @@ class Survival:
     def started(self) -> None:
         mesh = self._mesh
         servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
-        TOLERANCE.allow(self._ranks(range(mesh.workers)) + self._in_job(servers))
+        self._mortal = self._ranks(range(mesh.workers)) + self._in_job(servers)
+        TOLERANCE.allow(self._mortal)
+
+    def needs(self, worker: int) -> None:
+        TOLERANCE.allow(set(self._mortal) - set(self._ranks([worker])))
 
     def look_after(self, job: MPI.Intracomm, drop_s: float | None) -> None:
         """From now on ranks for which others wait are reported, and dropped after `drop_s`. Collective, blocks."""
@@ -182,7 +205,8 @@ class Survival:
         self._ledger.pushed(worker, drawn)
 
     def compute_again(self) -> None:
-        self.again()
+        assert self._course is not None
+        self._course.again()
 
     def receive(self, words: NDArray[np.int64]) -> None:
         assert self._course is not None
@@ -198,10 +222,6 @@ class Survival:
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.ends = self.waiting(ask)
-
-
-def _nothing() -> None:
-    pass
 
 
 def prepare(
@@ -232,6 +252,10 @@ def prepare(
         survival.look_after(job, config.drop_straggler_after)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
+        found = connection.resumed_from
+        if found is not None and mesh.role == "server" and not found.manifest.has_workers(mesh.workers):
+            # All begin at the same step, and are counted from there; else each is, from where it was.
+            survival.resume([each.drawn(each.steps_behind(found.manifest.samples)) for each in survival.shares()])
     elif config.replicas:
         raise AgreedUsageError(f"--replicas 1: {going_on.WITHOUT}")
     elif config.drop_straggler_after is not None:
