@@ -113,6 +113,7 @@ def of_vectors(
     passes = {name: number for name, number in passes.items() if number}
     state = state_vectors(config)
     options: dict[str, Any] = {**config.own, "compress": config.compress, "clip_norm": config.clip_norm}
+    options["replicas"] = config.replicas
     shard = (config.shard or 0) if workers > 1 else 0
     if workers > 1 and strategy_vectors.uses_collectives(config.strategy, options):
         communicators += 1 + (shard > 1 and bool(stages or shared))  # the model's own exchange

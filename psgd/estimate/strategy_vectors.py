@@ -61,12 +61,12 @@ def of_server(options: Mapping[str, Any], state: int, servers: int, workers: int
     """A server's vectors, as multiples of all parameters: it updates a part of them.
 
     Args:
-        options: the run's, by name; `clip_norm` and `compress` are read.
+        options: the run's, by name; `clip_norm`, `compress` and `replicas` are read.
         state: vectors of the update rule's state.
         servers: how many there are.
         workers: how many there are.
     """
-    share = 1 / servers
+    share = (1 + (options.get("replicas") or 0)) / servers
     rows: Rows = {PARAMETERS: 1, STATE: state * share}
     if options.get("clip_norm"):
         rows["sum of a step's gradients"] = share

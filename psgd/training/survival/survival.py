@@ -178,8 +178,9 @@ class Survival:
         if not self._duties.leads:
             return
         rank, seconds, cause = self._in_job([server])[0], self._metrics.elapsed_s(), "its process ended"
-        left = self._mesh.servers - len(self.gone_servers)
-        self._duties.log.write("lost", time=seconds, server=server, rank=rank, cause=cause, servers_left=left)
+        left, workers = self._mesh.servers - len(self.gone_servers), self._mesh.workers - len(self.gone)
+        of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
+        self._duties.log.write("lost", time=seconds, cause=cause, **of_server)
         say(
             f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and have "
             "all that it had" + ("" if left > 1 else "; the run does not survive the next one")

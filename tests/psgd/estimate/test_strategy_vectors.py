@@ -102,3 +102,9 @@ def test_every_strategy_has_rows(strategy):
     for workers in (1, 4):
         rows = strategy_vectors.of_worker(strategy, {}, 2, workers)
         assert rows["parameters"] == rows["gradients"] == 1 and all(number > 0 for number in rows.values())
+
+
+def test_servers_that_hold_each_shard_twice_have_twice_the_state():
+    once, twice = (strategy_vectors.of_server({"replicas": replicas}, 2, 4, 2) for replicas in (0, 1))
+    assert (once[strategy_vectors.STATE], twice[strategy_vectors.STATE]) == (0.5, 1.0)
+    assert once[strategy_vectors.PARAMETERS] == twice[strategy_vectors.PARAMETERS] == 1

@@ -1,5 +1,7 @@
 """Which runs can keep each shard twice, and what is said of the others."""
 
+from pathlib import Path
+
 import pytest
 
 from psgd.config import TrainConfig
@@ -18,6 +20,7 @@ def test_several_servers_can(strategy):
     [
         ({}, 1, "got 1: add --servers 2"),
         ({"clip_norm": 1.0}, 2, "--clip-norm"),
+        ({"checkpoint_dir": Path("c")}, 2, "--spares replace servers"),
         ({"compress": "onebit"}, 2, "without dead workers"),
         ({"strategy": "hogwild"}, 2, "without dead workers"),
     ],

@@ -115,6 +115,7 @@ def test_servers_are_survived_that_hold_each_shard_twice_and_server_0_too(psgd_c
     lost = [event for event in events if event["event"] == "lost"]
     assert [event["server"] for event in lost if "server" in event] == [0, 2]
     assert [event["worker"] for event in lost if "worker" in event] == [1]
+    assert [event["workers_left"] for event in lost][-1] == 2
     assert "rank 1 goes on with the log" in done.stderr and "does not survive the next one" in done.stderr
 
 
