@@ -44,6 +44,7 @@ class Course:
         shrunk: some that trained have died.
         leads: this worker is the first of those that train.
         evaluates: this worker does, and does not keep others waiting by being slow.
+        again: computes the gradient of the newest batch again.
         ends: asked at the end: whether the run is over; else there may be more by then.
     """
 
@@ -55,7 +56,13 @@ class Course:
         self.shrunk = False
         self.evaluates = False
         self.ends: Callable[[], bool] = _at_once
+        self.again: Callable[[], object] = _at_once
         self.steps = sampler.steps
+
+    @property
+    def sampler(self) -> Sampler:
+        """Of this worker's share at first."""
+        return self._samplers[0][1]
 
     def receive(self, words: NDArray[np.int64]) -> None:
         """What `psgd.training.survival.ledger` has sent: the samples to take over, and the share from some epoch on."""
