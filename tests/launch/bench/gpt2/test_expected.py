@@ -12,7 +12,7 @@ GPT2 = GPT2Trial(48, 1600, 25, 1024, 50257, 32, 4, 3, 8, 2, "cuda")
 
 def test_one_gpu_of_80_gb_is_refused():
     said = "\n".join(expected.lines(GPT2))
-    assert said.startswith("1,557,611,200 parameters") and "80 GB are there: one sample does not fit" in said
+    assert said.startswith("1,557,611,200 parameters") and "80 GB are there: the batch does not fit" in said
     assert "2 ranks, --shard 3 --recompute all, 4 passes of 4:" in said
 
 
@@ -22,5 +22,5 @@ def test_two_gpus_keep_half_of_sixteen_bytes_a_parameter():
     rows = expected.of_trial(small, model).rows
     held = rows["parameters"] + rows["gradients"] + rows["optimizer state"]
     assert held == pytest.approx(8 * model.layout.size, rel=0.01)
-    assert rows["sum of gradients"] == 4 * model.layout.size
+    assert "sum of gradients" not in rows, "each pass is reduced by itself"
     assert rows["gradients of shared parameters"] == 300 * 64 * 4
