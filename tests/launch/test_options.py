@@ -447,7 +447,8 @@ def test_what_does_not_go_together_with_a_mesh(flags, message):
     [
         ({"shard": "1", "strategy": "sync"}, "--shard 1: expected --strategy allreduce with it, got sync"),
         ({"shard": "3", "workers": "1"}, "--shard 3: a single worker has nobody to share with"),
-        ({"shard": "2", "mesh": "pipe=2,data=2"}, "--shard 2: expected --shard 1 with a mesh of several pieces"),
+        ({"shard": "2", "mesh": "pipe=2,data=2", "device": "cuda"}, "--shard 2: expected --shard 1 in a mesh on GPUs"),
+        ({"shard": "3", "mesh": "pipe=2,data=1"}, "--shard 3: a single worker has nobody to share with"),
     ],
 )
 def test_what_does_not_go_together_with_sharding(flags, message):
