@@ -35,14 +35,15 @@ class SynchronousOrder(ExchangeOrder):
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
         self._params, self._metrics = context.params, context.metrics
         self._comm = context.communicator()
-        self._rounds = StatusRounds(self._comm, context.metrics, votes)
+        survives = context.mesh.survival is not None
+        self._rounds = StatusRounds(self._comm, context.metrics, votes, everyone=survives)
         votes.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
         self.centre = np.empty_like(self._params)
         self._lr = 0.0
         self._votes, self._period = votes, period
         self._regroup: Regroup | None = None
-        if context.mesh.survival is not None:
+        if survives:
             self._before = np.empty_like(self._params)  # the displacement, which the sum overwrites
             self._counted = 0, 0  # samples and version before the exchange
             self._regroup = Regroup(context.mesh, context.alarm, self)
@@ -92,7 +93,8 @@ class SynchronousOrder(ExchangeOrder):
             self._comm.Allreduce(MPI.IN_PLACE, self.displacement)
             rounds.count_allreduce(self.displacement.nbytes)
             np.add(self.centre, self.displacement, out=self.centre)
-        if total and self._comm.rank == 0:
+        rounds.count()
+        if total and rounds.counts:
             self._metrics.progress(self.samples, self.version, self._lr)
         self._votes.decide(rounds.request, self.version * self._period)
 
@@ -127,29 +129,31 @@ class SynchronousOrder(ExchangeOrder):
         self._rounds.put_back()
         self.displacement[:] = self._before
         self.samples, self.version = self._counted
-        self._rounds.version = self.version
 
     def revoke(self) -> None:
         self._comm.revoke()
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        comm.adopt(self._comm)
         keep_for_ever(self._comm)
+        self.first = comm.rank == 0
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
-        self.displacement = registered(comm, self._params)
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
         rounds = self._rounds
         centre = np.empty_like(self.centre) if takes else self.centre  # `root` may die before all of it has come
         comm.Bcast(centre, root)
         words = np.array([self.samples, rounds.version, rounds.active, rounds.stop, rounds.all_done], np.int64)
+        votes = np.array(self._votes.newest)
         comm.Bcast(words, root)
+        comm.Bcast(votes, root)
         if takes:
             self.centre[:] = centre
             self.samples, self.version, *rest = words.tolist()
             rounds.take(self.version, *rest)
+            self._votes.catch_up(votes.tolist())
             self.stop = rounds.stop
-            if comm.rank == 0:
-                self._metrics.progress(self.samples, self.version, self._lr)
+            self._metrics.progress(self.samples, self.version, self._lr)
 
     def kept(self) -> list[Item]:
         """All have the same centre; worker 0 saves it."""

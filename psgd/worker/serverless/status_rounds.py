@@ -78,8 +78,10 @@ class StatusRounds:
         self._all = np.zeros((comm.size, words))
         self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
+        self._spoils = False
         self._noted = ExchangeCounts()
         self._before = 0, 0, 0.0
+        self._asked = 0
         self._uncounted: StatusRounds | None = None  # who has the last round, which may still be made again
         self._told: tuple[int, tuple[tuple[float, float], ...]] = 0, ()  # version and evaluations before it
         self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
@@ -112,6 +114,10 @@ class StatusRounds:
     def count_allreduce(self, nbytes: int) -> None:
         """Counts an all-reduce of so many bytes that the worker has made."""
         self.bytes_sent += byte_counts.allreduce(self._comm.size, nbytes)
+
+    def spoil(self) -> None:
+        """The next round is to count for nobody: what it would apply has a gradient that is not finite."""
+        self._spoils = True
 
     def forget(self) -> None:
         """Takes back what was noted since the last round: it is not going to be applied."""
@@ -146,12 +152,16 @@ class StatusRounds:
         stop = self._metrics.stop + 2 * self._votes.take_request()
         counts = noted.samples, noted.loss, noted.pushes, stop, done, waited, computed, self._held
         self._mine[:_WORDS] = (*counts, reports, accuracy, test_loss)
+        if self._spoils:
+            self._mine[_SAMPLES], self._spoils = -1, False
         if self._settings is not None:
             self._settings.write(self._mine[_WORDS:])
         self._gather.run()
         ended = time.perf_counter()
         self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         self.forget()
+        if (self._all[:, _SAMPLES] < 0).any():
+            self._all[:, [_SAMPLES, _PUSHES]] = 0
         self.samples[:] = self._all[:, _SAMPLES]
         self.pushes[:] = self._all[:, _PUSHES]
         self.request = int(self._all[:, _STOP].max()) // 2
@@ -179,7 +189,7 @@ class StatusRounds:
 
     def keep(self) -> None:
         """Before a round that may not be complete."""
-        noted = self._noted
+        noted, self._asked = self._noted, self._votes.request
         self._before = noted.pushes, noted.samples, noted.loss
         self._told = self.version, tuple(self._reports)
 
@@ -191,6 +201,7 @@ class StatusRounds:
         self._reports.clear()
         self._reports.extend(reports)
         self._uncounted = None
+        self._votes.request = max(self._votes.request, self._asked)
 
     def take(self, version: int, active: int, stop: int, all_done: int) -> None:
         """A round was complete, as others say, though not here: what came of it."""
@@ -203,8 +214,8 @@ class StatusRounds:
         made = StatusRounds(comm, self._metrics, self._votes, self._settings, members, self._everyone)
         for name in ("version", "stop", "all_done", "waited_s", "bytes_sent", "_began", "_noted", "_reports"):
             setattr(made, name, getattr(self, name))
-        made._before, made._told, made._seconds = self._before, self._told, self._seconds
-        made._uncounted = self._uncounted
+        made._before, made._asked, made._told = self._before, self._asked, self._told
+        made._seconds, made._uncounted = self._seconds, self._uncounted
         return made
 
     def free(self) -> None:
