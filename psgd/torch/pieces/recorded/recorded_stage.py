@@ -89,11 +89,11 @@ class RecordedStage:
 
     def done(self) -> bool:
         """Whether the batch's losses are there. Does not block."""
-        return self._stage.done()
+        return bool(self._stage.done())
 
     def context(self, batch: int, wants_dx: bool = False) -> GraphContext:
         """As `TorchStage.context`."""
-        made = self._stage.context(batch, wants_dx)
+        made: GraphContext = self._stage.context(batch, wants_dx)
         self._fixed[made] = _Held(batch)
         return made
 
