@@ -72,11 +72,6 @@ def check(
     for option, (alone, reason) in _PARTIAL.items():
         if (value := values.get(option)) not in (None, alone):
             raise UsageError(f"{spell.given(option, value)}: not with {spell.given('mesh', text)}: {reason}; omit it")
-    if (path := values.get("save")) is not None and path.suffix != ".npz":
-        raise UsageError(
-            f"{spell.given('save', path)}: expected a name that ends in .npz with {spell.given('mesh', text)}: its "
-            "parameters are gathered one at a time"
-        )
     if values.get("placement") not in (None, "auto", "dedicated"):
         raise UsageError(
             f"{spell.given('placement', values['placement'])}: not with {spell.given('mesh', text)}: its servers are "

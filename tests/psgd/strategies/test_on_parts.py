@@ -40,7 +40,6 @@ def test_strategies():
         ("sync", {"record": "f"}, {}, "record: not with mesh: each part has an order of its own; omit it"),
         ("sync", {"placement": "spread"}, {}, "placement: not with mesh: its servers are the first ranks along data"),
         ("sync", {"placement": [1, 0]}, {}, "placement: not with mesh"),
-        ("sync", {"save": Path("a.pt")}, {}, "save: expected a name that ends in .npz with mesh"),
         ("sync", {"server_device": "cuda"}, {}, "server_device: not with mesh: parts are updated on cores; omit it"),
     ],
 )
@@ -50,7 +49,7 @@ def test_what_does_not_go_together(name, values, own, message):
 
 
 def test_values_that_are_as_if_not_given():
-    check("sync", {"compress": "none", "on_nan": "warn", "device": "cpu", "save": Path("a.npz")}, {}, CUT)
+    check("sync", {"compress": "none", "on_nan": "warn", "device": "cpu", "save": Path("a.pt")}, {}, CUT)
 
 
 @pytest.mark.parametrize(

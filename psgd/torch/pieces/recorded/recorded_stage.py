@@ -7,7 +7,7 @@ time: so each microbatch that may be alive has an input and a gradient of its ow
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +19,13 @@ from psgd.torch.pieces.recorded.same_each_time import draws
 from psgd.torch.pieces.recorded.torch_graphs import TorchGraphs
 from psgd.torch.same_memory import array_of
 
-if TYPE_CHECKING:
-    from psgd.torch.pieces.torch_stage import TorchStage
-
 Launch = Callable[[], None]
 _WARM = 2
 """Passes by Python before one is recorded, in which libraries are loaded and choose their kernels."""
 
 
 @dataclass(eq=False)
-class _Fixed:
+class _Held:
     """What belongs to one context.
 
     Attributes:
@@ -68,14 +65,15 @@ class RecordedStage:
     Only passes of training with as many samples as a context is for are recorded.
 
     Args:
-        stage: on the GPU, of modules that start the same kernels in every pass.
+        stage: `psgd.torch.pieces.torch_stage.TorchStage`, on the GPU, of modules that start the same kernels in every
+            pass.
         gpu: `psgd.parallel.stages.gpu.Gpu`.
     """
 
-    def __init__(self, stage: "TorchStage", gpu: Any) -> None:
+    def __init__(self, stage: Any, gpu: Any) -> None:
         self._stage, self._gpu = stage, gpu
         self._graphs = None if gpu.xp is np else TorchGraphs(stage.device)
-        self._fixed: dict[GraphContext, _Fixed] = {}
+        self._fixed: dict[GraphContext, _Held] = {}
         self._may = False
         self._draws = any(map(draws, stage.modules))
 
@@ -91,12 +89,12 @@ class RecordedStage:
 
     def done(self) -> bool:
         """Whether the batch's losses are there. Does not block."""
-        return self._stage.done()
+        return bool(self._stage.done())
 
     def context(self, batch: int, wants_dx: bool = False) -> GraphContext:
         """As `TorchStage.context`."""
-        made = self._stage.context(batch, wants_dx)
-        self._fixed[made] = _Fixed(batch)
+        made: GraphContext = self._stage.context(batch, wants_dx)
+        self._fixed[made] = _Held(batch)
         return made
 
     def forward(self, ctx: GraphContext, x: Any) -> Array:
@@ -163,8 +161,8 @@ class RecordedStage:
         found: tuple[float, float] = tail.evaluate(ctx, x, y, tally)
         return found
 
-    def _choose(self, fixed: _Fixed, training: bool, samples: int) -> bool | None:
-        """What the passes of the next microbatch do; see `_Fixed.recording`."""
+    def _choose(self, fixed: _Held, training: bool, samples: int) -> bool | None:
+        """What the passes of the next microbatch do; see `_Held.recording`."""
         stage = self._stage
         if not self._may or not training or samples != fixed.samples:
             return None
@@ -179,7 +177,7 @@ class RecordedStage:
         fixed.count += 1
         return None if fixed.count <= _WARM else fixed.count == _WARM + 1
 
-    def _take(self, fixed: _Fixed, name: str, value: Any, tensor: Callable[[Any], torch.Tensor]) -> None:
+    def _take(self, fixed: _Held, name: str, value: Any, tensor: Callable[[Any], torch.Tensor]) -> None:
         """Puts what a pass takes to where its graph looks for it.
 
         Args:
