@@ -44,6 +44,9 @@ class HandOver(Protocol):
             How many samples there are to take, and for each of the takers what it is to be told.
         """
 
+    def started(self) -> None:
+        """This rank has come through the start, which is made by all together: from now on others may die."""
+
     def lost_server(self, server: int) -> None:
         """A server has died, and others hold its shards; on the other servers, where there are replicas."""
 

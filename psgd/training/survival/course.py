@@ -44,6 +44,7 @@ class Course:
         shrunk: some that trained have died.
         leads: this worker is the first of those that train.
         evaluates: this worker does, and does not keep others waiting by being slow.
+        again: computes the gradient of the newest batch again.
         ends: asked at the end: whether the run is over; else there may be more by then.
     """
 
@@ -55,6 +56,7 @@ class Course:
         self.shrunk = False
         self.evaluates = False
         self.ends: Callable[[], bool] = _at_once
+        self.again: Callable[[], object] = _at_once
         self.steps = sampler.steps
 
     @property
