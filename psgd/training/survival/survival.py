@@ -113,7 +113,14 @@ class Survival:
         names = {rank: f"{kinds[place]} (rank {rank})" for place, rank in zip(world, ranks, strict=True)}
         course = self._course
         self._board = board
-        self.watch = Stragglers(board, job, drop_s, names.__getitem__, lambda: course is not None and course.evaluates)
+        self.watch = Stragglers(
+            board,
+            job,
+            drop_s,
+            names.__getitem__,
+            busy=lambda: course is not None and course.evaluates,
+            servers=[rank for place, rank in zip(world, ranks, strict=True) if place in servers],
+        )
         self.watch.start()
 
     def waiting(self, act: Callable[..., Any], **when: Callable[[], object]) -> Callable[..., Any]:
