@@ -157,16 +157,19 @@ class Survival:
         self.tell(worker, samples)
         return samples, messages
 
+    def _cause(self, rank: int) -> str:
+        """Of a death."""
+        waited_s = self._board.dropped_ns(rank) / 1e9 if self._board is not None else 0.0
+        return f"dropped as others had waited for it for {waited_s:.1f} s" if waited_s else "its process ended"
+
     def tell(self, worker: int, samples: int) -> None:
         """Counts a death, writes it to the log and says it, where this rank leads."""
         self.gone.append(worker)
         seconds, left = self._metrics.elapsed_s(), self._mesh.workers - len(self.gone)
         rank = self._ranks([worker])[0]
-        waited_s = self._board.dropped_ns(rank) / 1e9 if self._board is not None else 0.0
-        cause = f"dropped as others had waited for it for {waited_s:.1f} s" if waited_s else "its process ended"
         if not self._duties.leads:
             return
-        log = self._duties.log
+        log, cause = self._duties.log, self._cause(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
@@ -180,7 +183,8 @@ class Survival:
             self._take_over()
         if not self._duties.leads:
             return
-        rank, seconds, cause = self._in_job([server])[0], self._metrics.elapsed_s(), "its process ended"
+        rank, seconds = self._in_job([server])[0], self._metrics.elapsed_s()
+        cause = self._cause(rank)
         left = self._mesh.servers - len(self.gone_servers)
         self._duties.log.write("lost", time=seconds, server=server, rank=rank, cause=cause, servers_left=left)
         say(
