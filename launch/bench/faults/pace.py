@@ -39,7 +39,7 @@ def undisturbed_s(events: Sequence[Event], took_s: Mapping[int, float]) -> float
         return None
     points = [(event["time"], event["samples"]) for event in events if event["event"] == "progress"]
     points.append((ends[-1]["seconds"], ends[-1]["samples"]))
-    gaps = _gaps(events, took_s)
+    gaps = _gaps(events, took_s, starts[0]["workers"])
     parts: list[list[tuple[float, int]]] = [[] for _ in range(len(gaps) + 1)]
     for time, samples in points:
         place = sum(time >= gap.end for gap in gaps)
@@ -59,13 +59,14 @@ def undisturbed_s(events: Sequence[Event], took_s: Mapping[int, float]) -> float
     return total
 
 
-def _gaps(events: Sequence[Event], took_s: Mapping[int, float]) -> list[Gap]:
-    """In order; those that overlap are one."""
+def _gaps(events: Sequence[Event], took_s: Mapping[int, float], workers: int) -> list[Gap]:
+    """In order; those that overlap are one. A server that dies leaves as many workers as there were."""
     gaps: list[Gap] = []
     for event in events:
         if event["event"] == "lost":
+            workers = event.get("workers_left", workers)
             begin = event["time"] - took_s.get(event["rank"], 0.0)
-            gap = Gap(begin, event["time"], event["workers_left"])
+            gap = Gap(begin, event["time"], workers)
             if gaps and begin <= gaps[-1].end:
                 gap = Gap(min(begin, gaps.pop().begin), gap.end, gap.workers)
             gaps.append(gap)

@@ -65,10 +65,14 @@ class Board:
         since = int(self._words[rank][_SINCE])
         return since if since > 0 else None
 
-    def lags_since(self, rank: int) -> int | None:
+    def lags_since(self, rank: int) -> int:
         """Since when a rank of this node computes; of one that waits its last beat: old where it is stopped."""
         since = int(self._words[rank][_SINCE])
-        return -since if since < 0 else int(self._words[rank][_BEAT])
+        return -since if since < 0 else self.beats_since(rank)
+
+    def beats_since(self, rank: int) -> int:
+        """The last beat of a rank of this node."""
+        return int(self._words[rank][_BEAT])
 
     def stopped(self, rank: int) -> bool:
         """Whether the system says that a rank's process is stopped, as by SIGSTOP."""

@@ -6,7 +6,7 @@ for: those that wait themselves are not. What others do, on this node or elsewhe
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from mpi4py import MPI
@@ -30,6 +30,7 @@ class Stragglers(threading.Thread):
         drop_s: ranks that others wait for longer are killed; None kills nobody.
         name: of a rank of the job.
         busy: whether this rank does something that may last, as an evaluation does.
+        servers: ranks that are late only where they are stopped: what they wait for is not told.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Stragglers(threading.Thread):
         drop_s: float | None,
         name: Callable[[int], str],
         busy: Callable[[], bool],
+        servers: Collection[int] = (),
     ) -> None:
         super().__init__(name="psgd-stragglers", daemon=True)
         self._board, self._job, self._drop_s, self._name, self._busy = board, job, drop_s, name, busy
+        self._servers = servers
         self._stall_s = Variables.read().stall_s
         self._over = threading.Event()
         self._looked = self._patient_from = time.monotonic_ns()
@@ -95,9 +98,10 @@ class Stragglers(threading.Thread):
             return
         waited = now - max(since, self._patient_from)
         lags = {
-            rank: now - max(lag, self._patient_from)
+            rank: now
+            - max((board.beats_since if rank in self._servers else board.lags_since)(rank), self._patient_from)
             for rank in board.node
-            if rank != board.rank and (lag := board.lags_since(rank)) is not None
+            if rank != board.rank
         }
         if self._drop_s is not None and waited > self._drop_s * 1e9:
             late = [rank for rank, lag in lags.items() if lag > self._drop_s * 1e9]

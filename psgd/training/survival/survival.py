@@ -96,11 +96,7 @@ class Survival:
     def started(self) -> None:
         mesh = self._mesh
         servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
-        self._mortal = self._ranks(range(mesh.workers)) + self._in_job(servers)
-        TOLERANCE.allow(self._mortal)
-
-    def needs(self, worker: int) -> None:
-        TOLERANCE.allow(set(self._mortal) - set(self._ranks([worker])))
+        TOLERANCE.allow(self._ranks(range(mesh.workers)) + self._in_job(servers))
 
     def look_after(self, job: MPI.Intracomm, drop_s: float | None) -> None:
         """From now on ranks for which others wait are reported, and dropped after `drop_s`. Collective, blocks."""
@@ -117,7 +113,14 @@ class Survival:
         names = {rank: f"{kinds[place]} (rank {rank})" for place, rank in zip(world, ranks, strict=True)}
         course = self._course
         self._board = board
-        self.watch = Stragglers(board, job, drop_s, names.__getitem__, lambda: course is not None and course.evaluates)
+        self.watch = Stragglers(
+            board,
+            job,
+            drop_s,
+            names.__getitem__,
+            busy=lambda: course is not None and course.evaluates,
+            servers=[rank for place, rank in zip(world, ranks, strict=True) if place in servers],
+        )
         self.watch.start()
 
     def waiting(self, act: Callable[..., Any], **when: Callable[[], object]) -> Callable[..., Any]:
@@ -154,16 +157,19 @@ class Survival:
         self.tell(worker, samples)
         return samples, messages
 
+    def _cause(self, rank: int) -> str:
+        """Of a death."""
+        waited_s = self._board.dropped_ns(rank) / 1e9 if self._board is not None else 0.0
+        return f"dropped as others had waited for it for {waited_s:.1f} s" if waited_s else "its process ended"
+
     def tell(self, worker: int, samples: int) -> None:
         """Counts a death, writes it to the log and says it, where this rank leads."""
         self.gone.append(worker)
         seconds, left = self._metrics.elapsed_s(), self._mesh.workers - len(self.gone)
         rank = self._ranks([worker])[0]
-        waited_s = self._board.dropped_ns(rank) / 1e9 if self._board is not None else 0.0
-        cause = f"dropped as others had waited for it for {waited_s:.1f} s" if waited_s else "its process ended"
         if not self._duties.leads:
             return
-        log = self._duties.log
+        log, cause = self._duties.log, self._cause(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
@@ -177,7 +183,8 @@ class Survival:
             self._take_over()
         if not self._duties.leads:
             return
-        rank, seconds, cause = self._in_job([server])[0], self._metrics.elapsed_s(), "its process ended"
+        rank, seconds = self._in_job([server])[0], self._metrics.elapsed_s()
+        cause = self._cause(rank)
         left, workers = self._mesh.servers - len(self.gone_servers), self._mesh.workers - len(self.gone)
         of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
         self._duties.log.write("lost", time=seconds, cause=cause, **of_server)

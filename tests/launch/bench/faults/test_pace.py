@@ -31,6 +31,12 @@ def test_a_pause_counts_as_the_samples_in_it_at_the_rate_behind_it():
     assert undisturbed_s(log(points, [(5, 1, 2)], (10, 1700)), {1: 3.0}) == pytest.approx(found)
 
 
+def test_a_server_that_dies_leaves_all_workers():
+    events = log([*steady(0, 2, 300, 0), (3, 650), (3.1, 660)], [(3, 0, 3)], (3.1, 660))
+    del next(event for event in events if event["event"] == "lost")["workers_left"]
+    assert undisturbed_s(events, {0: 0.9}) == pytest.approx(2 + 50 / 300 + 0.1)
+
+
 def test_deaths_together_are_one_gap_and_a_short_part_has_the_rate_of_its_neighbour_by_workers():
     points = [*steady(0, 2, 300, 0), *steady(4, 8, 100, 600)]
     assert undisturbed_s(log(points, [(3, 1, 2), (3.5, 2, 1)], (8, 1000)), {1: 0.5, 2: 1.2}) == pytest.approx(2 + 4)

@@ -36,6 +36,9 @@ class Table:
     def lags_since(self, rank):
         return self.lags[rank]
 
+    def beats_since(self, rank):
+        return 99 * S if rank == 1 else 1
+
     def stopped(self, rank):
         return rank == 2
 
@@ -57,10 +60,10 @@ def may_die():
     TOLERANCE.allow(())
 
 
-def watch(table, drop_s, busy=False, looks=10):
+def watch(table, drop_s, busy=False, looks=10, servers=()):
     """Looks for some seconds, until the second `looks`; every look is in time, as of a thread that runs."""
     job = SimpleNamespace(Get_failed=lambda: SimpleNamespace(Get_size=lambda: 0))
-    one = Stragglers(table, job, drop_s, "rank {}".format, lambda: busy)
+    one = Stragglers(table, job, drop_s, "rank {}".format, lambda: busy, servers)
     one._looked = one._patient_from = 0
     for now in range(0, looks * 10 + 1):
         one.look(now * S // 10)
@@ -83,6 +86,13 @@ def test_one_is_dropped_that_lags_while_another_waits(waits, lags, drop_s, dropp
     table = Table(waits, {rank: lags.get(rank, 99 * S) for rank in range(1 + max(lags))})
     watch(table, drop_s)
     assert set(table.dropped) == dropped
+
+
+@pytest.mark.usefixtures("may_die", "said")
+def test_of_servers_only_one_that_is_stopped_is_dropped():
+    table = Table({0: 1}, {0: 1, 1: 1, 2: 1})
+    watch(table, 9.8, servers=[1, 2])
+    assert {rank for rank, _ in table.dropped} == {2}
 
 
 @pytest.mark.usefixtures("may_die", "said")
