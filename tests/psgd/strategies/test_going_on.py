@@ -19,6 +19,7 @@ def test_the_servers_strategies_do(strategy):
 def test_and_those_without(strategy):
     assert survives(TrainConfig(strategy=strategy).flat(), 0, 2)
     assert not survives(TrainConfig(strategy=strategy).flat(), 0, 1)
+    assert survives(TrainConfig(strategy=strategy, spares=1, checkpoint_dir=Path("c")).flat(), 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,6 @@ def test_and_those_without(strategy):
         {"strategy": "easgd", "own": {"easgd_order": "round-robin"}},
         {"strategy": "decentralized", "own": {"peers": "pairs"}},
         {"replicas": 1, "checkpoint_dir": Path("c")},
-        {"spares": 1, "checkpoint_dir": Path("c")},
         {"record": Path("r")},
         {"replay": Path("r")},
         {"trace": Path("t")},
