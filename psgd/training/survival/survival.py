@@ -84,8 +84,8 @@ class Survival:
 
     @property
     def lost_ranks(self) -> list[int]:
-        """Ranks of the job that have died."""
-        return self._ranks(self.gone) + self._in_job(map(self._mesh.server_rank, self.gone_servers))
+        """Ranks that have died, as the job was started with them."""
+        return [*map(self._number, self._ranks(self.gone)), *map(self._number, self._in_job(self.gone_servers))]
 
     def begin(self, job: MPI.Intracomm) -> None:
         """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
@@ -170,6 +170,7 @@ class Survival:
         if not self._duties.leads:
             return
         log, cause = self._duties.log, self._cause(rank)
+        rank = self._number(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
@@ -185,6 +186,7 @@ class Survival:
             return
         rank, seconds = self._in_job([server])[0], self._metrics.elapsed_s()
         cause = self._cause(rank)
+        rank = self._number(rank)
         left, workers = self._mesh.servers - len(self.gone_servers), self._mesh.workers - len(self.gone)
         of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
         self._duties.log.write("lost", time=seconds, cause=cause, **of_server)
@@ -200,11 +202,15 @@ class Survival:
     def _take_over(self) -> None:
         if not self._duties.leads:
             self._duties.take_over()
-            say(f"warning: rank {self._job.Get_rank()} goes on with the log, the progress and the result")
+            say(f"warning: rank {self._number(self._job.Get_rank())} goes on with the log, the progress and the result")
 
     def _ranks(self, workers: Iterable[int]) -> list[int]:
         """Their ranks in the job."""
         return self._in_job(map(self._mesh.worker_rank, workers))
+
+    def _number(self, rank: int) -> int:
+        """The number of a rank of the job in the one that was started: it is another where a run was begun again."""
+        return self._job.Get_group().Translate_ranks([rank], MPI.COMM_WORLD.Get_group())[0]
 
     def _in_job(self, ranks: Iterable[int]) -> list[int]:
         return list(self._mesh.world.Get_group().Translate_ranks(list(ranks), self._job.Get_group()))

@@ -19,6 +19,8 @@ def test_the_servers_strategies_do(strategy):
 def test_and_those_without(strategy):
     assert survives(TrainConfig(strategy=strategy).flat(), 0, 2)
     assert not survives(TrainConfig(strategy=strategy).flat(), 0, 1)
+    with_spares = TrainConfig(strategy=strategy, spares=1, checkpoint_dir=Path("c"))
+    assert survives(with_spares.flat(), 0, 2) == (strategy == "allreduce")  # else they join at once
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,6 @@ def test_and_those_without(strategy):
         {"strategy": "easgd", "own": {"easgd_order": "round-robin"}},
         {"strategy": "decentralized", "own": {"peers": "pairs"}},
         {"replicas": 1, "checkpoint_dir": Path("c")},
-        {"spares": 1, "checkpoint_dir": Path("c")},
         {"record": Path("r")},
         {"replay": Path("r")},
         {"trace": Path("t")},

@@ -76,6 +76,18 @@ def test_workers_join_at_an_epochs_end(psgd_command, tmp_path):
     assert [event["workers"] for event in starts] == [1, 2]
 
 
+@pytest.mark.parametrize(("strategy", "faults", "lost"), [("sync", "kill:1@20", 2), ("allreduce", "kill:0@20", 0)])
+def test_a_spare_joins_a_run_that_has_gone_on_without_a_worker(strategy, faults, lost, psgd_command, tmp_path):
+    words = ["--strategy", strategy, "--workers", "3", "--spares", "1", "--inject", f"{faults},compute:0.005"]
+    done = trained(psgd_command, tmp_path, "refilled", *words)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["workers"], result["lost_ranks"], result["samples"]) == (3, [lost], 3 * SAMPLES)
+    death, joined = events_of(tmp_path / "refilled.log", "lost", "grow", "restart")
+    assert (death["rank"], joined["event"], joined["workers"]) == (lost, "grow", 3)
+    assert joined["joined"] == [4 if strategy == "sync" else 3]
+
+
 def test_what_is_refused_is_refused_by_all(psgd_command, tmp_path):
     (tmp_path / "x.txt").write_text("abc")
     done = trained(psgd_command, tmp_path, "wrong", "--spares", "1", "--dataset", str(tmp_path / "none.npz"))
