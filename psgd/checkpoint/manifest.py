@@ -96,6 +96,10 @@ class Manifest:
             found.append(names[0])
         return found
 
+    def has_workers(self, workers: int) -> bool:
+        """Whether its run had so many workers from its beginning on, none of which had died."""
+        return self.run.get("workers") == workers and "lost" not in self.run
+
     def shard(self, name: str) -> ShardFile:
         """The shard of that name.
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,17 +64,28 @@ class Saver:
         self._name = f"{mesh.role}-{mesh.index}"  # among the ranks of this piece, where the model is in pieces
         self._leads = mesh.world.Get_rank() == 0
         self._part = plan.part
-        self._publishes = self._leads and (plan.part is None or plan.part.first)
+        self._first = plan.part is None or plan.part.first
         self._newest = -1 if plan.found is None else plan.found.manifest.step
         self._counted: dict[str, JSON] = {}  # rank 0's counters at the checkpoint that the run resumes from
         self._writer: Writer | None = None
         if plan.directory is not None:
             own = self._name if plan.part is None else plan.part.name + self._name
-            names = self._names() if self._publishes else None
-            self._writer = Writer(plan.directory, plan.key, own, names, keep=plan.keep)
+            names = self._names() if self._leads and self._first else None
+            self._writer = Writer(plan.directory, plan.key, own, names, keep=plan.keep, dead=self._dead)
+
+    @property
+    def _gone(self) -> list[int]:
+        """Workers that have died, as all ranks count them."""
+        return [] if self._mesh.survival is None else list(self._mesh.survival.gone)
+
+    def _dead(self) -> list[str]:
+        """The names of workers that are known to have died, though perhaps not everywhere. Does not block."""
+        survival, servers = self._mesh.survival, self._mesh.servers
+        return [] if survival is None else [f"worker-{rank - servers}" for rank in survival.failures.failed()]
 
     def _names(self, workers: Sequence[int] | None = None) -> list[str]:
-        chosen = range(self._mesh.workers) if workers is None else workers
+        some = range(self._mesh.workers) if workers is None else workers
+        chosen = [worker for worker in some if worker not in self._gone]
         names = [f"server-{index}" for index in range(self._mesh.servers)] + [f"worker-{index}" for index in chosen]
         return [piece + name for piece in ([""] if self._part is None else self._part.pieces) for name in names]
 
@@ -103,6 +115,8 @@ class Saver:
         if self._writer is None or step == self._newest:
             return
         self._newest = step
+        if (gone := self._gone) and not self._mesh.servers:
+            self._leads = self._mesh.index == min(set(range(self._mesh.workers)) - set(gone))
         state = state_of()
         state.tensors = {name: on_host(tensor) for name, tensor in state.tensors.items()}
         tensors, facts = extra.split(self.extra)
@@ -110,7 +124,7 @@ class Saver:
         state.facts["loop"] = {"clock": self.clock, **facts}
         if self._leads:
             state.facts["metrics"] = self._metrics.facts()
-        if not self._publishes:
+        if not (self._leads and self._first):
             self._writer.save(step, state)
             self.on_save(step)
             return
@@ -122,6 +136,9 @@ class Saver:
             facts["metrics"]["accuracy"] if math.isfinite(facts["metrics"]["accuracy"] or 0.0) else None,
             facts.get("algorithms", {}),
         )
+        if gone:
+            run = manifest.run | {"workers": self._mesh.workers - len(gone), "lost": gone}
+            manifest = replace(manifest, run=run)
         self._writer.save(step, state, manifest, self._names(facts.get("savers")))
         self.on_save(step)
 
@@ -159,11 +176,13 @@ class Saver:
         """
         assert self.found is not None
         states = States(self.found)
-        if self._was("workers") != self._mesh.workers:
+        if not self.found.manifest.has_workers(self._mesh.workers):
             if self._mesh.index == 0:
+                lost = len(self.found.manifest.run.get("lost", ()))  # type: ignore[arg-type]
                 say(
-                    f"warning: resume: the checkpoint has {self._was('workers')} worker(s), this run has "
-                    f"{self._mesh.workers}"
+                    f"warning: resume: the checkpoint has {self._was('workers')} worker(s)"
+                    + (f" after {lost} had died" if lost else "")
+                    + f", this run has {self._mesh.workers}"
                 )
                 if any(extra.is_in(self.found.state(name)) for name in self.found.manifest.names("worker")[:1]):
                     say("warning: resume: what each worker had in ps.extra is not restored")
@@ -202,7 +221,8 @@ class Saver:
         """By worker, a server's range of what compressed answers have brought it to; of those that have saved it."""
         assert self.found is not None
         found: dict[int, Any] = {}
-        for name in self.found.manifest.names("worker") if self._was("workers") == self._mesh.workers else ():
+        found_all = self.found.manifest.has_workers(self._mesh.workers)
+        for name in self.found.manifest.names("worker") if found_all else ():
             state = self.found.state(name)
             if "pulled" in state.tensors:
                 found[int(name.partition("-")[2])] = state.tensors["pulled"][part.start : part.stop]

@@ -5,7 +5,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ PATIENCE_S = 600.0
 _LONGEST_POLL_S = 0.05
 
 
+class _NeverComesError(Exception):
+    """Whose parts."""
+
+
 class Writer:
     """One rank's writer, with a thread while it writes. Its memory is a second copy of the state.
 
@@ -36,6 +40,7 @@ class Writer:
         everyone: on rank 0 the names of all ranks' shards; None elsewhere.
         keep: how many of the newest checkpoints stay (and the best); 0 is all.
         patience_s: for how long rank 0 waits for the next of the other ranks' shards.
+        dead: the names of those that have died, where the run goes on without them.
     """
 
     def __init__(
@@ -47,12 +52,14 @@ class Writer:
         *,
         keep: int = 0,
         patience_s: float = PATIENCE_S,
+        dead: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.published: Path | None = None
         self._directory, self._key, self._name = directory, key, name
         self._everyone = everyone
         self._keep = keep
         self._patience_s = patience_s
+        self._dead = dead
         self._copies: dict[str, np.ndarray[Any, Any]] = {}
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
@@ -141,6 +148,9 @@ class Writer:
                 self.published = folder.publish(self._directory, part, manifest, written)
                 if self._keep:
                     folder.prune(self._directory, self._keep)
+        except _NeverComesError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            say(f"warning: {part.name}: {error} died before its part was written: this checkpoint is left out")
         except Exception as error:
             with contextlib.suppress(OSError):
                 (part / f"{self._name}.failed").touch()  # an empty file: a full disk has room for it
@@ -174,6 +184,8 @@ class Writer:
             absent = [name for name in missing if name not in found]
             if not absent:
                 return [found[name] for name in missing]
+            if lost := [name for name in absent if name in self._dead()]:
+                raise _NeverComesError(", ".join(lost))
             if self._abandoned.is_set():
                 raise CheckpointError("the run has failed")
             if time.monotonic() - last > self._patience_s:

@@ -57,6 +57,17 @@ class Sampler:
             self._epoch = epoch
         return self._shard[step * self.batch_size : (step + 1) * self.batch_size]
 
+    def drawn(self, steps: int) -> int:
+        """How many samples this worker draws in its first so many steps."""
+        epochs, more = divmod(steps, self.steps)
+        share = len(range(self.worker, self.samples, self.workers))
+        return epochs * share + min(more * self.batch_size, share)
+
+    def steps_behind(self, samples: int) -> int:
+        """How many steps each worker has behind it once all have drawn so many samples together, rounded down."""
+        epochs, more = divmod(samples, self.samples)
+        return epochs * self.steps + more // (self.batch_size * self.workers)
+
 
 def order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Returns the order of an epoch: a permutation of range(samples), the same wherever it is drawn."""

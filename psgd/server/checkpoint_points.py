@@ -7,9 +7,13 @@ holds a worker back then: it has freed the slowest, and nobody can have got furt
 meanwhile.
 """
 
+from collections.abc import Sequence
+from typing import cast
+
 from psgd.checkpoint.requests import SAVE
 from psgd.server.log import CheckpointPoint, LogEntry
 from psgd.server.policy import Policy
+from psgd.server.surviving.hand_over import Deciding
 from psgd.server.wire import Header
 
 
@@ -42,6 +46,17 @@ class CheckpointPoints:
     def on_done(self, worker: int, now: float) -> tuple[LogEntry, ...]:
         self._live.discard(worker)
         return self._with_checkpoints(self._strategy.on_done(worker, now))
+
+    def on_lost(self, worker: int) -> None:
+        """This and the next are `psgd.server.surviving.hand_over.Deciding`."""
+        for some in (self._waiting, self._deferred):
+            some.discard(worker)
+        self._pending.pop(worker, None)
+        cast(Deciding, self._strategy).on_lost(worker)
+
+    def on_back(self, workers: Sequence[int]) -> None:
+        self._live.update(workers)
+        cast(Deciding, self._strategy).on_back(workers)
 
     def restore(self, point: CheckpointPoint) -> None:
         self._strategy.restore(point)

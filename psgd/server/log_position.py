@@ -16,12 +16,14 @@ class LogPosition:
     Attributes:
         checkpoints: how many there were since this process started.
         checkpoint_version: the version at the newest.
+        whole: no worker has died; else the clocks are of no use to a run that resumes.
         savers: workers that have something to save there: those that had pushed and waited. The others were done.
     """
 
     def __init__(self, workers: int) -> None:
         self.checkpoints = self.checkpoint_version = 0
         self.savers: list[int] = []
+        self.whole = True
         self._entries = self._open_contributions = 0
         self._clocks = [0] * workers
         self._positions = [0] * workers
@@ -50,14 +52,19 @@ class LogPosition:
             self.savers = sorted(self._waiting)
         self._waiting.difference_update(entry.release)
 
+    def lose(self, worker: int) -> None:
+        """That worker has died."""
+        self.whole = False
+        self._waiting.discard(worker)
+
     def facts(self) -> dict[str, JSON]:
         """All of it, at a checkpoint; the keys are those of its files."""
         return {
             "actions": self._entries,
             "version": self.checkpoint_version,
-            "clocks": list(self._clocks),
+            "clocks": list(self._clocks) if self.whole else [],
             "opened": self._open_contributions,
-            "positions": list(self._positions),
+            "positions": list(self._positions) if self.whole else [],
         }
 
     def restore(self, facts: Mapping[str, JSON]) -> CheckpointPoint:

@@ -11,7 +11,7 @@ WITHOUT = (
     "mpirun --with-ft ulfm"
 )
 """What is said of an option that needs one."""
-_PER_WORKER = ("record", "replay", "trace", "checkpoint_dir", "mesh", "shard")
+_PER_WORKER = ("record", "replay", "trace", "mesh", "shard")
 
 
 def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
@@ -31,6 +31,8 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
     steps = values["accumulate"] in (None, 1)
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
+    saves = values["checkpoint_dir"] is None or not values["replicas"]
+    alone = not (values["spares"] or values["grow"])  # else another takes the place of a dead worker
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and steps and meets and on_host and not any(values[name] for name in _PER_WORKER)
+    plain = whole and steps and meets and saves and alone and on_host and not any(values[name] for name in _PER_WORKER)
     return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain

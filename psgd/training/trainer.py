@@ -41,7 +41,9 @@ class Trainer:
         may_stop = bool(config.target_accuracy or config.early_stop or config.checkpoint_dir)
         backend.bind(ps.params, ps.grads)
         course = self.course(ps.workers, ps.worker)
-        done = self._done(ps, course.steps)
+        done = self._done(ps, course.sampler)
+        if ps.resumed_from is not None and ps.mesh.survival is not None:
+            ps.mesh.survival.resume_at(min(done, config.epochs * course.steps))
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
         leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
@@ -76,13 +78,12 @@ class Trainer:
         self.backend.gradient(indices, None, touch)
         self.backend.wait()
 
-    def _done(self, ps: Connection, steps: int) -> int:
+    def _done(self, ps: Connection, sampler: Sampler) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
         found = ps.resumed_from
         if found is None or ps.clock:
             return ps.clock
-        epochs, rest = divmod(found.manifest.samples, self._dataset.train.samples)
-        return epochs * steps + rest // (self._config.batch_size * ps.workers)
+        return sampler.steps_behind(found.manifest.samples)
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""

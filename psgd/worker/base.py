@@ -29,7 +29,7 @@ class WorkerBase:
         self.stop = False
         self.checkpoint = checkpoint
         self.bytes_sent = self.bytes_received = 0
-        self._index = index
+        self._index = self._saves_as = index  # whose part of what all have alike it saves
         self._resumed = False
 
     def overlap(self, samples: int) -> Callable[[range], None] | None:
@@ -53,7 +53,7 @@ class WorkerBase:
         return []
 
     def state(self) -> State:
-        return declared.save(self._kept(), self._index)
+        return declared.save(self._kept(), self._saves_as)
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:
         self._resumed = True

@@ -27,6 +27,9 @@ class NoSamples:
         self.failures = MpiDeaths(mesh.world)
         self.ends: Callable[[], bool] = bool
 
+    def started(self) -> None:
+        pass
+
     def lost_server(self, server: int) -> None:
         pass
 

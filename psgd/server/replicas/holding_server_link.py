@@ -41,18 +41,20 @@ class HoldingServerLink(Mailbox):
         self._context, self._grads, self._shared = context, grads, shared
         self.grads_out: list[MPI.Prequest] = []
         self.params_in: list[MPI.Prequest] = []
+        self._awaited = 0  # of the parameters' receives, the first ones
         self.hold(0)
 
     def hold(self, bits: int) -> None:
-        """The server holds what it does when those are dead. Nothing is on its way."""
+        """The server holds what it does when those are dead. No gradient is on its way."""
         if bits == self.bits:
             return
-        close(self.params_in, self.grads_out)
+        close([], self.grads_out)
         self.bits, context = bits, self._context
         comm, rank = context.mesh.world, context.mesh.server_rank(self.server)
         holders = Holders.of_bits(context.mesh.servers, bits)
-        self.grads_out, self.params_in = [], []
-        for part in self._ranges(holders.answered_by(self.server)):
+        self.grads_out = []
+        # What it has answered for so far stays in front, and may be awaited already.
+        for part in self._ranges(holders.answered_by(self.server))[len(self.params_in) :]:
             self.params_in.append(comm.Recv_init([context.params[part], MPI.BYTE], rank, Tag.PARAMETERS))
         for part in () if self._shared else self._ranges(holders.held_by(self.server)):
             self.grads_out.append(comm.Send_init([self._grads[part], MPI.BYTE], rank, Tag.GRADIENT))
@@ -71,10 +73,13 @@ class HoldingServerLink(Mailbox):
         return MPI.Request.Testall([self.header_out, *self.grads_out])
 
     def expect(self) -> None:
-        """Starts what receives the parameters."""
-        if self.params_in:
-            MPI.Prequest.Startall(self.params_in)
+        """Starts what receives the parameters, of that what is not awaited yet. Ends with `arrived`."""
+        if len(self.params_in) > self._awaited:
+            MPI.Prequest.Startall(self.params_in[self._awaited :])
+            self._awaited = len(self.params_in)
 
     def arrived(self) -> bool:
         """Whether the parameters are here. Does not block."""
-        return MPI.Request.Testall(self.params_in) if self.params_in else True
+        if not self.params_in or MPI.Request.Testall(self.params_in):
+            self._awaited = 0
+        return not self._awaited

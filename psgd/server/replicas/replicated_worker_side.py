@@ -116,6 +116,7 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
                 MPI.Prequest.Startall(link.grads_out)
                 self.bytes_sent += self._nbytes
             link.header_in.Start()
+            link.expect()
             self.bytes_sent += link.nbytes_out
 
         self._call(link, start)

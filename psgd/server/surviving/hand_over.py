@@ -44,11 +44,17 @@ class HandOver(Protocol):
             How many samples there are to take, and for each of the takers what it is to be told.
         """
 
+    def started(self) -> None:
+        """This rank has come through the start, which is made by all together: from now on others may die."""
+
     def lost_server(self, server: int) -> None:
         """A server has died, and others hold its shards; on the other servers, where there are replicas."""
 
     def lead(self, worker: int) -> None:
         """That worker is the first that lives: where there are no servers, it does what worker 0 has done."""
+
+    def needs(self, worker: int) -> None:
+        """The run does not go on without that worker."""
 
     def pushed(self, worker: int, drawn: int) -> None:
         """A worker that was told nothing yet has pushed, or is done; on the server."""

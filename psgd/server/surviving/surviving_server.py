@@ -32,10 +32,12 @@ class SurvivingServer(Server):
 
     def _initialize(self) -> None:
         self._dead: set[int] = set()
+        self._held: set[int] = set()  # workers that have pushed and are not released
         self._untold: set[int] = set()  # workers that have been sent something which they read with their next answer
         self._decides, self._publishes = True, False
         super()._initialize()
         self._wire.begun = True
+        self.hand_over.started()
 
     @property
     def _wire(self) -> SurvivingServerTransport:
@@ -53,6 +55,8 @@ class SurvivingServer(Server):
             self._log.append(LogEntry(release=(worker,), stays_open=True))
             return
         super()._take(header)
+        if header.kind == MessageKind.PUSH:
+            self._held.add(worker)
         if header.kind == MessageKind.PUSH and worker in self._untold:
             self.hand_over.pushed(worker, header.position)
 
@@ -60,6 +64,8 @@ class SurvivingServer(Server):
         """Drops a worker from all that waits for it, and shares out what it had left."""
         now, strategy = time.perf_counter(), cast(Deciding, self.strategy)
         self._dead.add(worker)
+        self._held.discard(worker)
+        self.position.lose(worker)
         if (push := self._pending.pop(worker, None)) is not None:
             self._give_up(push)
         entries: tuple[LogEntry, ...] = ()
@@ -72,7 +78,7 @@ class SurvivingServer(Server):
             raise PeerLostError("all workers have died")
         takers = sorted(everyone - self._done) or sorted(living)
         drawn, applied = self._clocks.drawn, self._clocks.drawn
-        waiting = {each: drawn[each] for each in (*self._pending, *(self._done & living))}
+        waiting = {each: drawn[each] for each in self._held | (self._done & living)}
         for each, pending in self._pending.items():
             applied[each] -= pending.samples
         samples, messages = self.hand_over.lost(worker, applied, waiting, takers)
@@ -98,6 +104,7 @@ class SurvivingServer(Server):
             else:
                 self._give_up(self._pending.pop(member.worker))
         self._untold.difference_update(entry.release)
+        self._held.difference_update(entry.release)
         release = tuple(worker for worker in entry.release if worker not in self._dead)
         super()._execute(entry._replace(group=tuple(group), release=release))
 

@@ -19,6 +19,7 @@ class SurvivingWorkerTransport(MpiWorkerTransport):
 
     Attributes:
         over: the newest answer was the last of the run.
+        checkpoints: that were made until the newest answer.
     """
 
     def __init__(self, context: PushPullContext, gradients: Gradients) -> None:
@@ -26,7 +27,7 @@ class SurvivingWorkerTransport(MpiWorkerTransport):
         super().__init__(context, gradients.own, gradients.reached)
         self._mesh: Mesh = context.mesh
         self._view = 0
-        self.over = False
+        self.over, self.checkpoints = False, 0
 
     def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:
         answer = super().exchange(kind, with_grads, with_params)
@@ -39,7 +40,7 @@ class SurvivingWorkerTransport(MpiWorkerTransport):
             words = self._hear()
             self._view = int(words[0])
             self._mesh.survival.receive(words[1:])
-        self.over = answer.kind == MessageKind.END
+        self.over, self.checkpoints = answer.kind == MessageKind.END, answer.checkpoints
 
     def _hear(self) -> Words:
         return self._hear_from(lambda: 0)

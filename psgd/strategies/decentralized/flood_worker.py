@@ -23,6 +23,7 @@ from psgd.strategies.decentralized.flood import (
 )
 from psgd.strategies.decentralized.flood_update import Updates
 from psgd.worker.context import RunContext
+from psgd.worker.serverless.checkpoint_barrier import AbandonedError
 from psgd.worker.serverless.free_running import FreeRunningWorker
 
 WHOLE_AHEAD = 4
@@ -58,6 +59,7 @@ class FloodWorker(FreeRunningWorker):
         self.disagreement = 0.0
         self._window = window
         self._rank, size = self._workers.rank, self._workers.size
+        self._leader = 0  # whose metrics are filled
         self._private = self._workers.Dup()
         self._flood = Flood(self._private, links, self.updates.room, self._deliver)
         self.applied = np.zeros(size, np.int64)
@@ -67,7 +69,7 @@ class FloodWorker(FreeRunningWorker):
         self._theirs = [0] * size  # updates of this worker that each has applied
         self._theirs[self._rank] = 1 << 62
         self._done = self._mine = 0
-        self._living = size
+        self._members, self._living = list(range(size)), size
         self._limit = window
 
     def start(self) -> None:
@@ -83,7 +85,7 @@ class FloodWorker(FreeRunningWorker):
             self._limit = min(self._window, WHOLE_AHEAD) if whole else self._window
             self._waiter.soon(self._may_go_on)
         self._meet(self._mine)
-        if self._rank == 0:
+        if self._rank == self._leader:
             self.stop = self._metrics.stop
         self.stop = self.stop or self.checkpoint.stopping
 
@@ -96,11 +98,14 @@ class FloodWorker(FreeRunningWorker):
 
     def _checkpoint(self) -> None:
         """Applies all updates that anybody has made, as do the others before anybody continues."""
+        members = self._members
         made = self._barrier.enter(self._mine, self._taken, words=(self._mine,))[:, 0]
 
         def all_applied() -> bool:
             self._take()
-            return bool((self.applied == made).all())
+            if self._members is not members:  # all have met: others may have gone on
+                raise AbandonedError
+            return bool((self.applied[members] == made).all())
 
         with self._liveness.guard():
             self._waiter.soon(all_applied)
@@ -144,7 +149,7 @@ class FloodWorker(FreeRunningWorker):
         self, message: Message, kind: int, samples: int = 0, value: float = 0.0, value2: float = 0.0, length: int = 0
     ) -> None:
         """Sends a message, with what this worker has applied."""
-        words, stop = message.words, self._rank == 0 and self._metrics.stop
+        words, stop = message.words, self._rank == self._leader and self._metrics.stop
         words[SAMPLES], words[STOP] = samples, stop
         message.values[VALUE], message.values[VALUE2] = value, value2
         words[APPLIED:] = self._published[:] = self.applied
@@ -164,15 +169,15 @@ class FloodWorker(FreeRunningWorker):
         words = message.words
         origin, kind = int(words[ORIGIN]), int(words[KIND])
         self._theirs[origin] = int(words[APPLIED + self._rank])
-        self.stop = self.stop or (origin == 0 and bool(words[STOP]))
+        self.stop = self.stop or (origin == self._leader and bool(words[STOP]))
         if kind in (FloodKind.UPDATE, FloodKind.WHOLE):
             self._owes = self._owes or kind == FloodKind.WHOLE
             self._apply(message)
         elif kind == FloodKind.DONE:
             self._done += 1
-        if self._rank == 0 and kind == FloodKind.DONE:
+        if self._rank == self._leader and kind == FloodKind.DONE:
             self._metrics.ended(origin, *message.values[VALUE:APPLIED].tolist())
-        elif self._rank == 0 and kind == FloodKind.REPORT:
+        elif self._rank == self._leader and kind == FloodKind.REPORT:
             self._metrics.report(*message.values[VALUE:APPLIED].tolist())
 
     def _apply(self, message: Message) -> None:
@@ -181,7 +186,7 @@ class FloodWorker(FreeRunningWorker):
         if length:
             self.updates.add(message.payload[:length], int(message.words[KIND]) == FloodKind.WHOLE, samples)
             self.version += 1
-        if self._rank == 0:
+        if self._rank == self._leader:
             if length:
                 np.subtract(self.applied, message.words[APPLIED:], out=self._lag)
                 stale = int(np.maximum(self._lag, 0, out=self._lag).sum())
@@ -192,7 +197,7 @@ class FloodWorker(FreeRunningWorker):
         self.applied[origin] += 1
 
     def report(self, accuracy: float, loss: float) -> None:
-        if self._rank == 0:
+        if self._rank == self._leader:
             self._metrics.report(accuracy, loss)
         else:
             self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
@@ -216,8 +221,8 @@ class FloodWorker(FreeRunningWorker):
         seconds = self.waited_s, self._computed_s
         self._tell(self._flood.compose(), FloodKind.DONE, 0, *seconds)
         self._done += 1
-        if self._rank == 0:
-            self._metrics.ended(0, *seconds)
+        if self._rank == self._leader:
+            self._metrics.ended(self._rank, *seconds)
 
     def _all_done(self) -> bool:
         self._take()

@@ -152,6 +152,10 @@ class EasgdWorker(WorkerBase):
             self._votes,
         ]
 
+    def state(self) -> State:
+        self._saves_as = 0 if self.order.first else self._index
+        return super().state()
+
     def _after_restore(self, own: State | None, others: Sequence[State]) -> list[str]:
         self.order.after_restore(own is not None)
         self.version = self.order.version

@@ -16,6 +16,7 @@ class ExchangeOrder(Protocol):
         version: exchanges that made `centre`.
         stop: worker 0 asks to stop.
         bytes_sent, bytes_received: in messages of its own.
+        first: worker 0 has died, and this is the first of those that live.
     """
 
     centre: Vector
@@ -25,6 +26,7 @@ class ExchangeOrder(Protocol):
     stop: bool = False
     bytes_sent: int = 0
     bytes_received: int = 0
+    first: bool = False
 
     def begin(self, resumed: bool) -> None:
         """Gives all workers worker 0's parameters, which the centre has too. Collective, blocks.

@@ -82,7 +82,12 @@ class SharedOrder(ExchangeOrder):
 
     def meet(self, steps: int) -> None:
         if self._barrier.due(steps):
-            self._checkpoint(steps)
+            self._save(steps)
+
+    def _save(self, steps: int) -> bool:
+        """Makes a checkpoint with all; whether nobody has died in it. Blocks."""
+        self._checkpoint(steps)
+        return True
 
     def _checkpoint(self, steps: int) -> None:
         """Nobody is in a step now; worker 0 keeps the centre, which others may change once they continue."""
@@ -140,7 +145,6 @@ class SharedOrder(ExchangeOrder):
     def _all_done(self) -> bool:
         self._counts.look()
         # One that still trains may call for a checkpoint, which all meet for: also those that only wait for the end.
-        if self._barrier.called():
-            self._checkpoint(0)
+        if self._barrier.called() and self._save(0):
             self._votes.on_reached()
         return self._lines.done(self._members)

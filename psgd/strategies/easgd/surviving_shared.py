@@ -5,6 +5,7 @@ its last exchange has not reached the centre, and goes to the others.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from mpi4py import MPI
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from psgd.runtime.mesh import Mesh
 from psgd.strategies.easgd.shared import SharedOrder
 from psgd.worker.context import RunContext
 from psgd.worker.serverless.checkpoint_barrier import CheckpointBarrier
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.reunion import Reunion, TolerantLiveness
 
 _REACHED = counters.WISH  # which no order uses: the samples that had been drawn at the last exchange
@@ -28,6 +30,10 @@ class SurvivingSharedOrder(SharedOrder):
         self._reunion = Reunion(mesh, context.alarm, self)
         self._reunion.hand_over.ends = self._ends  # type: ignore[method-assign]
         return _Looking(context, self._reunion)
+
+    def __init__(self, context: RunContext, votes: CheckpointVotes, period: int, locks: bool) -> None:
+        super().__init__(context, votes, period, locks)
+        self._barrier = CheckpointBarrier(self._workers, votes, self._liveness, self._waiter, survives=True)
 
     def note(self, samples: int, loss: float) -> None:
         self._reunion.drawn += samples
@@ -50,6 +56,9 @@ class SurvivingSharedOrder(SharedOrder):
         lines.put(_REACHED, lines.line(lines.place).samples)  # what it did since is not to be done again
         super()._say_done()
 
+    def _save(self, steps: int) -> bool:
+        return self._reunion.saves(self._votes, partial(self._checkpoint, steps))
+
     def facts(self) -> Sequence[int]:
         return ()
 
@@ -67,9 +76,9 @@ class SurvivingSharedOrder(SharedOrder):
 
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
         self._workers, self._members = comm, members
-        for worker in self._dead:
-            self._counts.forget(worker)
-        self._barrier = CheckpointBarrier(comm, self._votes, self._liveness, self._waiter)
+        if comm.rank == 0:
+            self._counts.lead(self._dead)
+        self._barrier = CheckpointBarrier(comm, self._votes, self._liveness, self._waiter, survives=True)
 
 
 class _Looking(TolerantLiveness):

@@ -42,7 +42,7 @@ class SynchronousOrder(ExchangeOrder):
         self._lr = 0.0
         self._votes, self._period = votes, period
         self._regroup: Regroup | None = None
-        if context.mesh.survival is not None:
+        if survives:
             self._before = np.empty_like(self._params)  # the displacement, which the sum overwrites
             self._counted = 0, 0  # samples and version before the exchange
             self._regroup = Regroup(context.mesh, context.alarm, self)
@@ -128,7 +128,6 @@ class SynchronousOrder(ExchangeOrder):
         self._rounds.put_back()
         self.displacement[:] = self._before
         self.samples, self.version = self._counted
-        self._rounds.version = self.version
 
     def revoke(self) -> None:
         self._comm.revoke()
@@ -136,6 +135,7 @@ class SynchronousOrder(ExchangeOrder):
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
         comm.adopt(self._comm)
         keep_for_ever(self._comm)
+        self.first = comm.rank == 0
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
@@ -143,11 +143,14 @@ class SynchronousOrder(ExchangeOrder):
         centre = np.empty_like(self.centre) if takes else self.centre  # `root` may die before all of it has come
         comm.Bcast(centre, root)
         words = np.array([self.samples, rounds.version, rounds.active, rounds.stop, rounds.all_done], np.int64)
+        votes = np.array(self._votes.newest)
         comm.Bcast(words, root)
+        comm.Bcast(votes, root)
         if takes:
             self.centre[:] = centre
             self.samples, self.version, *rest = words.tolist()
             rounds.take(self.version, *rest)
+            self._votes.catch_up(votes.tolist())
             self.stop = rounds.stop
             self._metrics.progress(self.samples, self.version, self._lr)
 

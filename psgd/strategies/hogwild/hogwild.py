@@ -97,6 +97,7 @@ class HogwildWorker(FreeRunningWorker):
         self._kept_params: Vector | None = None  # the node's at the newest checkpoint, on its first worker
         self._steps_then = self._samples_then = 0  # those of all workers at the newest checkpoint
         self._members = list(range(context.workers.size))  # which workers there are
+        self._lost = np.zeros(2)  # steps and samples of workers that have died
         self._enters = False  # this worker's node is called to the checkpoint, as an averaging has said
         self._passed_on = 0  # this worker's request, which its node's first worker passes on
         self._calls = self._others = 0
@@ -149,7 +150,7 @@ class HogwildWorker(FreeRunningWorker):
             self.waited_s += time.perf_counter() - start
         if self._is_called():
             start = time.perf_counter()
-            self._checkpoint()
+            self._save_together()
             self.waited_s += time.perf_counter() - start
         self.version, _, _, stop = lines.totals()
         self._others = self.version - optimizer.version
@@ -184,7 +185,7 @@ class HogwildWorker(FreeRunningWorker):
         """Nobody writes now; the node's first worker keeps the parameters, which others may change as they continue."""
         callers = self._memory.ranks[:1] if self._nodes.several else None
         words = self._barrier.enter(self._calls, words=self._lines.line(self._lines.place)[:2], callers=callers)
-        self._steps_then, self._samples_then = (words.sum(0) + self._nodes.before[:2]).astype(int).tolist()
+        self._steps_then, self._samples_then = (words.sum(0) + self._lost + self._nodes.before[:2]).astype(int).tolist()
         if self._nodes.leads:
             self._kept_params = np.empty_like(self.params) if self._kept_params is None else self._kept_params
             self._kept_params[:] = self.params

@@ -125,7 +125,7 @@ class ContinuousTrainer(Trainer):
         may_stop = bool(config.target_accuracy or config.early_stop)
         backend.bind(ps.params, ps.grads)
         sampler = Sampler(self._dataset.train.samples, ps.workers, ps.worker, config.batch_size, config.seed)
-        done, end = self._done(ps, sampler.steps), config.epochs * sampler.steps
+        done, end = self._done(ps, sampler), config.epochs * sampler.steps
         evaluated = bool(done) and self._due(done, sampler.steps)
         if evaluated and ps.worker == 0:
             self._report(ps)  # it came after the checkpoint

@@ -53,6 +53,11 @@ class SamplesAhead:
             else:
                 self._draw()
 
+    def begin(self, drawn: int) -> None:
+        """So many samples were drawn before this run, which counts from here."""
+        self.advance(drawn)
+        self._drawn = 0
+
     def take_over(self, samples: Samples) -> None:
         """These come next."""
         if len(samples):

@@ -59,6 +59,11 @@ class Course:
         self.again: Callable[[], object] = _at_once
         self.steps = sampler.steps
 
+    @property
+    def sampler(self) -> Sampler:
+        """Of this worker's share at first."""
+        return self._samplers[0][1]
+
     def receive(self, words: NDArray[np.int64]) -> None:
         """What `psgd.training.survival.ledger` has sent: the samples to take over, and the share from some epoch on."""
         epoch, place, parts, steps = words[:HEAD].tolist()

@@ -36,6 +36,11 @@ class Ledger:
         self._next: dict[int, deque[tuple[int, NDArray[np.int64]]]] = {w: deque() for w in range(workers)}
         self._unread: dict[int, list[NDArray[np.int64]]] = {w: [] for w in range(workers)}
 
+    def begin(self, drawn: Sequence[int]) -> None:
+        """So many samples each worker had drawn before this run, which counts from here."""
+        for worker, plan in self._plans.items():
+            plan.begin(drawn[worker])
+
     def lose(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
     ) -> tuple[int, dict[int, NDArray[np.int64]]]:

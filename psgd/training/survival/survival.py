@@ -1,7 +1,7 @@
 """One rank's part in going on without the dead: what is asked of it by the server's loop, or by the worker's."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from psgd.config import TrainConfig
 from psgd.connection import Connection
+from psgd.data.sampler import Sampler
 from psgd.kernels.errors import AgreedUsageError
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
@@ -34,6 +35,7 @@ class Survival:
         metrics: the run's; says when.
         duties: who leads tells of deaths.
         course: a worker's batches; None on a server.
+        params: this rank's vector.
 
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
@@ -42,15 +44,43 @@ class Survival:
     """
 
     def __init__(
-        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, duties: Duties, course: Course | None
+        self,
+        config: TrainConfig,
+        mesh: Mesh,
+        samples: int,
+        metrics: RunMetrics,
+        duties: Duties,
+        course: Course | None,
+        params: Any = None,
     ) -> None:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
+        self._params = params
         self._mesh, self._metrics, self._duties, self._course = mesh, metrics, duties, course
+        self._config, self._samples = config, samples
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
+
+    def shares(self) -> list[Sampler]:
+        """Each worker's part of the samples, before any has died."""
+        config, workers = self._config, self._mesh.workers
+        return [Sampler(self._samples, workers, w, config.batch_size, config.seed) for w in range(workers)]
+
+    def resume_at(self, step: int) -> None:
+        """The run resumes: this worker has so many steps behind it. Collective over the workers, blocks."""
+        comm = self._mesh.worker
+        if self._mesh.servers or comm is None:  # who counts the samples is told otherwise
+            return
+        mine = self.shares()[self._mesh.index].drawn(step)
+        everyone = np.empty(self._mesh.workers, np.int64)
+        cast(MPI.Intracomm, comm).Allgather(np.array([mine], np.int64), everyone)
+        self.resume(everyone.tolist())
+
+    def resume(self, drawn: Sequence[int]) -> None:
+        """The run resumes: so many samples each worker had drawn before, and counts from here."""
+        self._ledger.begin(drawn)
 
     @property
     def lost_ranks(self) -> list[int]:
@@ -58,10 +88,19 @@ class Survival:
         return self._ranks(self.gone) + self._in_job(map(self._mesh.server_rank, self.gone_servers))
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die, and with replicas servers. `job` is all ranks."""
-        self._job, mesh = job, self._mesh
+        """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
+        self._job = job
+        if not self._mesh.servers:
+            self.started()
+
+    def started(self) -> None:
+        mesh = self._mesh
         servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
-        TOLERANCE.allow(self._ranks(range(mesh.workers)) + self._in_job(servers))
+        self._mortal = self._ranks(range(mesh.workers)) + self._in_job(servers)
+        TOLERANCE.allow(self._mortal)
+
+    def needs(self, worker: int) -> None:
+        TOLERANCE.allow(set(self._mortal) - set(self._ranks([worker])))
 
     def look_after(self, job: MPI.Intracomm, drop_s: float | None) -> None:
         """From now on ranks for which others wait are reported, and dropped after `drop_s`. Collective, blocks."""
@@ -98,7 +137,15 @@ class Survival:
         alive = living.Get_group().Translate_ranks(None, job.Get_group())
         TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
         TOLERANCE.survivors = living
+        if self._mesh.replicas and len(alive) < job.Get_size():
+            self._complete(living)
         return living
+
+    def _complete(self, living: MPI.Intracomm) -> None:
+        """Gives servers the final parameters of a worker: one may have died before all servers had its part."""
+        places = living.Get_group().Translate_ranks(None, self._mesh.world.Get_group())
+        first = next(rank for rank, place in enumerate(places) if place >= self._mesh.servers)
+        living.Bcast([self._params, MPI.BYTE], root=first)
 
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
@@ -200,10 +247,15 @@ def prepare(
     if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
         mine = None if course is None else course(mesh.workers, mesh.index)
         mesh.replicas = config.replicas
-        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, duties, mine)
+        samples, params = metrics.samples_per_epoch, connection.params
+        mesh.survival = survival = Survival(config, mesh, samples, metrics, duties, mine, params)
         survival.look_after(job, config.drop_straggler_after)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
+        found = connection.resumed_from
+        if found is not None and mesh.role == "server" and not found.manifest.has_workers(mesh.workers):
+            # All begin at the same step, and are counted from there; else each is, from where it was.
+            survival.resume([each.drawn(each.steps_behind(found.manifest.samples)) for each in survival.shares()])
     elif config.replicas:
         raise AgreedUsageError(f"--replicas 1: {going_on.WITHOUT}")
     elif config.drop_straggler_after is not None:

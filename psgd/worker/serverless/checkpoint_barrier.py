@@ -8,6 +8,7 @@ slowest.
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -17,10 +18,15 @@ from psgd.collectives.mpi.liveness import Liveness
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.tags import Tag
 from psgd.collectives.mpi.wait import Waiter
+from psgd.runtime.ulfm.deaths import means_death
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 
 _LOOK_S = 1e-3
 _STEPS, _REQUEST, _CALLS, _HEAD = range(4)
+
+
+class AbandonedError(Exception):
+    """A worker has died, so that this meeting comes to nothing: those that live meet anew."""
 
 
 class CheckpointBarrier:
@@ -32,11 +38,19 @@ class CheckpointBarrier:
         liveness: of the others.
         waiter: for its waits; it looks after the others.
         words: numbers of its own that each worker sends to all.
+        survives: a death makes `enter` and `leave` raise AbandonedError.
     """
 
     def __init__(
-        self, workers: MPI.Intracomm, votes: CheckpointVotes, liveness: Liveness, waiter: Waiter, words: int = 0
+        self,
+        workers: MPI.Intracomm,
+        votes: CheckpointVotes,
+        liveness: Liveness,
+        waiter: Waiter,
+        words: int = 0,
+        survives: bool = False,
     ) -> None:
+        self._survives, self._entered = survives, False
         self._workers, self._votes, self._liveness, self._waiter = workers, votes, liveness, waiter
         self._mine = np.zeros(_HEAD + words)
         self._all = np.zeros((workers.size, _HEAD + words))
@@ -94,25 +108,42 @@ class CheckpointBarrier:
         mine[_HEAD:] = words
         self._calls = False
         with self._liveness.guard():
-            self._wait(self._workers.Iallgather(mine, everyone.reshape(-1)), answer)
+            self._wait(self._started(self._workers.Iallgather, mine, everyone.reshape(-1)), answer)
             # Every call is received here, also one that crossed this worker's own: none is left for the next barrier.
             for rank in range(self._workers.size) if callers is None else callers:
                 if rank != self._workers.rank and everyone[rank, _CALLS]:
-                    self._wait(self._workers.Irecv([None, 0, MPI.DOUBLE], rank, Tag.CONTROL), answer)
+                    self._wait(self._started(self._workers.Irecv, [None, 0, MPI.DOUBLE], rank, Tag.CONTROL), answer)
+        self._entered = True
         self._votes.decide(int(everyone[:, (_REQUEST, _CALLS)].max()), int(everyone[:, _STEPS].max()))
         return everyone[:, _HEAD:]
 
     def leave(self) -> None:
         """Waits until all are ready to be saved: one that continued early would change what others have yet to save."""
+        if not self._entered:  # all have met since
+            raise AbandonedError
+        self._entered = False
         with self._liveness.guard():
-            self._wait(self._workers.Ibarrier(), _always)
+            self._wait(self._started(self._workers.Ibarrier), _always)
 
     def _wait(self, request: MPI.Request, answer: Callable[[], object]) -> None:
         try:
             self._waiter.soon(lambda: bool(answer()) and request.Test())
-        except BaseException:
+        except BaseException as error:
             keep_for_ever(request)
+            self._abandon(error)
             raise
+
+    def _started(self, start: Callable[..., MPI.Request], *arguments: Any) -> MPI.Request:
+        """A call that has begun; where it fails because of a death, this meeting is abandoned."""
+        try:
+            return start(*arguments)
+        except MPI.Exception as error:
+            self._abandon(error)
+            raise
+
+    def _abandon(self, error: BaseException) -> None:
+        if self._survives and means_death(error):
+            raise AbandonedError from error
 
 
 def _always() -> bool:

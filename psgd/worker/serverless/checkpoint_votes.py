@@ -17,6 +17,7 @@ class CheckpointVotes(CheckpointStatus):
 
     Attributes:
         decided_at: steps at the newest agreement, or 0.
+        newest: what the newest agreement was, in numbers, for who has missed it (`catch_up`).
         algorithms: of the collectives that parameters or gradients go through, by verb.
     """
 
@@ -24,6 +25,7 @@ class CheckpointVotes(CheckpointStatus):
         super().__init__()
         self.decided_at = 0
         self.algorithms: dict[str, JSON] = {}
+        self.newest = 0, 0, 0, 0
 
     def due(self, steps: int) -> bool:
         """Whether a checkpoint is due by the number of steps alone."""
@@ -46,6 +48,21 @@ class CheckpointVotes(CheckpointStatus):
         if self.reached:
             self.step = max(self.step + 1, steps)
             self.stopping = self.stopping or request > SAVE
+        self.newest = int(self.reached), self.decided_at, self.step, int(self.stopping)
+
+    def keep(self) -> tuple[int, ...]:
+        """What `put_back` needs, before an agreement that may come to nothing."""
+        return self.request, self.decided_at, self.step, int(self.stopping)
+
+    def put_back(self, kept: Sequence[int]) -> None:
+        """The agreement has come to nothing: all is as it was, and what was requested still is."""
+        request, self.decided_at, self.step, stopping = kept
+        self.request, self.stopping, self.reached = max(self.request, request), bool(stopping), False
+
+    def catch_up(self, newest: Sequence[int]) -> None:
+        """The others have agreed without this worker, as it was about to: their `newest`."""
+        reached, self.decided_at, self.step, stopping = self.newest = tuple(newest)  # type: ignore[assignment]
+        self.reached, self.stopping = bool(reached), bool(stopping)
 
     def follow(self, decision: int, step: int) -> None:
         """Another worker has decided for all.

@@ -48,7 +48,7 @@ class FreeRunningWorker(WorkerBase):
             self._liveness = self._reunion.liveness
         self._waiter = Waiter.for_node(self._workers, self._liveness.check)
         self._words = words
-        self._barrier = CheckpointBarrier(self._workers, self._votes, self._liveness, self._waiter, words)
+        self._barrier = self._barrier_of(self._workers)
 
     def _start_together(self) -> None:
         """Gives all worker 0's parameters, unless they were restored, and starts the clock. Collective, blocks."""
@@ -73,13 +73,19 @@ class FreeRunningWorker(WorkerBase):
     def _meet(self, steps: int) -> None:
         """Makes a checkpoint where this worker wants one, after so many steps of its own, or has been called to one."""
         if self._barrier.due(steps):
-            self._checkpoint()
+            self._save_together()
 
     def _meet_if_called(self) -> None:
         """The same where this worker waits for the end."""
-        if self._barrier.called():
-            self._checkpoint()
+        if self._barrier.called() and self._save_together():
             self.checkpoint.on_reached()
+
+    def _save_together(self) -> bool:
+        """Makes a checkpoint with all; whether nobody has died in it. Blocks."""
+        if self._reunion is not None:
+            return self._reunion.saves(self._votes, self._checkpoint)
+        self._checkpoint()
+        return True
 
     def _checkpoint(self) -> None:
         """Enters the barrier, brings to its end what is under way, and leaves. Blocks."""
@@ -102,12 +108,16 @@ class FreeRunningWorker(WorkerBase):
         """Whether those of all that live are; called in a wait, and looks for deaths."""
         raise NotImplementedError
 
+    def _barrier_of(self, comm: MPI.Intracomm) -> CheckpointBarrier:
+        survives = self._reunion is not None
+        return CheckpointBarrier(comm, self._votes, self._liveness, self._waiter, self._words, survives)
+
     def _rejoin(self, comm: MPI.Intracomm, made: "Communicator") -> None:
         """From now on, the workers are these. Does not communicate."""
         self._workers = comm
         keep_for_ever(self._comm)
         self._comm = made
-        self._barrier = CheckpointBarrier(comm, self._votes, self._liveness, self._waiter, self._words)
+        self._barrier = self._barrier_of(comm)
 
     def _close(self, private: Sequence[MPI.Comm] = ()) -> None:
         """Frees what was made here, and communicators of the strategy's own. Collective."""

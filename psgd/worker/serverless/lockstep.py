@@ -80,7 +80,7 @@ class LockstepWorker(WorkerBase):
         assert self._regroup is not None
         members = len(self._regroup.members)
         while True:
-            self._round(done=True)
+            self._end()
             if len(self._regroup.members) < members:
                 self._rounds.active = self._comm.size
                 return False
@@ -100,13 +100,16 @@ class LockstepWorker(WorkerBase):
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
         comm.adopt(self._comm)
         keep_for_ever(self._comm)
+        self._saves_as = 0 if members[0] == self._index else self._index
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
 
     def share(self, comm: "MPI.Intracomm", root: int, takes: bool) -> None:
-        words = np.array([self._rounds.version, self._rounds.active, self._rounds.stop, self._rounds.all_done])
+        rounds = self._rounds
+        words = np.array([rounds.version, rounds.active, rounds.stop, rounds.all_done, *self._votes.newest])
         comm.Bcast(words, root)
         if takes:
-            self._rounds.take(*words.tolist())
+            rounds.take(*words[:4].tolist())
+            self._votes.catch_up(words[4:].tolist())
             self.stop = self._rounds.stop
 
     def report(self, accuracy: float, loss: float) -> None:
@@ -114,15 +117,19 @@ class LockstepWorker(WorkerBase):
 
     def finish(self) -> None:
         while not self._rounds.all_done:
-            self._round(done=True)
-            if self.checkpoint.reached:
-                self.checkpoint.on_reached()
+            self._end()
         self._count_bytes()
         if self._regroup is not None:  # what has lost ranks is not freed
             return
         self._free()
         self._rounds.free()
         self._comm.free()
+
+    def _end(self) -> None:
+        """A round of a worker that has no more steps. Collective, blocks."""
+        self._round(done=True)
+        if self.checkpoint.reached:
+            self.checkpoint.on_reached()
 
     def _free(self) -> None:
         """Frees what the strategy has made of the communicator."""

@@ -20,7 +20,10 @@ from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm.deaths import Deaths, MpiDeaths, means_death
 from psgd.server.surviving.hand_over import HandOver
+from psgd.worker.serverless.checkpoint_barrier import AbandonedError
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 
+_PATIENCE_S = 10.0  # until MPI knows of the death that has ended a call
 _LOOK_S = 0.02  # between two questions to MPI, each a few microseconds
 
 
@@ -43,7 +46,7 @@ class Reunites(Protocol):
         """
 
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
-        """All have that state: from now on the workers are these. Does not communicate."""
+        """All have that state: from now on the workers are these, and the first one counts. Does not communicate."""
 
 
 class Reunion:
@@ -69,8 +72,10 @@ class Reunion:
         self._worker, self._index = worker, mesh.index
         self._comm = cast(MPI.Intracomm, mesh.worker)
         self._deaths: Deaths = MpiDeaths(self._comm)
+        self.hand_over.needs(0)  # which alone has the run's counters
         self._next_look = 0.0
         self._over = False
+        self._met = self._saved = 0  # deaths after which all met; checkpoints
 
     def look(self) -> bool:
         """Meets the others where one has died, and blocks then; whether it did."""
@@ -95,6 +100,32 @@ class Reunion:
         if not means_death(error):
             raise error
         self._next_look = 0.0
+
+    def saves(self, votes: CheckpointVotes, act: Callable[[], object]) -> bool:
+        """Makes a checkpoint, where nobody dies in it. Blocks.
+
+        Args:
+            votes: of this worker; put back if it comes to nothing.
+            act: enters the barrier, and leaves it.
+
+        Returns:
+            Whether it is made: for all that live, or for none.
+        """
+        kept, met, saved = votes.keep(), self._met, self._saved
+        try:
+            act()
+            self._saved += 1
+            return True
+        except AbandonedError:
+            limit = time.monotonic() + _PATIENCE_S
+            while self._met == met and not self.look():
+                if time.monotonic() > limit:
+                    raise PeerLostError("a checkpoint was given up, but nobody has died") from None
+                time.sleep(1e-3)
+        if self._saved > saved:  # others had left the barrier when they met
+            return True
+        votes.put_back(kept)
+        return False
 
     def ends(self, say: Callable[[], object], all_done: Callable[[], bool], waiter: Waiter) -> bool:
         """This worker's steps are over. Blocks.
@@ -133,8 +164,11 @@ class Reunion:
             if self._deaths.agree(fine):
                 break
         lost = [worker for worker in self.members if worker not in members]
+        self._met += 1
         self._comm, self._deaths, self.members = living, MpiDeaths(living), members
         self._worker.settle(living, members)
+        self.hand_over.lead(members[0])
+        self.hand_over.lead(members[0])
         waiting = dict(zip(members, drawn, strict=True))
         for worker in lost:
             _, words = self.hand_over.lost(worker, applied, waiting, members)
@@ -142,10 +176,12 @@ class Reunion:
 
     def _tell(self, living: MPI.Intracomm) -> tuple[list[int], list[int], NDArray[np.int64]]:
         """Those that live, what each has drawn, and its facts. Collective, blocks."""
-        mine = np.array([self._index, self.drawn, *self._worker.facts()], np.int64)
+        mine = np.array([self._index, self.drawn, self._saved, *self._worker.facts()], np.int64)
         everyone = np.empty((living.size, mine.size), np.int64)
         living.Allgather(mine, everyone)
-        return everyone[:, 0].tolist(), everyone[:, 1].tolist(), everyone[:, 2:]
+        members, drawn, saved = (column.tolist() for column in everyone.T[:3])
+        self._saved = max(saved)
+        return members, drawn, everyone[:, 3:]
 
 
 class TolerantLiveness:

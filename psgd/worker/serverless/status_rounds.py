@@ -81,6 +81,7 @@ class StatusRounds:
         self._spoils = False
         self._noted = ExchangeCounts()
         self._before = 0, 0, 0.0
+        self._asked = 0
         self._uncounted: StatusRounds | None = None  # who has the last round, which may still be made again
         self._told: tuple[int, tuple[tuple[float, float], ...]] = 0, ()  # version and evaluations before it
         self._reports: deque[tuple[float, float]] = deque()  # one goes with each round
@@ -188,7 +189,7 @@ class StatusRounds:
 
     def keep(self) -> None:
         """Before a round that may not be complete."""
-        noted = self._noted
+        noted, self._asked = self._noted, self._votes.request
         self._before = noted.pushes, noted.samples, noted.loss
         self._told = self.version, tuple(self._reports)
 
@@ -200,6 +201,7 @@ class StatusRounds:
         self._reports.clear()
         self._reports.extend(reports)
         self._uncounted = None
+        self._votes.request = max(self._votes.request, self._asked)
 
     def take(self, version: int, active: int, stop: int, all_done: int) -> None:
         """A round was complete, as others say, though not here: what came of it."""
@@ -212,8 +214,8 @@ class StatusRounds:
         made = StatusRounds(comm, self._metrics, self._votes, self._settings, members, self._everyone)
         for name in ("version", "stop", "all_done", "waited_s", "bytes_sent", "_began", "_noted", "_reports"):
             setattr(made, name, getattr(self, name))
-        made._before, made._told, made._seconds = self._before, self._told, self._seconds
-        made._uncounted = self._uncounted
+        made._before, made._asked, made._told = self._before, self._asked, self._told
+        made._seconds, made._uncounted = self._seconds, self._uncounted
         return made
 
     def free(self) -> None:

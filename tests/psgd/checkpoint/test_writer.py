@@ -103,6 +103,22 @@ def test_a_rank_that_cannot_write_ends_it_for_rank_0_too(tmp_path):
         first.wait()
 
 
+def test_one_who_died_before_its_part_was_written_costs_that_checkpoint_alone(tmp_path, capsys):
+    dead = []
+    first, second = pair(tmp_path, dead=lambda: dead)
+    for step in (1, 2):
+        first.save(step, State(), Manifest(step, step))
+        if step == 1:
+            dead.append("worker-0")
+            first.wait()
+            assert first.published is None and not list(tmp_path.glob("step-*"))
+            assert "worker-0 died before its part was written" in capsys.readouterr().err
+            dead.clear()
+    second.save(2, State())
+    first.wait()
+    assert first.published == folder.ready_path(tmp_path, 2)
+
+
 def test_an_abandoned_one_waits_for_nobody(tmp_path):
     first, _ = pair(tmp_path)
     first.save(1, State(), Manifest(1, 1))

@@ -56,6 +56,19 @@ def test_order_depends_on_seed_and_epoch_only():
     assert not np.array_equal(drawn(3, 4), drawn(4, 3))
 
 
+@pytest.mark.parametrize(("samples", "workers", "batch"), [(41, 3, 4), (10, 4, 3), (5, 7, 2)])
+def test_what_is_drawn_in_so_many_steps(samples, workers, batch):
+    shares = [Sampler(samples, workers, worker, batch, 0) for worker in range(workers)]
+    drawn = [0] * workers
+    for steps in range(3 * shares[0].steps):
+        assert [share.drawn(steps) for share in shares] == drawn
+        behind = shares[0].steps_behind(sum(drawn))
+        # Steps in which nobody draws, at the end of an epoch, are not told apart.
+        assert behind == steps or sum(share.drawn(behind) for share in shares) == sum(drawn)
+        for worker, share in enumerate(shares):
+            drawn[worker] += len(share.batch(*divmod(steps, share.steps)))
+
+
 def test_an_epoch_in_the_middle_needs_no_history():
     forward = Sampler(50, 2, 1, 8, 0)
     for epoch in range(3):

@@ -26,7 +26,8 @@ def test_and_those_without(strategy):
     [
         {"strategy": "easgd", "own": {"easgd_order": "round-robin"}},
         {"strategy": "decentralized", "own": {"peers": "pairs"}},
-        {"checkpoint_dir": Path("c")},
+        {"replicas": 1, "checkpoint_dir": Path("c")},
+        {"spares": 1, "checkpoint_dir": Path("c")},
         {"record": Path("r")},
         {"replay": Path("r")},
         {"trace": Path("t")},

@@ -5,7 +5,7 @@ time: so each microbatch that may be alive has an input and a gradient of its ow
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 from psgd.kernels.array import Array
 from psgd.nn.stage import OnReady
 from psgd.torch.pieces.graph_context import GraphContext
+from psgd.torch.pieces.recorded.same_each_time import draws
 from psgd.torch.pieces.recorded.torch_graphs import TorchGraphs
 from psgd.torch.same_memory import array_of
 
@@ -39,6 +40,8 @@ class _Fixed:
         graphs: what starts each pass.
         given: what each pass takes: tensors that stay.
         found: what each pass gives.
+        arrays: the same tensors as arrays, since making one of a tensor takes long.
+        share: of the mean loss, as the graph has it.
     """
 
     samples: int
@@ -49,6 +52,14 @@ class _Fixed:
     graphs: dict[str, Launch] = field(default_factory=dict)
     given: dict[str, torch.Tensor] = field(default_factory=dict)
     found: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
+    share: float = 0.0
+
+    def clear(self) -> None:
+        """Forgets what is recorded."""
+        for each in (self.graphs, self.given, self.found, self.arrays):
+            each.clear()
+        self.count, self.share = 0, 0.0
 
 
 class RecordedStage:
@@ -66,6 +77,7 @@ class RecordedStage:
         self._graphs = None if gpu.xp is np else TorchGraphs(stage.device)
         self._fixed: dict[GraphContext, _Fixed] = {}
         self._may = False
+        self._draws = any(map(draws, stage.modules))
 
     def bind(self, params: Any, grads: Any = None) -> None:
         """As `TorchStage.bind`."""
@@ -89,37 +101,39 @@ class RecordedStage:
 
     def forward(self, ctx: GraphContext, x: Any) -> Array:
         """As `TorchStage.forward`."""
-        stage, fixed, x = self._stage, self._fixed[ctx], self._stage.tensor(x)
+        stage, fixed = self._stage, self._fixed[ctx]
         fixed.recording = self._choose(fixed, ctx.draws.on, len(x))
         if fixed.recording is None:
+            x = stage.tensor(x)
             with self._aside():
                 y = stage.output(ctx, x)
             return array_of(y)
-
-        def run() -> torch.Tensor:
-            return stage.output(ctx, fixed.given["x"])
-
-        self._take(fixed, "x", x)
-        return array_of(self._do(ctx, "forward", run))
+        self._take(fixed, "x", x, stage.tensor)
+        self._do(ctx, "forward", lambda: stage.output(ctx, fixed.given["x"]))
+        return fixed.arrays["forward"]
 
     def loss(self, ctx: GraphContext, y: Any, *, batch_size: int) -> tuple[Any, Any]:
         """As `TorchTail.loss`."""
         tail: Any = self._stage
-        fixed, labels = self._fixed[ctx], tail.labels(y)
+        fixed, share = self._fixed[ctx], len(y) / batch_size
         if fixed.recording is None:
+            labels = tail.labels(y)
             with self._aside():
                 mean = ctx.y = tail.mean(ctx, labels)
-        else:
+            value = mean.detach() * share
+            return torch.full_like(value, share), tail.losses.take(value)
 
-            def run() -> torch.Tensor:
-                ctx.y = found = tail.mean(ctx, fixed.given["labels"])
-                return found
+        def run() -> torch.Tensor:
+            ctx.y = mean = tail.mean(ctx, fixed.given["labels"])
+            return (mean.detach() * fixed.given["dy"]).reshape(1).double()
 
-            self._take(fixed, "labels", labels)
-            mean = self._do(ctx, "loss", run)
-        share = len(labels) / batch_size
-        value = mean.detach() * share
-        return torch.full_like(value, share), tail.losses.take(value)
+        self._take(fixed, "labels", y, tail.labels)
+        if share != fixed.share:
+            kind = torch.float64 if tail.dtype == np.float64 else torch.float32
+            fixed.given.setdefault("dy", torch.empty((), dtype=kind, device=tail.device)).fill_(share)
+            fixed.share = share
+        self._do(ctx, "loss", run)
+        return fixed.given["dy"], tail.losses.copy(fixed.arrays["loss"])
 
     def backward(self, ctx: GraphContext, dy: Any, on_ready: OnReady | None = None, accumulate: bool = False) -> Array:
         """As `TorchStage.backward`."""
@@ -129,14 +143,15 @@ class RecordedStage:
 
     def backward_input(self, ctx: GraphContext, dy: Any, accumulate: bool = False) -> Array:
         """As `TorchStage.backward_input`."""
-        stage, fixed, dy = self._stage, self._fixed[ctx], self._stage.tensor(dy)
+        stage, fixed = self._stage, self._fixed[ctx]
         if fixed.recording is None:
+            dy = stage.tensor(dy)
             with self._aside():
                 dx = stage.input_gradient(ctx, dy, accumulate)
-        else:
-            self._take(fixed, "dy", dy)
-            dx = self._do(ctx, "backward", lambda: stage.input_gradient(ctx, fixed.given["dy"], accumulate))
-        return None if dx is None else array_of(dx)
+            return None if dx is None else array_of(dx)
+        self._take(fixed, "dy", dy, stage.tensor)
+        self._do(ctx, "backward", lambda: stage.input_gradient(ctx, fixed.given["dy"], accumulate))
+        return fixed.arrays.get("backward")
 
     def backward_weights(self, ctx: GraphContext, on_ready: OnReady | None = None, accumulate: bool = False) -> None:
         """As `TorchStage.backward_weights`."""
@@ -158,20 +173,35 @@ class RecordedStage:
             return None
         place = first.data_ptr(), first.grad.data_ptr()
         if place != fixed.place:
-            fixed.place, fixed.count = place, 0  # its graphs are of other vectors
-            for each in (fixed.graphs, fixed.given, fixed.found):
-                each.clear()
+            fixed.place = place  # its graphs are of other vectors
+            fixed.clear()
             fixed.pool = None if self._graphs is None else self._graphs.pool()
         fixed.count += 1
         return None if fixed.count <= _WARM else fixed.count == _WARM + 1
 
-    def _take(self, fixed: _Fixed, name: str, value: torch.Tensor) -> None:
-        """Puts what a pass takes to where its graph looks for it."""
-        if name not in fixed.given:
-            fixed.given[name] = torch.empty_like(value, memory_format=torch.contiguous_format)
-        fixed.given[name].copy_(value)
+    def _take(self, fixed: _Fixed, name: str, value: Any, tensor: Callable[[Any], torch.Tensor]) -> None:
+        """Puts what a pass takes to where its graph looks for it.
 
-    def _do(self, ctx: GraphContext, name: str, run: Callable[[], torch.Tensor | None]) -> Any:
+        Args:
+            fixed: of the context.
+            name: what it is.
+            value: a tensor or an array of either side.
+            tensor: makes a tensor of it where the stage computes.
+        """
+        into = fixed.given.get(name)
+        if value is into:
+            return
+        there = fixed.arrays.get(name)
+        if isinstance(value, self._gpu.xp.ndarray) and there is not None and value.dtype == there.dtype:
+            self._gpu.copy(there, value)
+            return
+        value = tensor(value)
+        if into is None:
+            into = fixed.given[name] = torch.empty_like(value, memory_format=torch.contiguous_format)
+            fixed.arrays[name] = array_of(into)
+        into.copy_(value)
+
+    def _do(self, ctx: GraphContext, name: str, run: Callable[[], torch.Tensor | None]) -> None:
         """Records a pass, if that is due, and starts it."""
         fixed = self._fixed[ctx]
 
@@ -185,15 +215,15 @@ class RecordedStage:
                 else:
                     fixed.graphs[name] = self._graphs.record(noted, fixed.pool)
             fixed.graphs[name]()
-        return fixed.found[name]
+        found = fixed.found[name]
+        if found is not None and (fixed.recording or self._graphs is None):
+            fixed.arrays[name] = array_of(found)
 
     @contextmanager
     def _seeded(self, ctx: GraphContext, name: str) -> Iterator[None]:
         """Around a recorded pass that draws, its key's numbers begin: inside they cannot, while it is recorded."""
-        if name == "backward":
-            yield
-            return
-        with self._stage.drawing(ctx):
+        begins = self._draws and name != "backward"
+        with self._stage.drawing(ctx) if begins else nullcontext():
             key, ctx.key = ctx.key, None
             try:
                 yield

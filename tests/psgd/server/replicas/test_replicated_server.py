@@ -65,6 +65,9 @@ class Hand:
     def __init__(self):
         self.servers = []
 
+    def started(self):
+        pass
+
     def lost_server(self, server):
         self.servers.append(server)
 

@@ -1,6 +1,7 @@
 """EASGD's shared centre outlives workers that are killed, and what they had not brought to it is done by others."""
 
 import json
+from pathlib import Path
 
 import pytest
 from harness import mpi
@@ -9,7 +10,7 @@ pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason=
 
 
 @pytest.mark.parametrize("order", ["async", "hogwild"])
-def test_each_sample_is_taken_exactly_once(order, psgd_command):
+def test_each_sample_is_taken_exactly_once(order, psgd_command, tmp_path):
     words = [
         "--strategy",
         "easgd",
@@ -23,11 +24,16 @@ def test_each_sample_is_taken_exactly_once(order, psgd_command):
         "3",
         "--json",
     ]
+    words += ["--checkpoint-dir", str(tmp_path / "saves"), "--checkpoint-every", "7"]
     done = psgd_command("train", *words, "--inject", "kill:1@19,kill:2@46,slow:2:3,compute:0.002", timeout=90)
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert sorted(result["lost_ranks"]) == [1, 2] and result["samples"] == 3 * 1497
     assert result["test_accuracy"] > 0.8
+    newest = json.loads((Path(result["checkpoint"]) / "manifest.json").read_text())
+    lost = newest["run"].get("lost", [])
+    assert set(lost) <= {1, 2} and newest["run"]["workers"] == 3 - len(lost)
+    assert len([each for each in newest["shards"] if each["name"].startswith("worker")]) == 3 - len(lost)
 
 
 @pytest.mark.ranks(1)

@@ -1,11 +1,14 @@
 """`psgd train` whose workers are killed: it goes on, applies each sample once, and says what happened."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from harness import mpi
 from harness.losing import named, sync_that_loses_one
+
+from psgd.data.sampler import Sampler
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")]
 SAMPLES = 1497
@@ -37,6 +40,30 @@ def test_each_sample_is_applied_exactly_once(strategy, faults, servers, ranks, p
     assert done.stderr.count(" is lost after ") == len(ranks)
     # One after each epoch, by the first of those that live, and the last by all.
     assert len(events_of(tmp_path / "log", "eval")) == 3
+
+
+@pytest.mark.parametrize("strategy", ["sync", "allreduce"])
+def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more(strategy, psgd_command, tmp_path):
+    saves = tmp_path / "saves"
+    words = ["--strategy", strategy, "--epochs", "3", "--checkpoint-dir", str(saves), "--json"]
+    words += ["--checkpoint-every", "8", "--checkpoint-keep", "99"]
+    done = psgd_command("train", *words, "--workers", "3", "--inject", "kill:1@11,compute:0.003", timeout=90)
+    assert done.returncode == 4 and json.loads(done.stdout.splitlines()[-1])["samples"] == 3 * SAMPLES
+    after = json.loads((saves / "step-000000024" / "manifest.json").read_text())
+    assert after["run"]["workers"] == 2 and after["run"]["lost"] == [1]
+    for each in saves.glob("step-*"):
+        if int(each.name.partition("-")[2]) > 24:
+            shutil.rmtree(each)
+    kills = "kill:3@30,kill:1@31,compute:0.003"
+    done = psgd_command("train", *words, "--resume", "--workers", "4", "--inject", kills, timeout=90)
+    assert done.returncode == 4, done.stderr
+    assert "has 2 worker(s) after 1 had died, this run has 4" in done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert len(result["lost_ranks"]) == 2 and result["test_accuracy"] > 0.9
+    # The epoch continues at a whole step of all; from there on each sample is applied exactly once.
+    shares = [Sampler(SAMPLES, 4, worker, 32, 0) for worker in range(4)]
+    behind = sum(share.drawn(share.steps_behind(after["samples"])) for share in shares)
+    assert result["samples"] == after["samples"] + 3 * SAMPLES - behind
 
 
 def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path):

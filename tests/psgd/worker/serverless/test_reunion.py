@@ -12,6 +12,8 @@ from mpi4py import MPI
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import PeerLostError
 from psgd.worker.serverless import reunion as module
+from psgd.worker.serverless.checkpoint_barrier import AbandonedError
+from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.reunion import Reunion
 
 
@@ -58,6 +60,12 @@ class HandOver:
         self.told.append((worker, applied, waiting, takers))
         return 5, {0: np.array([worker])}
 
+    def lead(self, worker):
+        assert worker == 0
+
+    def needs(self, worker):
+        assert worker == 0
+
     def receive(self, words):
         self.received.append(words.tolist())
 
@@ -102,6 +110,32 @@ def test_a_death_at_the_end_gives_more_to_do(comm):
     with made(comm, Worker()) as (reunion, failures, _):
         failures.kill(2)
         assert not reunion.ends(lambda: None, reunion.look, Waiter(False))
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("left", [False, True])
+def test_a_checkpoint_in_which_one_dies_is_made_by_all_or_by_none(comm, left):
+    with made(comm, Worker()) as (reunion, failures, _):
+        votes = CheckpointVotes()
+        votes.ask(True)
+
+        def act():
+            votes.decide(votes.take_request(), 9)
+            if not failures.failed():
+                return
+            raise AbandonedError
+
+        def others_have_left(comm, told=reunion._tell):
+            reunion._saved += left
+            return told(comm)
+
+        reunion._tell = others_have_left
+        failures.kill(1)
+        assert reunion.saves(votes, act) == left
+        assert (votes.reached, votes.stopping, votes.request) == ((True, True, 0) if left else (False, False, 2))
+        failures._dead.clear()
+        votes.ask(True)
+        assert reunion.saves(votes, act) and votes.reached
 
 
 @pytest.mark.ranks(1)

@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from psgd.torch.pieces.recorded.same_each_time import same_each_time, same_loss_each_time  # noqa: E402
+from psgd.torch.pieces.recorded.same_each_time import draws, same_each_time, same_loss_each_time  # noqa: E402
 from psgd.training.torch_module import cross_entropy  # noqa: E402
 
 nn = torch.nn
@@ -47,3 +47,9 @@ def test_losses():
         assert same_loss_each_time(loss), loss
     for loss in (lambda output, labels: output.sum(), Own(), len):
         assert not same_loss_each_time(loss), loss
+
+
+def test_what_may_draw():
+    assert not draws(nn.Sequential(Block(), nn.Flatten(), nn.LayerNorm(3), nn.BatchNorm1d(3), nn.Embedding(3, 3)))
+    for module in (nn.Dropout(), nn.RReLU(), nn.MultiheadAttention(4, 2), nn.Sequential(Block(), Own())):
+        assert draws(module)
