@@ -3,6 +3,7 @@
 import time
 from functools import partial
 
+from psgd.checkpoint.extra import OWN
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
@@ -11,6 +12,9 @@ from psgd.runtime.faults import Injector
 from psgd.runtime.ulfm.options import last_epoch
 from psgd.training.survival.course import Course, CourseStep
 from psgd.training.task import Task
+
+_BEFORE = f"{OWN}steps_before"
+"""What is saved with a worker that has begun at a checkpoint of other workers, and counts its clock from there."""
 
 
 class Trainer:
@@ -81,9 +85,10 @@ class Trainer:
     def _done(self, ps: Connection, sampler: Sampler) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
         found = ps.resumed_from
-        if found is None or ps.clock:
-            return ps.clock
-        return sampler.steps_behind(found.manifest.samples)
+        if found is None or ps.clock or _BEFORE in ps.extra:
+            return ps.clock + int(ps.extra.get(_BEFORE, 0))
+        ps.extra[_BEFORE] = done = sampler.steps_behind(found.manifest.samples)
+        return done
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""

@@ -35,7 +35,8 @@ class SynchronousOrder(ExchangeOrder):
     def __init__(self, context: RunContext, votes: CheckpointVotes, period: int) -> None:
         self._params, self._metrics = context.params, context.metrics
         self._comm = context.communicator()
-        self._rounds = StatusRounds(self._comm, context.metrics, votes, everyone=context.mesh.survival is not None)
+        survives = context.mesh.survival is not None
+        self._rounds = StatusRounds(self._comm, context.metrics, votes, everyone=survives)
         votes.algorithms = {"Allreduce": self._comm.algorithm("Allreduce", context.params.nbytes)}
         self.displacement: NDArray[np.floating] = registered(self._comm, self._params)
         self.centre = np.empty_like(self._params)

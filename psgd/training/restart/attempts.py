@@ -139,14 +139,15 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
     if not (switch.enabled() and fitting.can_restart(config) and job.Get_size() > 1):
         yield Attempt(config, job, None)
         return
-    began, crew, fresh = time.monotonic(), Crew(job, fitting.acting(config)), False
+    began, crew, moved = time.monotonic(), Crew(job, fitting.acting(config)), False
+    first = crew.place
     while True:
         comm = crew.team()
-        attempt = Attempt(_without_own_deaths(config, fresh), comm or MPI.Intracomm(), crew)
+        moved = moved or crew.place != first
+        attempt = Attempt(_without_own_deaths(config, moved), comm or MPI.Intracomm(), crew)
         if comm is None:
             pass
         elif crew.place is None:
-            fresh = True
             TOLERANCE.look = _ends
             if crew.stand_by():
                 raise AgreedError("the others have refused the run")
@@ -189,9 +190,9 @@ def _of_a_call(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _without_own_deaths(config: TrainConfig, fresh: bool) -> TrainConfig:
-    """A rank that stood by is not the one that was to die."""
-    return replace(config, inject=fitting.without_deaths(config.inject)) if fresh else config
+def _without_own_deaths(config: TrainConfig, moved: bool) -> TrainConfig:
+    """A rank that has come to another's place is not the one that was to die."""
+    return replace(config, inject=fitting.without_deaths(config.inject)) if moved else config
 
 
 def _ends() -> bool:
