@@ -43,7 +43,7 @@ class SynchronousOrder(ExchangeOrder):
         self._lr = 0.0
         self._votes, self._period = votes, period
         self._regroup: Regroup | None = None
-        if survives:
+        if context.mesh.survival is not None:
             self._before = np.empty_like(self._params)  # the displacement, which the sum overwrites
             self._counted = 0, 0  # samples and version before the exchange
             self._regroup = Regroup(context.mesh, context.alarm, self)
