@@ -50,9 +50,6 @@ class HandOver(Protocol):
     def lead(self, worker: int) -> None:
         """That worker is the first that lives: where there are no servers, it does what worker 0 has done."""
 
-    def needs(self, worker: int) -> None:
-        """The run does not go on without that worker."""
-
     def pushed(self, worker: int, drawn: int) -> None:
         """A worker that was told nothing yet has pushed, or is done; on the server."""
 

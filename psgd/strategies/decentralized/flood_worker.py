@@ -70,6 +70,8 @@ class FloodWorker(FreeRunningWorker):
         self._done = self._mine = 0
         self._members, self._living = list(range(size)), size
         self._limit = window
+        self._leader = 0  # whose evaluations decide whether all stop
+        self._counts = self._rank == 0  # this worker has the run's counters
 
     def start(self) -> None:
         self._comm.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
@@ -84,7 +86,7 @@ class FloodWorker(FreeRunningWorker):
             self._limit = min(self._window, WHOLE_AHEAD) if whole else self._window
             self._waiter.soon(self._may_go_on)
         self._meet(self._mine)
-        if self._rank == 0:
+        if self._rank == self._leader:
             self.stop = self._metrics.stop
         self.stop = self.stop or self.checkpoint.stopping
 
@@ -148,7 +150,7 @@ class FloodWorker(FreeRunningWorker):
         self, message: Message, kind: int, samples: int = 0, value: float = 0.0, value2: float = 0.0, length: int = 0
     ) -> None:
         """Sends a message, with what this worker has applied."""
-        words, stop = message.words, self._rank == 0 and self._metrics.stop
+        words, stop = message.words, self._rank == self._leader and self._metrics.stop
         words[SAMPLES], words[STOP] = samples, stop
         message.values[VALUE], message.values[VALUE2] = value, value2
         words[APPLIED:] = self._published[:] = self.applied
@@ -168,15 +170,15 @@ class FloodWorker(FreeRunningWorker):
         words = message.words
         origin, kind = int(words[ORIGIN]), int(words[KIND])
         self._theirs[origin] = int(words[APPLIED + self._rank])
-        self.stop = self.stop or (origin == 0 and bool(words[STOP]))
+        self.stop = self.stop or (origin == self._leader and bool(words[STOP]))
         if kind in (FloodKind.UPDATE, FloodKind.WHOLE):
             self._owes = self._owes or kind == FloodKind.WHOLE
             self._apply(message)
         elif kind == FloodKind.DONE:
             self._done += 1
-        if self._rank == 0 and kind == FloodKind.DONE:
+        if self._counts and kind == FloodKind.DONE:
             self._metrics.ended(origin, *message.values[VALUE:APPLIED].tolist())
-        elif self._rank == 0 and kind == FloodKind.REPORT:
+        elif self._counts and kind == FloodKind.REPORT:
             self._metrics.report(*message.values[VALUE:APPLIED].tolist())
 
     def _apply(self, message: Message) -> None:
@@ -185,7 +187,7 @@ class FloodWorker(FreeRunningWorker):
         if length:
             self.updates.add(message.payload[:length], int(message.words[KIND]) == FloodKind.WHOLE, samples)
             self.version += 1
-        if self._rank == 0:
+        if self._counts:
             if length:
                 np.subtract(self.applied, message.words[APPLIED:], out=self._lag)
                 stale = int(np.maximum(self._lag, 0, out=self._lag).sum())
@@ -220,8 +222,8 @@ class FloodWorker(FreeRunningWorker):
         seconds = self.waited_s, self._computed_s
         self._tell(self._flood.compose(), FloodKind.DONE, 0, *seconds)
         self._done += 1
-        if self._rank == 0:
-            self._metrics.ended(0, *seconds)
+        if self._counts:
+            self._metrics.ended(self._rank, *seconds)
 
     def _all_done(self) -> bool:
         self._take()

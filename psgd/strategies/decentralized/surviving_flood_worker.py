@@ -42,7 +42,7 @@ class SurvivingFloodWorker(FloodWorker):
     def __init__(self, context: RunContext, links: Callable[[int], list[list[int]]], window: int) -> None:
         size = context.workers.size
         super().__init__(context, links(size), window)
-        self._links = links
+        self._links, self._counts = links, True  # so that any can take over from worker 0
         self._flood.failed = self._reunion.notice
         self._unsure: deque[tuple[int, Bytes]] = deque()  # own updates that some may lack, with their numbers
         self._sums = np.zeros((size, 4))  # of each worker's updates: how many, samples, loss, samples drawn
@@ -71,6 +71,10 @@ class SurvivingFloodWorker(FloodWorker):
         if message.length:
             sums[:_DRAWN] += 1, samples, samples * float(message.values[VALUE])
         sums[_DRAWN] += samples
+
+    def report(self, accuracy: float, loss: float) -> None:
+        self._metrics.report(accuracy, loss)
+        self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
 
     def _end(self) -> None:
         while not self.ends():  # stopped early: what it was left is not to be done
@@ -116,8 +120,8 @@ class SurvivingFloodWorker(FloodWorker):
             self.params[:] = self._new
         self.version, self.updates.samples, *applied = self._facts.tolist()
         self.applied[:] = self._published[:] = applied
-        if self._rank == 0:
-            self._count(self._theirs_sums - self._sums)
+        self._leader = members[0]
+        self._count(self._theirs_sums - self._sums)
         self._sums[:] = self._theirs_sums
         self._theirs = [self._mine if w in members and w != self._rank else _NOBODY for w in range(len(applied))]
         self._unsure.clear()
@@ -138,7 +142,7 @@ class SurvivingFloodWorker(FloodWorker):
         self._flood.open()
 
     def _count(self, more: NDArray[np.float64]) -> None:
-        """Worker 0 counts what it had not applied by itself."""
+        """This worker counts what it had not applied by itself."""
         for worker, (pushes, samples, loss, _) in enumerate(more.tolist()):
             if pushes:
                 self._metrics.count(worker, int(pushes), int(samples), loss)

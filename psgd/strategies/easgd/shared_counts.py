@@ -20,15 +20,17 @@ _SHOW_S = 5e-3
 
 
 class SharedCounts:
-    """One worker's; the metrics are filled on worker 0.
+    """One worker's; the metrics are filled on worker 0, or on `everyone`.
 
     Attributes:
         lr: the learning rate to show.
     """
 
-    def __init__(self, metrics: RunMetrics, workers: MPI.Intracomm, memory: SharedCentre) -> None:
+    def __init__(
+        self, metrics: RunMetrics, workers: MPI.Intracomm, memory: SharedCentre, everyone: bool = False
+    ) -> None:
         self._metrics, self._memory, self._lines = metrics, memory, memory.lines
-        self._leads = workers.rank == 0
+        self._leads = everyone or workers.rank == 0
         self._shown = [Sums(0, 0, 0.0)] * workers.size  # what the metrics know of each
         self._staleness: Counter[int] = Counter()
         self._steps = self._counted = 0  # of this worker; of them, in `_staleness`
@@ -85,7 +87,7 @@ class SharedCounts:
 
     def _pass_stop_on(self) -> None:
         if self._leads and self._metrics.stop:
-            self._lines.put(counters.STOP, 1)
+            self._lines.put_for(0, counters.STOP, 1)  # where all look
 
     def facts(self, version: int) -> dict[str, JSON]:
         """What a checkpoint keeps of this worker; `version`: exchanges behind its last one."""

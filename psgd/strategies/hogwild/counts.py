@@ -20,7 +20,7 @@ _SHOW_S = 5e-3
 
 
 class HogwildCounts:
-    """One worker's; the metrics are filled on worker 0.
+    """One worker's; the metrics are filled on worker 0, or on `everyone`.
 
     Attributes:
         staleness: of this worker's updates.
@@ -28,9 +28,11 @@ class HogwildCounts:
         lost: additions to the tally that did not reach it; known after `complete`.
     """
 
-    def __init__(self, metrics: RunMetrics, worker: int, memory: SharedParameters, nodes: NodeCopies) -> None:
+    def __init__(
+        self, metrics: RunMetrics, worker: int, memory: SharedParameters, nodes: NodeCopies, everyone: bool = False
+    ) -> None:
         self._metrics, self._memory, self._nodes = metrics, memory, nodes
-        self._shown = Shown(metrics) if worker == 0 else None
+        self._shown = Shown(metrics) if worker == 0 or everyone else None
         self.staleness: Counter[int] = Counter()
         self.tallied = self.lost = 0
         self._reports: list[tuple[float, float]] = []
@@ -64,7 +66,7 @@ class HogwildCounts:
 
     def _pass_stop_on(self) -> None:
         if self._metrics.stop:
-            self._memory.lines.put(counters.STOP, 1)
+            self._memory.lines.put_for(0, counters.STOP, 1)  # where all look
 
     def complete(
         self, workers: MPI.Intracomm, waited_s: float, computed_s: float, lr: float, members: list[int]

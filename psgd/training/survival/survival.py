@@ -82,11 +82,7 @@ class Survival:
         """From now on, workers may die, and with replicas servers. `job` is all ranks."""
         self._job, mesh = job, self._mesh
         servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
-        self._mortal = self._ranks(range(mesh.workers)) + self._in_job(servers)
-        TOLERANCE.allow(self._mortal)
-
-    def needs(self, worker: int) -> None:
-        TOLERANCE.allow(set(self._mortal) - set(self._ranks([worker])))
+        TOLERANCE.allow(self._ranks(range(mesh.workers)) + self._in_job(servers))
 
     def look_after(self, job: MPI.Intracomm, drop_s: float | None) -> None:
         """From now on ranks for which others wait are reported, and dropped after `drop_s`. Collective, blocks."""

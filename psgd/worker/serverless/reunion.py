@@ -72,7 +72,6 @@ class Reunion:
         self._worker, self._index = worker, mesh.index
         self._comm = cast(MPI.Intracomm, mesh.worker)
         self._deaths: Deaths = MpiDeaths(self._comm)
-        self.hand_over.needs(0)  # which alone has the run's counters
         self._next_look = 0.0
         self._over = False
         self._met = self._saved = 0  # deaths after which all met; checkpoints

@@ -25,14 +25,14 @@ def test_each_sample_is_taken_exactly_once(order, psgd_command, tmp_path):
         "--json",
     ]
     words += ["--checkpoint-dir", str(tmp_path / "saves"), "--checkpoint-every", "7"]
-    done = psgd_command("train", *words, "--inject", "kill:1@19,kill:2@46,slow:2:3,compute:0.002", timeout=90)
+    done = psgd_command("train", *words, "--inject", "kill:0@19,kill:2@46,slow:2:3,compute:0.002", timeout=90)
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    assert sorted(result["lost_ranks"]) == [1, 2] and result["samples"] == 3 * 1497
+    assert sorted(result["lost_ranks"]) == [0, 2] and result["samples"] == 3 * 1497
     assert result["test_accuracy"] > 0.8
     newest = json.loads((Path(result["checkpoint"]) / "manifest.json").read_text())
     lost = newest["run"].get("lost", [])
-    assert set(lost) <= {1, 2} and newest["run"]["workers"] == 3 - len(lost)
+    assert set(lost) <= {0, 2} and newest["run"]["workers"] == 3 - len(lost)
     assert len([each for each in newest["shards"] if each["name"].startswith("worker")]) == 3 - len(lost)
 
 

@@ -63,9 +63,6 @@ class HandOver:
     def lead(self, worker):
         assert worker == 0
 
-    def needs(self, worker):
-        assert worker == 0
-
     def receive(self, words):
         self.received.append(words.tolist())
 
