@@ -249,10 +249,25 @@ class Communicator(StartedVerbs):
         if self._node is None:
             return np.zeros(call.shape, dtype)
         memory = self._node.register(call.count)
+        self._remap()
+        return memory.view(dtype).reshape(call.shape)
+
+    def adopt(self, other: "Communicator") -> None:
+        """Arrays of `other.empty` count as registered here too, from now on. On all ranks; does not communicate.
+
+        Args:
+            other: of these ranks and more, some of which may be dead.
+        """
+        if self._node is None or other._node is None:
+            return
+        theirs = self.comm.Get_group().Translate_ranks(self._node.ranks, other.comm.Get_group())
+        self._node.adopt(other._node, [other._node.ranks.index(rank) for rank in theirs])
+        self._remap()
+
+    def _remap(self) -> None:
         for engine in (self._engine, self._queue.engine):
             assert engine.shared is not None
             engine.shared.remap()
-        return memory.view(dtype).reshape(call.shape)
 
     def algorithm(self, verb: str, nbytes: int) -> str:
         """The algorithm that a call on a vector of that size takes: its order of summing decides a sum's last bits."""

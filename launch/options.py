@@ -172,6 +172,8 @@ def _standing_by(config: TrainConfig) -> TrainConfig:
             raise UsageError(f"{flag(name)}: expected --checkpoint-dir with it")
         if getattr(config, name) and "cuda" in (config.device, config.server_device):
             raise UsageError(f"{flag(name)}: expected ranks without GPUs, got --device cuda or --server-device cuda")
+        if getattr(config, name) and config.trace is not None:
+            raise UsageError(f"{flag(name)}: a trace is of ranks that stay the same; omit --trace")
     found = phases(config.grow)
     if not found:
         return config

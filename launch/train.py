@@ -239,7 +239,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                     startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)
                     request.tell = note
                     result = run(chosen, team, progress, request)
-                    if attempt.leaves(result):
+                    if attempt.leaves(result, request.stops):
                         result = None
                     if result is not None and result.get("requeue") and result["checkpoint"]:
                         note(_stopped(result["checkpoint"]))

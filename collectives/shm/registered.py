@@ -89,6 +89,19 @@ class Node:
         weakref.finalize(array, self._dead.add, name).atexit = False
         return array
 
+    def adopt(self, other: "Node", places: list[int]) -> None:
+        """Registers what `other` has registered. The same on all ranks; does not communicate.
+
+        It stays mapped until `close`.
+
+        Args:
+            other: of the same processes and more.
+            places: of this node's ranks among the other's.
+        """
+        for name, start, stop in other.ranges:
+            made = self._name([other._registered[name][place] for place in places])
+            self.ranges.append((made, start, stop))
+
     def use(self, comm: MPI.Intracomm) -> None:
         """Sets the communicator for later registrations: one of the same ranks."""
         self._comm = comm
@@ -144,14 +157,17 @@ class Node:
         memories, processes = share_memory(self._comm, self.ranks, nbytes)
         if memories is None:
             return None
+        if not self._processes:
+            self._processes = processes
+        return self._name(memories)
+
+    def _name(self, memories: list[NDArray[np.uint8]]) -> int:
         name = next(n for n in range(len(self._registered) + 1) if n not in self._registered)
         if name >= len(self.maps):
             self._old_maps.append(self.maps)
             self.maps = np.vstack([self.maps, np.zeros_like(self.maps)])
         self._registered[name] = memories
         self.maps[name] = [address_of(memory) for memory in memories]
-        if not self._processes:
-            self._processes = processes
         return name
 
     def _try_reading(self) -> bool:

@@ -16,6 +16,7 @@ def run(
     what: str = "servers + workers",
     mpiexec_args: str = "",
     bind: bool = True,
+    survives: bool = False,
 ) -> int:
     """Runs `body(first)` on each rank of this job; where there is none, starts `count` ranks of this command.
 
@@ -29,6 +30,7 @@ def run(
         what: gave the number, for that message.
         mpiexec_args: more arguments for mpiexec, as in a shell.
         bind: each rank to a core, where there are enough.
+        survives: the job goes on without ranks that die, where the MPI can.
 
     Returns:
         The exit code: the one of rank 0 where that reports to a launcher of psgd.
@@ -39,7 +41,7 @@ def run(
     """
     place = ranks.place()
     if place is None:
-        return spawn.run(spawn.again(), count, mpiexec_args, bind=bind)
+        return spawn.run(spawn.again(), count, mpiexec_args, bind=bind, survives=survives)
     rank, size = place
     if fixed and size is not None:
         check(name, count, size, what)

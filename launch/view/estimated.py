@@ -66,6 +66,11 @@ def _module(
 
     where = loaded.reference.where
     try:
+        if config.in_pieces:
+            from psgd.launch.view.estimated_stages import of_module
+
+            made = of_module(config, lambda: loaded.call(config.seed, data), data.sample_shape, servers, workers)
+            return made if isinstance(made, RunMemory) else _own(config, where, made, servers, workers)
         fake = FakeModule(lambda: loaded.call(config.seed, data), cross_entropy, data.sample_shape)
         if fake.module is None:
             return _own(config, where, fake.made, servers, workers)
@@ -91,7 +96,6 @@ def _module(
 def _check(config: TrainConfig) -> None:
     """Refuses what `psgd train` refuses with a module of PyTorch. Raises UsageError."""
     given = [
-        ("--mesh", config.mesh if config.parts > 1 else None),
         ("--recompute", config.recompute),
         ("--shard", config.shard if (config.shard or 1) > 1 and config.device == "cuda" else None),
         ("--offload", config.offload if config.offload == "parameters" else None),

@@ -33,12 +33,13 @@ class CheckpointRequest:
     Attributes:
         level: what was requested and not answered yet: 0, `SAVE` or `SAVE_AND_STOP`.
         tell: on rank 0, called with a line for each checkpoint that a signal requested, or None.
+        stops: a signal has asked for a checkpoint and the end.
         leads: this is rank 0, which warns where signals can do nothing.
     """
 
     def __init__(self, minutes: float = 0.0) -> None:
         self.tell: Callable[[str], None] | None = None
-        self.leads = False
+        self.leads = self.stops = False
         self._owed = False
         self._every_s = 60.0 * minutes
         self.level = self._sent = 0
@@ -52,6 +53,7 @@ class CheckpointRequest:
     def signalled(self, stop: bool) -> None:
         """As `ask`, for what all ranks hear at about the same time."""
         self._owed = not stop
+        self.stops = self.stops or stop
         if stop or time.monotonic() - self._newest > ANSWERED_S:
             self.ask(stop)
 

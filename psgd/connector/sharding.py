@@ -6,8 +6,6 @@ from typing import Any
 from psgd.kernels.errors import UsageError
 from psgd.strategies.sharded.sharded_worker import ModelExchange, create
 
-_ON_NAN = "a rank sees gradients that are reduced already"
-
 
 def chosen(given: Mapping[str, Any], workers: int) -> Any:
     """The function that makes the workers.
@@ -30,8 +28,6 @@ def chosen(given: Mapping[str, Any], workers: int) -> Any:
         raise UsageError("shard: a single worker has nobody to share with: omit it, or start more ranks")
     if given["compress"] not in (None, "none"):
         raise UsageError(f"compress {given['compress']}: not with shard, whose gradients are sent whole; omit it")
-    if isinstance(shard, ModelExchange) and given["on_nan"] != "warn":
-        raise UsageError(f"on_nan {given['on_nan']}: not with shard of stage {shard.stage}: {_ON_NAN}; use warn")
     return create(shard)
 
 

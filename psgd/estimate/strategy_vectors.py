@@ -47,8 +47,6 @@ def of_worker(
             del rows["centre"]
     if (options.get("accumulate") or 1) > 1:
         rows[ACCUMULATED] = 1
-    if survives and strategy == "allreduce":
-        rows["sum over the workers"] = 1
     if survives and strategy == "averaging" and options.get("average_momentum") is not False:
         rows["sums of the optimizer state"] = state
     return {name: number for name, number in rows.items() if number}

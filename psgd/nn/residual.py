@@ -6,8 +6,8 @@ from typing import Any
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.nn import sequential
+from psgd.nn.buffers import forward_only
 from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
-from psgd.nn.recompute import forward_only
 
 
 @dataclass

@@ -9,11 +9,11 @@ import numpy as np
 from psgd.kernels.array import Array, array_module
 from psgd.kernels.errors import UsageError
 from psgd.nn import pytorch
+from psgd.nn.buffers import forward_only
 from psgd.nn.conv2d import Conv2D
 from psgd.nn.initialize import Uniform
 from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
 from psgd.nn.linear import Linear
-from psgd.nn.recompute import forward_only
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten
 

@@ -50,9 +50,9 @@ class Serving:
         self._part = part = context.shards[mesh.index]
         self.transport: MpiServerTransport
         if mesh.replicas:
-            from psgd.server.replicas import parts
+            from psgd.server.replicas import replicated_parts
 
-            self._shard, self.transport = parts.create(context, gradients)
+            self._shard, self.transport = replicated_parts.create(context, gradients)
             self._waiter = self.transport.waiter
             return
         self._shard = Shard(

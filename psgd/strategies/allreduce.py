@@ -41,8 +41,8 @@ class AllreduceWorker(LockstepWorker):
     """A worker.
 
     `grads` is registered memory in which the all-reduce takes place: after `step` it holds no gradient (with
-    `accumulate` above 1, or where workers may die, it keeps it). With a progress thread on all ranks, buckets are
-    all-reduced while backward still computes. The final parameters are the same bits on all workers.
+    `accumulate` above 1 it keeps it). With a progress thread on all ranks, buckets are all-reduced while backward still
+    computes. The final parameters are the same bits on all workers.
 
     A checkpoint lies after an optimizer's step; worker 0 saves what all have alike.
     """
@@ -58,6 +58,7 @@ class AllreduceWorker(LockstepWorker):
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
         self._applied = 0
+        self._under_way = 0  # samples of the gradient of this round
         if survives:
             from psgd.worker.serverless.regroup import Regroup  # what few runs need
 
@@ -80,9 +81,11 @@ class AllreduceWorker(LockstepWorker):
         complete = self._buckets.add(samples)
         self._rounds.note(samples, loss)
         if complete:
+            self._under_way = samples
             self._together(lambda: self._reduce(samples))
 
     def _round(self, done: bool) -> None:
+        self._under_way = 0
         self._together(lambda: self._reduce(0, done))
 
     def _reduce(self, samples: int, done: bool = False) -> None:
@@ -112,6 +115,13 @@ class AllreduceWorker(LockstepWorker):
                 self._metrics.progress(self._applied, self.version, self._optimizer.lr)
         self._votes.decide(rounds.request, self.version)
 
+    def put_back(self) -> None:
+        """What was the gradient is partly a sum by now: it is computed again, on the same parameters."""
+        super().put_back()
+        if self._under_way:
+            assert self._regroup is not None
+            self._regroup.hand_over.compute_again()
+
     def revoke(self) -> None:
         super().revoke()
         self._regrouped.settle()
@@ -137,7 +147,6 @@ class AllreduceWorker(LockstepWorker):
         self.version, self._applied, self._buckets.unit = facts.tolist()
         self._optimizer.version = self.version
         if takes:
-            self._buckets.clear()
             self._metrics.progress(self._applied, self.version, self._optimizer.lr)
 
     def _free(self) -> None:

@@ -8,7 +8,6 @@ al. 2023: DiLoCo).
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -22,9 +21,6 @@ from psgd.worker.context import Alone, RunContext
 from psgd.worker.interface import Vector, Worker
 from psgd.worker.serverless.lockstep import LockstepWorker
 from psgd.worker.serverless.regroup import Regroup
-
-if TYPE_CHECKING:
-    from psgd.collectives import Communicator
 
 
 def create(
@@ -211,12 +207,6 @@ class AveragingWorker(LockstepWorker):
         sums = newest[len(newest) - len(self._averaged) :]
         for state, total in zip(self._averaged, sums, strict=True):
             np.divide(total, state.dtype.type(divisor), out=state)
-
-    def rebuild(self, comm: "Communicator", members: list[int]) -> None:
-        super().rebuild(comm, members)
-        before, self._sums = self._sums, [registered(comm, self.params) for _ in self._sums]
-        for array, old in zip(self._sums, before, strict=True):
-            array[:] = old
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
         mine = self._newest()

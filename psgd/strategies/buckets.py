@@ -51,9 +51,8 @@ class Buckets:
     def __init__(self, comm: "Communicator", like: Vector, steps: int) -> None:
         self._comm, self._steps = comm, steps
         self.unit = 1
-        self.grads: Vector
-        self._own: Vector  # the weighed sum of this worker's own gradients
-        self._allocate(like)
+        self.sum = registered(comm, like)
+        self.grads: Vector = self.sum if steps == 1 else np.zeros_like(like)
         self._enqueues = on_device(like)
         self._cut()
         self._weighed = 0  # buckets that have this step's gradient
@@ -65,11 +64,6 @@ class Buckets:
         kernels.weigh(none, none, 1.0)
         kernels.add_weighted(none, none, 1.0)
 
-    def _allocate(self, like: Vector) -> None:
-        """Makes the vectors. Collective."""
-        self._own = self.sum = registered(self._comm, like)
-        self.grads = self.sum if self._steps == 1 else np.zeros_like(like)
-
     def _cut(self) -> None:
         """Decides on the buckets, and makes their calls. Collective."""
         count = max(1, -(-self.sum.nbytes // BUCKET_BYTES))
@@ -78,7 +72,7 @@ class Buckets:
         align = max(1, ALIGN_BYTES // self.sum.dtype.itemsize)
         self.ranges = split(self.sum.size, count, align) if self.overlaps else [range(self.sum.size)]
         ranges = self.ranges[::-1]
-        self._buckets = [(r.start, self._own[r.start : r.stop], self.grads[r.start : r.stop]) for r in ranges]
+        self._buckets = [(r.start, self.sum[r.start : r.stop], self.grads[r.start : r.stop]) for r in ranges]
         self._calls = self._bound()
 
     def _bound(self) -> "list[Prequest]":

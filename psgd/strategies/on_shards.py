@@ -11,7 +11,6 @@ from psgd.strategies.requirements import LIBRARY, Spelling
 _COMPRESSED = "gradients are sent whole"
 _APART = "whose stages take their steps apart"
 _ON_CORES = "a sharded stage computes on cores"
-_REDUCED = "a worker sees gradients that are reduced already"
 
 
 def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell: Spelling = LIBRARY) -> None:
@@ -39,8 +38,6 @@ def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell:
         raise UsageError(f"{spell.given('compress', codec)}: not with {subject}: {_COMPRESSED}; omit it")
     if stage == 1:
         return
-    if (chosen := values.get("on_nan")) not in (None, "warn"):
-        raise UsageError(f"{spell.given('on_nan', chosen)}: not with {subject}: {_REDUCED}; omit it")
     if (path := values.get("save")) is not None and path.suffix != ".npz":
         raise UsageError(
             f"{spell.given('save', path)}: expected a name that ends in .npz with {subject}: parameters are gathered "

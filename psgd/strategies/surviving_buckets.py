@@ -1,19 +1,15 @@
-"""Buckets whose round can be made again when a worker has died in it: the gradient stays until its sum is used.
+"""Buckets of a run that goes on without workers that die: a failed call ends the round, and others may take its place.
 
-Gradient and sum are two vectors. A gradient that needs no weight is reduced from the one into the other as it is, so
-nothing is copied; one that needs a weight, or is of several steps, is weighed on the way. A call that cannot be started
-during backward, because a worker has died, is no error there: `wait` says so.
+The sum is made where the gradient lies, as without deaths, so nothing is kept and nothing is copied. Where a round has
+to be made again, the gradient is computed again first.
 """
 
 import contextlib
 from typing import TYPE_CHECKING
 
-import numpy as np
 from mpi4py import MPI
 
-from psgd.kernels import accumulate as kernels
 from psgd.kernels.errors import Error
-from psgd.runtime.device_vectors import registered
 from psgd.strategies.buckets import Buckets, Vector
 
 if TYPE_CHECKING:
@@ -22,36 +18,16 @@ if TYPE_CHECKING:
 
 
 class SurvivingBuckets(Buckets):
-    """One worker's sum. Creating is collective, blocks. On the host only.
+    """One worker's sum, of one step. Creating is collective, blocks. On the host only.
 
-    With several steps to a sum there is a third vector: the sum of this worker's own gradients.
+    A call that cannot be started during backward, since a worker has died, is no error there: `wait` raises it.
     """
 
     def __init__(self, comm: "Communicator", like: Vector, steps: int) -> None:
+        assert steps == 1, "gradients of earlier steps are not computed again"
         self._active: list[Prequest] = []
         self._failed: BaseException | None = None
-        self._as_it_is = False  # this step's gradient needs no weight
         super().__init__(comm, like, steps)
-
-    def _allocate(self, like: Vector) -> None:
-        self.sum = registered(self._comm, like)
-        apart = registered(self._comm, like)
-        self.grads, self._own = (apart, self.sum) if self._steps == 1 else (np.zeros_like(like), apart)
-
-    def _bound(self) -> "list[Prequest]":
-        alone = self._steps == 1
-        self._direct: list[Prequest] = []
-        calls = []
-        for start, own, grads in self._buckets:
-            into = self.sum[start : start + own.size]
-            calls.append(self._comm.Allreduce_init(MPI.IN_PLACE if alone else own, into))
-            if alone:
-                self._direct.append(self._comm.Allreduce_init(grads, into))
-        return calls
-
-    def compile(self) -> None:
-        for call in (*self._calls, *self._direct):
-            call.run()
 
     def wait(self) -> None:
         if self._failed is not None:
@@ -61,9 +37,6 @@ class SurvivingBuckets(Buckets):
             del self._active[0]
         self._launched = 0
 
-    def reduce(self) -> None:
-        self._call(0).run()
-
     def settle(self) -> None:
         """Returns when no call is under way any more, however it ended. After `Communicator.revoke`; blocks."""
         for call in self._active:
@@ -72,32 +45,15 @@ class SurvivingBuckets(Buckets):
         self._active.clear()
 
     def regroup(self, comm: "Communicator") -> None:
-        """The workers are those of `comm` from now on; the gradient is there still. Collective over it, blocks."""
-        complete = self._weighed == len(self._buckets) and self._steps > 1
+        """The workers are those of `comm` from now on, and nothing has been added yet. Collective over it, blocks."""
         self._comm, self._launched, self._failed = comm, 0, None
+        self.clear()
         self._cut()
-        self._weighed = len(self._buckets) if complete else 0
-
-    def free(self) -> None:
-        for call in (*self._calls, *self._direct):
-            call.Free()
-
-    def _weigh(self, samples: int) -> None:
-        if self._steps > 1:
-            super()._weigh(samples)
-            return
-        _, into, grads = self._buckets[self._weighed]
-        self._weighed += 1
-        self._as_it_is = samples == self.unit
-        if not samples:
-            into.fill(0)
-        elif not self._as_it_is:
-            kernels.weigh(into, grads, samples / self.unit)
 
     def _start(self, bucket: int) -> None:
         if self._failed is not None:
             return
-        call = self._call(bucket)
+        call = self._calls[bucket]
         try:
             call.Start()
         except (Error, MPI.Exception) as error:
@@ -105,6 +61,3 @@ class SurvivingBuckets(Buckets):
         else:
             self._active.append(call)
             self._launched += 1
-
-    def _call(self, bucket: int) -> "Prequest":
-        return (self._direct if self._as_it_is else self._calls)[bucket]

@@ -19,7 +19,13 @@ def check(module: torch.nn.Module) -> None:
         UsageError: one is.
     """
     for name, parameter in module.named_parameters():
-        if parameter in _OWNERS and _OWNERS[parameter]() is not None:
+        owner = _OWNERS[parameter]() if parameter in _OWNERS else None
+        if hasattr(owner, "sharding"):
+            raise UsageError(
+                f"psgd.torch.wrap: {name} is part of a sharded module already: hand what psgd.torch.shard has returned "
+                "to psgd.connect, whose rules take the steps"
+            )
+        if owner is not None:
             raise UsageError(f"psgd.torch.wrap: {name} is part of a wrapped module already: wrap a module once")
 
 

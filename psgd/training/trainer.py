@@ -3,14 +3,18 @@
 import time
 from functools import partial
 
+from psgd.checkpoint.extra import OWN
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
 from psgd.runtime.ulfm.options import last_epoch
-from psgd.training.survival.course import Course
+from psgd.training.survival.course import Course, CourseStep
 from psgd.training.task import Task
+
+_BEFORE = f"{OWN}steps_before"
+"""What is saved with a worker that has begun at a checkpoint of other workers, and counts its clock from there."""
 
 
 class Trainer:
@@ -25,6 +29,7 @@ class Trainer:
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
         self._course: Course | None = None
+        self._newest: CourseStep  # inside `train`
 
     def course(self, workers: int, worker: int) -> Course:
         """The batches of this worker, one of so many. Made once."""
@@ -46,7 +51,9 @@ class Trainer:
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
         leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
-        for epoch, step, number, indices, planned in course.after(done):
+        course.again = partial(self._again, ps.worker)
+        for self._newest in course.after(done):
+            epoch, step, number, indices, planned = self._newest
             loss = 0.0
             injector.begin(number)
             self._model.begin(config.seed, ps.worker, epoch, step)
@@ -57,8 +64,9 @@ class Trainer:
                 if injects:
                     backend.wait()
                     injector.sleep(number, time.perf_counter() - start)
-            if leaves and number + 1 >= leaves:  # where workers keep pace, at the epoch's end
-                leaves = 0
+            ends = planned and step + 1 == course.steps
+            if (leaves and number + 1 >= leaves) or (ends and course.shrunk and config.spares):
+                leaves = 0  # for more workers to join; where workers keep pace, at the epoch's end
                 ps.save(stop=True)
             ps.step(len(indices), loss)
             if self._model.agreed(ps.stop) if may_stop else ps.stop:
@@ -66,12 +74,21 @@ class Trainer:
             if self._reports(course) and planned and self._due(epoch * course.steps + step + 1, course.steps):
                 self._report(ps)
 
+    def _again(self, worker: int) -> None:
+        """Computes the newest gradient again, on the same parameters."""
+        epoch, step, number, indices, _ = self._newest
+        self._model.begin(self._config.seed, worker, epoch, step)
+        touch = partial(self._injector.poison, number) if "nan" in self._config.inject else None
+        self.backend.gradient(indices, None, touch)
+        self.backend.wait()
+
     def _done(self, ps: Connection, sampler: Sampler) -> int:
         """This worker's steps before a checkpoint; with other workers as many as made its samples, rounded down."""
         found = ps.resumed_from
-        if found is None or ps.clock:
-            return ps.clock
-        return sampler.steps_behind(found.manifest.samples)
+        if found is None or ps.clock or _BEFORE in ps.extra:
+            return ps.clock + int(ps.extra.get(_BEFORE, 0))
+        ps.extra[_BEFORE] = done = sampler.steps_behind(found.manifest.samples)
+        return done
 
     def _report(self, ps: Connection) -> None:
         """Evaluates what there is, on the whole test part."""

@@ -72,14 +72,14 @@ class GradientWatch:
             step: this worker's.
             at: gives a part where it does not lie in `grads`.
         """
-        if on_device(grads):
+        if on_device(grads) and not self.acts:
             return ready
 
         def look_and_send(part: range) -> None:
+            found = grads[part.start : part.stop] if at is None else at(part)
             parts = 1 if self.exact else PARTS
-            self._saw = self._saw or not part_finite(
-                grads[part.start : part.stop] if at is None else at(part), step, parts
-            )
+            well = holds_numbers(found) if on_device(found) else part_finite(found, step, parts)
+            self._saw = self._saw or not well
             ready(part)
 
         return look_and_send
@@ -93,6 +93,8 @@ class GradientWatch:
         return bool(part_finite(worker.params, step, 2 * PARTS))
 
     def _look_on_device(self, worker: Worker, step: int, overlapped: bool) -> bool:
+        if overlapped and self.acts:
+            return not self._saw
         return step % self._every != 0 or holds_numbers(worker.params if overlapped else worker.grads)
 
     def found(self, params: Array, step: int, samples: int) -> int:

@@ -17,7 +17,12 @@ class SurvivingPushPullWorker(PushPullWorker[SurvivingWorkerTransport]):
 
             kind = ReplicatedWorkerTransport
         super().__init__(context, kind(context, gradients), gradients.own)
-        context.mesh.survival.ends = self.ends
+        self._survival = context.mesh.survival
+        self._survival.ends = self.ends
+
+    def start(self) -> None:
+        super().start()
+        self._survival.started()
 
     def ends(self) -> bool:
         """Says that this worker's steps are over. Blocks.

@@ -278,6 +278,7 @@ def test_a_strategy_takes_its_own_options(strategy, name):
         ({"grow": "0.5:1,1:2"}, "--grow: expected --checkpoint-dir with it"),
         ({"grow": "0.5:1,1:2", "checkpoint_dir": "x", "workers": "2"}, "--grow 0.5:1,1:2: .* omit --workers"),
         ({"spares": "1", "checkpoint_dir": "x", "device": "cuda"}, "--spares: expected ranks without GPUs"),
+        ({"spares": "1", "checkpoint_dir": "x", "trace": "y"}, "--spares: a trace is of ranks that stay"),
         ({"strategy": "asinc"}, "did you mean async"),
     ],
 )
@@ -447,7 +448,6 @@ def test_what_does_not_go_together_with_a_mesh(flags, message):
         ({"shard": "1", "strategy": "sync"}, "--shard 1: expected --strategy allreduce with it, got sync"),
         ({"shard": "3", "workers": "1"}, "--shard 3: a single worker has nobody to share with"),
         ({"shard": "2", "mesh": "pipe=2,data=2"}, "--shard 2: expected --shard 1 with a mesh of several pieces"),
-        ({"shard": "3", "on_nan": "stop"}, "--on-nan stop: not with --shard 3: a worker sees gradients that"),
     ],
 )
 def test_what_does_not_go_together_with_sharding(flags, message):

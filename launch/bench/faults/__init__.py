@@ -1,4 +1,5 @@
-"""`psgd bench faults`: workers of training runs are killed at random, and what must hold is checked after each run.
+"""`psgd bench faults`: ranks of training runs are killed at random, and what must hold is checked after each run.
 
-`soak.py` kills and checks, `command.py` is the command. Begin with `soak.py`.
+`soak` kills and checks, `pace` says what a run would have taken undisturbed, `medians` sums up many runs, `command` is
+the command. Begin with `soak`.
 """

@@ -1,4 +1,4 @@
-"""One run whose workers are killed from outside, at times that nobody knows before, and what must hold of it."""
+"""One run whose ranks are killed from outside, at times that nobody knows before, and what must hold of it."""
 
 import contextlib
 import json
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from psgd.launch import spawn
+from psgd.launch.bench.faults.pace import undisturbed_s
 from psgd.launch.signal_forwarding import descendants
 from psgd.runtime.job_end import LOST
 from psgd.strategies.catalog import STRATEGIES
 
-EPOCHS, LEAST_ACCURACY, LIMIT_S = 8, 0.9, 240.0
+LEAST_ACCURACY, LIMIT_S = 0.9, 240.0
+KINDS = ("workers", "servers", "spares")
 _RANK = b"OMPI_COMM_WORLD_RANK="
 
 
@@ -27,46 +29,121 @@ class Outcome:
 
     Attributes:
         strategy: of the run.
+        kind: who was killed: one of `KINDS`.
         killed: ranks that were killed.
-        detected_s: from each kill until the log told of it.
+        detected_s: of each of these that the log told of, how long after the kill it did.
         seconds: of the run.
+        slower: `seconds` by those that it would have taken undisturbed; None where that is not known.
         wrong: what did not hold; empty if all did.
     """
 
     strategy: str
+    kind: str = "workers"
     killed: list[int] = field(default_factory=list)
-    detected_s: list[float] = field(default_factory=list)
+    detected_s: dict[int, float] = field(default_factory=dict)
     seconds: float = 0.0
+    slower: float | None = None
     wrong: list[str] = field(default_factory=list)
 
 
-def strategies() -> list[str]:
-    """Those whose runs go on without dead workers."""
-    return [name for name, each in STRATEGIES.items() if each.survives]
+def strategies(kind: str) -> list[str]:
+    """Those whose runs go on when such ranks die."""
+    return [name for name, each in STRATEGIES.items() if each.survives and (kind != "servers" or each.servers)]
 
 
-def run(strategy: str, workers: int, rng: random.Random) -> Outcome:
-    """Trains on the digits, kills one to all but one of the workers on the way, and checks the end. Blocks.
+class Hunt:
+    """A run's ranks, of which some are killed.
 
-    Without servers rank 0 is never killed: it writes the log and the result.
+    Args:
+        process: the launcher.
+        log: that the run writes.
+        outcome: notes who was killed, and when the log told of it.
     """
-    kills = rng.randint(1, workers - 1)
-    servers = int(STRATEGIES[strategy].servers)
-    with tempfile.TemporaryDirectory(prefix="psgd-faults-") as folder:
-        log = Path(folder) / "log"
-        words = ["--strategy", strategy, "--workers", str(workers), "--epochs", str(EPOCHS), "--eval-every", "0"]
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, outcome: Outcome) -> None:
+        self._process, self._log, self._outcome = process, log, outcome
+        self._struck: dict[int, float] = {}
+        self._limit = time.monotonic() + LIMIT_S
+
+    def kill(self, rank: int) -> None:
+        """Kills a rank, if it is there."""
+        pid = next((pid for pid in descendants(self._process.pid) if _rank_of(pid) == rank), None)
+        if pid is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self._struck[rank] = time.perf_counter()
+                self._outcome.killed.append(rank)
+
+    def sleep(self, seconds: float) -> None:
+        """Waits so long, or until the run is over."""
+        end = time.monotonic() + seconds
+        self._until(lambda: time.monotonic() >= end)
+
+    def begun(self) -> None:
+        """Waits until training makes progress."""
+        self._until(lambda: any(event["event"] == "progress" for event in events(self._log)))
+
+    def told(self) -> None:
+        """Waits until the log has told of all that were killed."""
+        self._until(lambda: len(self._outcome.detected_s) == len(self._struck))
+
+    def over(self) -> None:
+        """Waits until the run is over."""
+        self._until(lambda: False)
+
+    def _until(self, happened: Any) -> None:
+        while self._process.poll() is None and not happened():
+            if time.monotonic() > self._limit:
+                raise subprocess.TimeoutExpired(self._process.args, LIMIT_S)
+            time.sleep(5e-3)
+            if len(self._outcome.detected_s) < len(self._struck):
+                now, found = time.perf_counter(), self._outcome.detected_s
+                for event in events(self._log):
+                    if event["event"] == "lost" and event["rank"] in self._struck and event["rank"] not in found:
+                        found[event["rank"]] = now - self._struck[event["rank"]]
+
+
+def run(strategy: str, workers: int, rng: random.Random, kind: str = "workers", epochs: int = 8) -> Outcome:
+    """Trains on the digits, kills ranks on the way, and checks the end. Blocks.
+
+    Args:
+        strategy: of the run.
+        workers: how many; one to all but one of them are killed, or with spares as many ranks, of any kind, or one of
+            two servers.
+        rng: of who is killed, and when: some together, some while the others regroup.
+        kind: who is killed.
+        epochs: of the run.
+    """
+    servers = int(STRATEGIES[strategy].servers) * (2 if kind == "servers" else 1)
+    outcome = Outcome(strategy, kind)
+    with tempfile.TemporaryDirectory(prefix="psgd-faults-") as name:
+        folder = Path(name)
+        log, kills = folder / "log", 1 if kind == "servers" else rng.randint(1, workers - 1)
+        words = ["--strategy", strategy, "--workers", str(workers), "--epochs", str(epochs)]
         words += ["--inject", "compute:0.01", "--log", str(log), "--json"]
+        candidates = range(servers, servers + workers)  # without servers rank 0 is one of them
+        if kind == "spares":
+            candidates = range(servers + workers)
+            words += ["--spares", str(kills), "--checkpoint-dir", str(folder / "saved"), "--checkpoint-every", "40"]
+        elif kind == "servers":
+            candidates = range(servers)
+            words += ["--servers", str(servers), "--replicas", "1"]
         with (
-            open(Path(folder) / "out", "w+b") as out,
-            open(Path(folder) / "err", "w+b") as err,
+            open(folder / "out", "w+b") as out,
+            open(folder / "err", "w+b") as err,
             subprocess.Popen(spawn.again(["psgd", "train", *words]), stdout=out, stderr=err) as process,
         ):
             try:
-                outcome = Outcome(strategy)
-                victims = rng.sample(range(1, workers + servers), kills)
-                for victim in victims:
-                    _strike(process, log, victim, rng.uniform(0.05, 0.5), outcome)
-                process.wait(timeout=LIMIT_S)
+                hunt = Hunt(process, log, outcome)
+                hunt.begun()
+                for victim in rng.sample(candidates, kills):
+                    if outcome.killed and rng.random() < 0.5:
+                        hunt.sleep(rng.choice((0.0, 0.05 * rng.random())))  # together, or while they regroup
+                    else:
+                        hunt.told()
+                        hunt.sleep(rng.uniform(0.05, 0.5))
+                    hunt.kill(victim)
+                hunt.over()
             except subprocess.TimeoutExpired:
                 outcome.wrong.append(f"not done after {LIMIT_S:g} s")
                 for pid in [*descendants(process.pid), process.pid]:
@@ -75,41 +152,15 @@ def run(strategy: str, workers: int, rng: random.Random) -> Outcome:
                 return outcome
             out.seek(0)
             err.seek(0)
-            _check(outcome, process.returncode, out.read().decode(), err.read().decode())
-        return outcome
+            check(outcome, process.returncode, out.read().decode(), err.read().decode(), epochs)
+        if not outcome.wrong and kind != "spares":
+            found = undisturbed_s(events(log), outcome.detected_s)
+            outcome.slower = None if found is None else outcome.seconds / found
+    return outcome
 
 
-def _strike(process: "subprocess.Popen[bytes]", log: Path, rank: int, after_s: float, outcome: Outcome) -> None:
-    """Kills a rank so long after training began, or after the kill before, and waits until the log tells of it."""
-    if not _wait(process, lambda: "progress" in _events(log)):
-        return
-    time.sleep(after_s)
-    pid = next((pid for pid in descendants(process.pid) if _rank_of(pid) == rank), None)
-    told = _events(log).count("lost")
-    if pid is None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-        began = time.perf_counter()
-        outcome.killed.append(rank)
-        if _wait(process, lambda: _events(log).count("lost") > told):
-            outcome.detected_s.append(time.perf_counter() - began)
-
-
-def _wait(process: "subprocess.Popen[bytes]", happened: Any) -> bool:
-    """Waits until it has happened; False where the run ended before."""
-    limit = time.monotonic() + LIMIT_S
-    while not happened():
-        if process.poll() is not None:
-            return bool(happened())
-        if time.monotonic() > limit:
-            raise subprocess.TimeoutExpired(process.args, LIMIT_S)
-        time.sleep(5e-3)
-    return True
-
-
-def _events(log: Path) -> list[str]:
-    """The kinds of the events so far."""
+def events(log: Path) -> list[dict[str, Any]]:
+    """A log so far."""
     try:
         lines = log.read_text().splitlines()
     except FileNotFoundError:
@@ -117,7 +168,7 @@ def _events(log: Path) -> list[str]:
     found = []
     for line in lines:
         with contextlib.suppress(ValueError):  # half a line
-            found.append(json.loads(line)["event"])
+            found.append(json.loads(line))
     return found
 
 
@@ -132,7 +183,7 @@ def _rank_of(pid: int) -> int | None:
     return ranks[0] if ranks and ("python" in name or "psgd" in name) else None
 
 
-def _check(outcome: Outcome, code: int, out: str, err: str) -> None:
+def check(outcome: Outcome, code: int, out: str, err: str, epochs: int) -> None:
     """What must hold: the run ended by itself, with each sample applied once, and knows who died."""
     wrong = outcome.wrong
     if code != (LOST if outcome.killed else 0):
@@ -140,8 +191,8 @@ def _check(outcome: Outcome, code: int, out: str, err: str) -> None:
         return
     result = json.loads(out.splitlines()[-1])
     outcome.seconds = result["seconds"]
-    if result["samples"] != EPOCHS * result["train_samples"]:
-        wrong.append(f"{result['samples']} samples applied, expected {EPOCHS * result['train_samples']}")
+    if result["samples"] != epochs * result["train_samples"]:
+        wrong.append(f"{result['samples']} samples applied, expected {epochs * result['train_samples']}")
     if sorted(result["lost_ranks"]) != sorted(outcome.killed):
         wrong.append(f"lost ranks {result['lost_ranks']}, killed {outcome.killed}")
     if not result["test_accuracy"] >= LEAST_ACCURACY:

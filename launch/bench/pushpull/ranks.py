@@ -17,13 +17,14 @@ from psgd.kernels.errors import Error
 from psgd.launch.bench.peers import raw_mpi
 from psgd.launch.bench.peers.cores import quiet_barrier
 from psgd.launch.bench.peers.torch_rpc import RpcPeer
+from psgd.launch.bench.pushpull import replicated
 from psgd.launch.bench.stats import median
 
 LR = 0.25
 ROUNDS = 5
 WARM = 8  # large messages take so many until pages and caches have settled
 PUSHES = 5
-OURS, RAW, RAW_UPDATE = range(3)
+OURS, RAW, RAW_UPDATE, TWICE = range(4)
 Vector = NDArray[np.float32]
 
 
@@ -33,7 +34,12 @@ def default_repeats(nbytes: int) -> int:
 
 
 def measure(
-    comm: MPI.Intracomm, sizes: Sequence[int], servers: int, repeats: int | None, peer: RpcPeer | None
+    comm: MPI.Intracomm,
+    sizes: Sequence[int],
+    servers: int,
+    repeats: int | None,
+    peer: RpcPeer | None,
+    replicas: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Verifies and times each size in turn; collective, so all ranks must take every row.
 
@@ -43,6 +49,7 @@ def measure(
         servers: number of servers.
         repeats: timed push + pull steps of each method and size; None chooses by size.
         peer: PyTorch's RPC, on rank 0 or nowhere.
+        replicas: 1 also times servers that hold each shard twice, in the same rounds.
 
     Yields:
         One row for each size, with the medians of the slowest rank (in seconds). The same on all ranks, but
@@ -57,18 +64,20 @@ def measure(
     for nbytes in sizes:
         _verify(comm, nbytes // 4, servers)
         count = -(-(repeats or default_repeats(nbytes)) // ROUNDS)
-        seconds = np.zeros((3, ROUNDS, count))
+        seconds = np.zeros((3 + replicas, ROUNDS, count))
         rpc: list[float] | None = []
         raw = _RawPeer(comm, nbytes // 4, servers, WARM + count)
         for turn in range(ROUNDS):
             seconds[OURS, turn] = _time_ours(comm, nbytes // 4, servers, WARM + count)[WARM:]
             seconds[RAW, turn] = raw.run(None)[WARM:]
             seconds[RAW_UPDATE, turn] = raw.run(LR)[WARM:]
+            if replicas:
+                seconds[TWICE, turn] = _time_ours(comm, nbytes // 4, servers, WARM + count, replicas)[WARM:]
             quiet_barrier(comm)
             more = peer.measure(nbytes, count) if peer is not None and rpc is not None else None
             rpc = None if more is None or rpc is None else rpc + more
             quiet_barrier(comm)
-        medians = np.median(seconds.reshape(3, -1), axis=1)
+        medians = np.median(seconds.reshape(3 + replicas, -1), axis=1)
         comm.Allreduce(MPI.IN_PLACE, medians, MPI.MAX)
         vendor, version = MPI.get_vendor()
         yield {
@@ -83,7 +92,7 @@ def measure(
             "repeats": ROUNDS * count,
             "verified": True,
             "mpi": f"{vendor} {'.'.join(map(str, version))}",
-        }
+        } | ({"replicated_seconds": float(medians[TWICE])} if replicas else {})
 
 
 class _RawPeer:
@@ -163,11 +172,20 @@ def _verify(comm: MPI.Intracomm, n: int, servers: int) -> None:
         raise Error(f"pushpull: after {PUSHES} pushes of a known gradient of {4 * n} bytes the parameters are wrong")
 
 
-def _time_ours(comm: MPI.Intracomm, n: int, servers: int, repeats: int) -> NDArray[np.float64]:
+def pause(comm: MPI.Intracomm, n: int, servers: int) -> float:
+    """How long a worker waits when a server is killed. Collective; nothing is possible on `comm` afterwards.
+
+    Raises:
+        Error: a push that was answered was lost.
+    """
+    return replicated.pause(comm, np.full(n, 4.0, np.float32), servers, 2**-10, steps=replicated.KILLED_AFTER + 40)
+
+
+def _time_ours(comm: MPI.Intracomm, n: int, servers: int, repeats: int, replicas: int = 0) -> NDArray[np.float64]:
     """Seconds of each step on a worker, zeros on a server."""
     seconds = np.zeros(repeats)
     clock = time.perf_counter
-    with psgd.connect(comm, _start_values(n), strategy="async", servers=servers, placement="dedicated", lr=LR) as ps:
+    with replicated.connect(comm, _start_values(n), servers, LR, replicas) as ps:
         if comm.rank >= servers:
             ps.grads[:] = _gradient(n, ps.worker, ps.workers)
             for repeat in range(repeats):

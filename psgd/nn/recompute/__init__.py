@@ -1,5 +1,5 @@
 """Activation checkpointing: activations that backward computes a second time instead of keeping them.
 
-Owns the layer that does so (`recomputed`), the buffers that its segments share (`pooled`), and the choice of segments
-(`segments`). Begin with `recomputed`. May import what `psgd.nn`'s layers may.
+Owns the layer that does so (`recomputed`) and the choice of segments (`segments`). Begin with `recomputed`. May import
+what `psgd.nn`'s layers may.
 """

@@ -10,9 +10,9 @@ from typing import Any
 
 from psgd.kernels.array import Array
 from psgd.nn import sequential
+from psgd.nn.buffers import forward_only
+from psgd.nn.buffers.pooled import PooledArrays
 from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
-from psgd.nn.recompute import forward_only
-from psgd.nn.recompute.pooled import PooledArrays
 
 _NEWEST = "newest"
 """In a context's pool: the state whose activations the shared buffers hold."""

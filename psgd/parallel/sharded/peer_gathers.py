@@ -7,7 +7,7 @@ stands for those of each gather.
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class PeerGathers(Gathers):
         own: for each unit this rank's part of it, which is not where the whole unit is to be.
         whole: for each unit where it is to be.
         side: the stream of the exchanges.
-        vectors: where each rank's own vector is mapped here; of this rank 0.
+        vectors: each rank's own vector, as it is mapped here.
     """
 
     def __init__(
@@ -42,15 +42,16 @@ class PeerGathers(Gathers):
         own: Sequence[Array],
         whole: Sequence[Array],
         side: SideStream,
-        vectors: Sequence[int],
+        vectors: "Sequence[_Mapped]",
     ) -> None:
         import cupy
 
         self.nbytes, self._side, self._changed = 0, side, True
+        self._vectors = list(vectors)
         self._each = [int(w.nbytes - o.nbytes) for w, o in zip(whole, own, strict=True)]
         self._events = [side.event() for _ in own]
         self._started = [False] * len(own)
-        self._copies = _copies(slices, own, whole, vectors, comm.rank)
+        self._copies = _copies(slices, own, whole, [each.vector for each in vectors], comm.rank)
         self._runtime = cupy.cuda.runtime
         self._current = cupy.cuda.get_current_stream
         word = cupy.zeros(2, np.float32)
@@ -78,9 +79,11 @@ class PeerGathers(Gathers):
             self._side.follow(self._events[unit])
 
     def free(self) -> None:
-        """Ends it: the GPU copies no more. What is mapped stays so until the process ends: others may map it too."""
+        """Ends it: the GPU copies no more, and the others' memory is no longer mapped for it."""
         self._side.synchronize()
         self._meeting.Free()
+        _unmap(self._vectors)
+        self._vectors = []
 
 
 def create(
@@ -104,12 +107,14 @@ def create(
     comm.Allgather(np.append(mine, np.uint8(fine)), handles)
     if not handles[:, -1].all():
         return None
-    vectors = [0 if rank == comm.rank else _mapped(handle[:-1]) for rank, handle in enumerate(handles)]
+    found = [_Mapped(0, 0) if rank == comm.rank else _map(handle[:-1]) for rank, handle in enumerate(handles)]
+    vectors = [each for each in found if each is not None]
     mapped = np.zeros(comm.size, np.uint8)
-    comm.Allgather(np.array([None not in vectors], np.uint8), mapped)
+    comm.Allgather(np.array([len(vectors) == comm.size], np.uint8), mapped)
     if not mapped.all():
+        _unmap(vectors)
         return None
-    return PeerGathers(comm, slices, own, whole, side, [vector or 0 for vector in vectors])
+    return PeerGathers(comm, slices, own, whole, side, vectors)
 
 
 def _copies(
@@ -146,12 +151,28 @@ def _export(params: Array, into: np.ndarray[Any, Any]) -> bool:
     return True
 
 
-def _mapped(handle: np.ndarray[Any, Any]) -> int | None:
-    """Another rank's vector, or None where it is out of reach."""
+class _Mapped(NamedTuple):
+    """Addresses of another rank's memory here, and of its vector in it; 0 of this rank's own, which is not mapped."""
+
+    base: int
+    vector: int
+
+
+def _map(handle: np.ndarray[Any, Any]) -> _Mapped | None:
+    """Maps another rank's vector; None where it is out of reach."""
     from cupy.cuda import runtime
 
     try:
         base = int(runtime.ipcOpenMemHandle(handle[:_HANDLE_BYTES].tobytes()))
     except runtime.CUDARuntimeError:
         return None
-    return base + int(handle[_HANDLE_BYTES:].copy().view(np.int64)[0])
+    return _Mapped(base, base + int(handle[_HANDLE_BYTES:].copy().view(np.int64)[0]))
+
+
+def _unmap(vectors: Sequence[_Mapped]) -> None:
+    """CUDA counts how often memory is mapped, so that what others map stays."""
+    from cupy.cuda import runtime
+
+    for each in vectors:
+        if each.base:
+            runtime.ipcCloseMemHandle(each.base)

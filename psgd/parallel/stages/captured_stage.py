@@ -13,7 +13,7 @@ from typing import Any
 
 from psgd.kernels.array import Array
 from psgd.nn.stage import Context, OnReady, Stage
-from psgd.parallel.stages.interface import RunsOnGpu
+from psgd.parallel.stages.interface import GoesToGpu, RunsOnGpu
 
 Key = tuple[Any, ...]
 Left = list[tuple[Any, dict[str, Any]]]
@@ -203,9 +203,8 @@ def on_gpu(stage: Stage, gpu: Any, most: int, last: bool, captures: Callable[[],
         last: as `CapturedStage`.
         captures: as `CapturedStage`.
     """
-    if isinstance(stage, RunsOnGpu):
-        stage.use(gpu, most)
-        return stage
+    if isinstance(stage, GoesToGpu):
+        return stage.on_gpu(gpu, most)
     return CapturedStage(stage, gpu, most, last, captures)
 
 

@@ -6,16 +6,20 @@ from psgd.kernels.array import Array
 
 
 @runtime_checkable
-class RunsOnGpu(Protocol):
-    """A stage of another library, which runs its passes on a GPU by itself. psgd's own are recorded as graphs."""
+class GoesToGpu(Protocol):
+    """A stage of another library, which knows how its passes run on a GPU. psgd's own are in a `CapturedStage`."""
 
-    def use(self, gpu: Any, most: int) -> None:
-        """Its passes take and give arrays on this GPU from now on.
+    def on_gpu(self, gpu: Any, most: int) -> "RunsOnGpu":
+        """Its passes take and give arrays on this GPU from now on; returns what has them.
 
         Args:
             gpu: `psgd.parallel.stages.gpu.Gpu`.
             most: microbatches of a batch.
         """
+
+
+class RunsOnGpu(Protocol):
+    """A stage of another library that runs its passes on a GPU."""
 
     def begin(self) -> None:
         """A batch begins."""

@@ -44,14 +44,14 @@ class HeldLink(WorkerLink):
         self._empty = True  # the slots' receives are not started
 
     def hold(self, layout: int, ranges: Sequence[range], answered: int) -> None:
-        """From now on the server holds these ranges, and answers for so many of them, the last ones.
+        """From now on the server holds these ranges, and answers for so many of them, the first ones.
 
         The worker waits for an answer, so that nothing else is on its way from it.
         """
         close(self.slots_in, self.params_out)
         self.layout = layout
         self.slots, self.slots_in, self.params_out, self.shared = [], [], [], []
-        for part in ranges[len(ranges) - answered :]:
+        for part in ranges[:answered]:
             view = self._params[part.start : part.stop]
             self.params_out.append(self._comm.Send_init([view, MPI.BYTE], self._rank, Tag.PARAMETERS))
         self._empty = True

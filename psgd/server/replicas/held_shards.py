@@ -1,7 +1,4 @@
-"""The shards that one server holds, as one: each takes the same steps, those for which it stands by first.
-
-A worker whose gradient lies in memory that servers read is answered, and so may change it, only after that.
-"""
+"""The shards that one server holds, as one: each takes the same steps, those for which it stands by last."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,7 +21,7 @@ class HeldShards:
     Attributes:
         params: the whole vector, of which this server has what it holds.
         ranges: the segments of all that it holds, in `params`.
-        answered: how many of them, the last ones, it answers for.
+        answered: how many of them, the first ones, it answers for.
     """
 
     def __init__(

@@ -30,13 +30,13 @@ class Holders:
         return [server for server in ring if server not in self.lost][:2]
 
     def answered_by(self, server: int) -> list[int]:
-        """The shards that a server answers for, its own first."""
+        """The shards that a server answers for, its own first; when others die, more come behind these."""
         return [shard for shard in self._from(server) if self.of(shard)[:1] == [server]]
 
     def held_by(self, server: int) -> list[int]:
-        """The shards that a server holds: those for which it stands by, then those that it answers for."""
-        held = [shard for shard in self._from(server) if self.of(shard)[1:] == [server]]
-        return [*held, *self.answered_by(server)]
+        """The shards that a server holds: those that it answers for, then those for which it stands by."""
+        standing_by = [shard for shard in self._from(server) if self.of(shard)[1:] == [server]]
+        return [*self.answered_by(server), *standing_by]
 
     def moves(self, newly_lost: int) -> list[Move]:
         """What has to be copied once another server has died, in the order of shards."""

@@ -72,11 +72,6 @@ class ReplicatedServerTransport(AgreedServerTransport):
     def _link(self, worker: int) -> HeldLink:
         return cast(HeldLink, self._links[worker])
 
-    @property
-    def _standing_by(self) -> int:
-        """Segments of shards that others answer for; they are the first ones."""
-        return len(self._ranges) - self._shards.answered
-
     def _look_at_all(self) -> bool:
         found = super()._look_at_all()
         while self._untold_servers:
@@ -170,11 +165,10 @@ class ReplicatedServerTransport(AgreedServerTransport):
         return view
 
     def settle(self, segment: int) -> None:
-        at = segment - self._standing_by
-        for worker in range(self._mesh.workers) if at >= 0 else ():
+        for worker in range(self._mesh.workers) if segment < self._shards.answered else ():
             link = self._link(worker)
-            if at < len(link.params_out) and worker not in self._dead:
-                self._passed(worker, link.params_out[at], self.waiter.until)
+            if segment < len(link.params_out) and worker not in self._dead:
+                self._passed(worker, link.params_out[segment], self.waiter.until)
 
     def bounce(self, worker: int) -> None:
         """Asks a worker to send again what it has sent, to those that hold the shards now. Does not block."""
@@ -182,18 +176,24 @@ class ReplicatedServerTransport(AgreedServerTransport):
 
     def reply(self, workers: Sequence[int], header: Header) -> None:
         self._answer, self._answered = Header.from_buffer_copy(header), tuple(workers)
-        if not self._standing_by:
+        for worker in workers:
+            self._lay_out(worker)
+        if len(self._ranges) == self._shards.answered:
             self._reply_now()
 
     def _reply_now(self) -> None:
         for worker in self._answered:
             self._answer_with(worker, self._answer)
 
+    def _lay_out(self, worker: int) -> None:
+        """What this server holds may have changed since it answered the worker last."""
+        link = self._link(worker)
+        if link.layout != len(self.holders.lost) and worker not in self._dead:
+            link.hold(len(self.holders.lost), self._ranges, self._shards.answered)
+
     def _answer_with(self, worker: int, header: Header) -> None:
         def start() -> None:
             link = self._link(worker)
-            if link.layout != len(self.holders.lost):
-                link.hold(len(self.holders.lost), self._ranges, self._shards.answered)
             if not link.header_out.Test():
                 self.waiter.until(link.header_out.Test)
             link.outgoing_bytes[:] = bytes(header)
@@ -204,18 +204,18 @@ class ReplicatedServerTransport(AgreedServerTransport):
                 request.Start()
             self._awaited.add(worker)
 
+        self._lay_out(worker)
         header.lost_servers = self.holders.bits
         self._send(worker, start)
 
     def emit(self, workers: Sequence[int], segment: int) -> None:
-        standing_by = self._standing_by
-        if segment < standing_by:
-            if segment == standing_by - 1:  # nothing reads a gradient for another server any more
-                self._reply_now()
-            return
-        for worker in workers:
-            self._send(worker, partial(self._emit, self._link(worker).params_out[segment - standing_by]))
-        self.bytes_sent += len(workers) * len(self._ranges[segment]) * self._params.itemsize
+        answered = self._shards.answered
+        for worker in workers if segment < answered else ():
+            self._send(worker, partial(self._emit, self._link(worker).params_out[segment]))
+            self.bytes_sent += len(self._ranges[segment]) * self._params.itemsize
+        # The header comes last, as the worker writes its next gradient after it: here nothing reads this one any more.
+        if answered <= segment == len(self._ranges) - 1:
+            self._reply_now()
 
     def _emit(self, request: MPI.Prequest) -> None:
         if not request.Test():
@@ -230,8 +230,6 @@ class ReplicatedServerTransport(AgreedServerTransport):
     def share(self, parts: Sequence[range]) -> None:
         """Fills the whole vector with what others hold. All living servers do this at the end; blocks.
 
-        Raises:
-            PeerLostError: another has died on the way.
+        If another dies on the way it may have holes, which workers' vectors have not.
         """
-        if not moves.share(self._params, parts, self.holders, self._mesh, self._ended):
-            raise PeerLostError("a server ended when all was done, before the others had its part")
+        moves.share(self._params, parts, self.holders, self._mesh, self._ended)

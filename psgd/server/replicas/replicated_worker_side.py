@@ -10,82 +10,17 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 from psgd.collectives.mpi.request_cleanup import close
-from psgd.collectives.mpi.split import segments
-from psgd.collectives.mpi.tags import Tag
 from psgd.kernels.errors import ContractError, PeerLostError
 from psgd.runtime.ulfm.deaths import means_death
 from psgd.server.context import PushPullContext
 from psgd.server.replicas.holders import Holders
+from psgd.server.replicas.holding_server_link import HoldingServerLink
 from psgd.server.surviving.hand_over import Words
 from psgd.server.surviving.worker_side import SurvivingWorkerTransport
-from psgd.server.transports.gradient_memory import Gradients, Vector
-from psgd.server.transports.mailbox import Mailbox
+from psgd.server.transports.gradient_memory import Gradients
 from psgd.server.wire import WHOLE, Header, MessageKind
 
 _AGAIN, _END, _INIT = int(MessageKind.AGAIN), int(MessageKind.END), int(MessageKind.INIT)
-
-
-class _ServerLink(Mailbox):
-    """Buffers and requests for one server.
-
-    Attributes:
-        server: its index.
-        bits: the dead servers that it knew of when it answered last: it holds shards accordingly.
-    """
-
-    def __init__(self, context: PushPullContext, server: int, grads: Vector, shared: bool) -> None:
-        mesh = context.mesh
-        super().__init__(
-            mesh.world,
-            mesh.server_rank(server),
-            context.params,
-            incoming=Tag.REPLY,
-            outgoing=Tag.PUSH,
-            inline=False,
-            shared=shared,
-            settings=context.settings,
-        )
-        self.server, self.bits = server, -1
-        self._context, self._grads, self._shared = context, grads, shared
-        self.grads_out: list[MPI.Prequest] = []
-        self.params_in: list[MPI.Prequest] = []
-        self.hold(0)
-
-    def hold(self, bits: int) -> None:
-        """The server holds what it does when those are dead. Nothing is on its way."""
-        if bits == self.bits:
-            return
-        close(self.params_in, self.grads_out)
-        self.bits, context = bits, self._context
-        comm, rank = context.mesh.world, context.mesh.server_rank(self.server)
-        holders = Holders.of_bits(context.mesh.servers, bits)
-        self.grads_out, self.params_in = [], []
-        for part in self._ranges(holders.answered_by(self.server)):
-            self.params_in.append(comm.Recv_init([context.params[part], MPI.BYTE], rank, Tag.PARAMETERS))
-        for part in () if self._shared else self._ranges(holders.held_by(self.server)):
-            self.grads_out.append(comm.Send_init([self._grads[part], MPI.BYTE], rank, Tag.GRADIENT))
-
-    def _ranges(self, shards: list[int]) -> list[slice]:
-        context = self._context
-        parts = [context.shards[shard] for shard in shards]
-        return [
-            slice(part.start + r.start, part.start + r.stop)
-            for part in parts
-            for r in segments(len(part), context.segment)
-        ]
-
-    def sent(self) -> bool:
-        """Whether all that was sent is out. Does not block."""
-        return MPI.Request.Testall([self.header_out, *self.grads_out])
-
-    def expect(self) -> None:
-        """Starts what receives the parameters."""
-        if self.params_in:
-            MPI.Prequest.Startall(self.params_in)
-
-    def arrived(self) -> bool:
-        """Whether the parameters are here. Does not block."""
-        return MPI.Request.Testall(self.params_in) if self.params_in else True
 
 
 class ReplicatedWorkerTransport(SurvivingWorkerTransport):
@@ -103,11 +38,11 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
         self._dead: set[int] = set()
         self._waiter = context.waiter.guarded(self._guard)
         self._settings = context.optimizer.rule.settings
-        self._servers = [_ServerLink(context, s, gradients.own, reached[s]) for s in range(mesh.servers)]
+        self._servers = [HoldingServerLink(context, s, gradients.own, reached[s]) for s in range(mesh.servers)]
         self._nbytes = context.params.nbytes
 
     @property
-    def _living(self) -> list[_ServerLink]:
+    def _living(self) -> list[HoldingServerLink]:
         return [link for link in self._servers if link.server not in self._dead]
 
     def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:
@@ -133,8 +68,7 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
         for link in waiting:
             self._begin(link, with_grads)
         while waiting:
-            link = self._waiter.until(lambda: self._answered(waiting))
-            assert link is not None
+            link = self._next_answer(waiting)
             if link.server in self._dead:
                 waiting.remove(link)
                 continue
@@ -162,7 +96,13 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
         came = {link.server for link in here}
         return first, all(holders.of(shard)[0] in came for shard in range(self._mesh.servers))
 
-    def _begin(self, link: _ServerLink, with_grads: bool) -> None:
+    def _next_answer(self, links: list[HoldingServerLink]) -> HoldingServerLink:
+        """Returns once one of them has answered, or is dead. Blocks."""
+        link = self._waiter.until(lambda: self._answered(links))
+        assert link is not None
+        return link
+
+    def _begin(self, link: HoldingServerLink, with_grads: bool) -> None:
         """Sends what the server is to get, and expects its answer. Does not block."""
 
         def start() -> None:
@@ -176,17 +116,18 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
                 MPI.Prequest.Startall(link.grads_out)
                 self.bytes_sent += self._nbytes
             link.header_in.Start()
+            link.expect()
             self.bytes_sent += link.nbytes_out
 
         self._call(link, start)
 
-    def _call(self, link: _ServerLink, call: Callable[[], object]) -> None:
+    def _call(self, link: HoldingServerLink, call: Callable[[], object]) -> None:
         try:
             call()
         except MPI.Exception as error:
             self._notice(error, link)
 
-    def _answered(self, links: list[_ServerLink]) -> _ServerLink | None:
+    def _answered(self, links: list[HoldingServerLink]) -> HoldingServerLink | None:
         """One that has answered, or is dead. Does not block."""
         for link in links:
             try:
@@ -197,7 +138,7 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
                 return link
         return None
 
-    def _passed(self, link: _ServerLink, test: Callable[[], bool]) -> bool:
+    def _passed(self, link: HoldingServerLink, test: Callable[[], bool]) -> bool:
         """Whether a test has succeeded, or never will as the server is dead. Blocks."""
         done = False
 
@@ -221,7 +162,7 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
             self._notice(error, None)
         self._look()
 
-    def _notice(self, error: MPI.Exception, link: _ServerLink | None) -> None:
+    def _notice(self, error: MPI.Exception, link: HoldingServerLink | None) -> None:
         if not means_death(error):
             raise error
         if link is not None:
@@ -243,7 +184,7 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
         for link in self._living[:1]:
             self._tell_one(link, kind)
 
-    def _tell_one(self, link: _ServerLink, kind: int) -> None:
+    def _tell_one(self, link: HoldingServerLink, kind: int) -> None:
         """Sends `header` to a server, which does not answer. Returns once it is out."""
 
         def start() -> None:

@@ -44,6 +44,9 @@ class HandOver(Protocol):
             How many samples there are to take, and for each of the takers what it is to be told.
         """
 
+    def started(self) -> None:
+        """This rank has come through the start, which is made by all together: from now on others may die."""
+
     def lost_server(self, server: int) -> None:
         """A server has died, and others hold its shards; on the other servers, where there are replicas."""
 
@@ -55,6 +58,9 @@ class HandOver(Protocol):
 
     def ends(self) -> bool:
         """A worker says that its steps are over: whether the run is, for all; else there may be more. Blocks."""
+
+    def compute_again(self) -> None:
+        """Computes this worker's newest gradient again: a round that was to add it has destroyed it; on a worker."""
 
     def receive(self, words: Words) -> None:
         """This worker was told that; on a worker."""

@@ -37,6 +37,7 @@ class SurvivingServer(Server):
         self._decides, self._publishes = True, False
         super()._initialize()
         self._wire.begun = True
+        self.hand_over.started()
 
     @property
     def _wire(self) -> SurvivingServerTransport:

@@ -59,6 +59,7 @@ class FloodWorker(FreeRunningWorker):
         self.disagreement = 0.0
         self._window = window
         self._rank, size = self._workers.rank, self._workers.size
+        self._leader = 0  # whose metrics are filled
         self._private = self._workers.Dup()
         self._flood = Flood(self._private, links, self.updates.room, self._deliver)
         self.applied = np.zeros(size, np.int64)
@@ -70,8 +71,6 @@ class FloodWorker(FreeRunningWorker):
         self._done = self._mine = 0
         self._members, self._living = list(range(size)), size
         self._limit = window
-        self._leader = 0  # whose evaluations decide whether all stop
-        self._counts = self._rank == 0  # this worker has the run's counters
 
     def start(self) -> None:
         self._comm.Allreduce(MPI.IN_PLACE, np.zeros(1), MPI.MAX)  # compiles now what the end needs
@@ -176,9 +175,9 @@ class FloodWorker(FreeRunningWorker):
             self._apply(message)
         elif kind == FloodKind.DONE:
             self._done += 1
-        if self._counts and kind == FloodKind.DONE:
+        if self._rank == self._leader and kind == FloodKind.DONE:
             self._metrics.ended(origin, *message.values[VALUE:APPLIED].tolist())
-        elif self._counts and kind == FloodKind.REPORT:
+        elif self._rank == self._leader and kind == FloodKind.REPORT:
             self._metrics.report(*message.values[VALUE:APPLIED].tolist())
 
     def _apply(self, message: Message) -> None:
@@ -187,7 +186,7 @@ class FloodWorker(FreeRunningWorker):
         if length:
             self.updates.add(message.payload[:length], int(message.words[KIND]) == FloodKind.WHOLE, samples)
             self.version += 1
-        if self._counts:
+        if self._rank == self._leader:
             if length:
                 np.subtract(self.applied, message.words[APPLIED:], out=self._lag)
                 stale = int(np.maximum(self._lag, 0, out=self._lag).sum())
@@ -198,7 +197,7 @@ class FloodWorker(FreeRunningWorker):
         self.applied[origin] += 1
 
     def report(self, accuracy: float, loss: float) -> None:
-        if self._rank == 0:
+        if self._rank == self._leader:
             self._metrics.report(accuracy, loss)
         else:
             self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
@@ -222,7 +221,7 @@ class FloodWorker(FreeRunningWorker):
         seconds = self.waited_s, self._computed_s
         self._tell(self._flood.compose(), FloodKind.DONE, 0, *seconds)
         self._done += 1
-        if self._counts:
+        if self._rank == self._leader:
             self._metrics.ended(self._rank, *seconds)
 
     def _all_done(self) -> bool:

@@ -42,7 +42,7 @@ class SurvivingFloodWorker(FloodWorker):
     def __init__(self, context: RunContext, links: Callable[[int], list[list[int]]], window: int) -> None:
         size = context.workers.size
         super().__init__(context, links(size), window)
-        self._links, self._counts = links, True  # so that any can take over from worker 0
+        self._links = links
         self._flood.failed = self._reunion.notice
         self._unsure: deque[tuple[int, Bytes]] = deque()  # own updates that some may lack, with their numbers
         self._sums = np.zeros((size, 4))  # of each worker's updates: how many, samples, loss, samples drawn
@@ -71,10 +71,6 @@ class SurvivingFloodWorker(FloodWorker):
         if message.length:
             sums[:_DRAWN] += 1, samples, samples * float(message.values[VALUE])
         sums[_DRAWN] += samples
-
-    def report(self, accuracy: float, loss: float) -> None:
-        self._metrics.report(accuracy, loss)
-        self._tell(self._flood.compose(), FloodKind.REPORT, 0, accuracy, loss)
 
     def _end(self) -> None:
         while not self.ends():  # stopped early: what it was left is not to be done
@@ -120,8 +116,9 @@ class SurvivingFloodWorker(FloodWorker):
             self.params[:] = self._new
         self.version, self.updates.samples, *applied = self._facts.tolist()
         self.applied[:] = self._published[:] = applied
+        if self._rank == members[0]:  # who was not the first before has counted nothing yet
+            self._count(self._theirs_sums - self._sums * (self._leader == members[0]))
         self._leader = members[0]
-        self._count(self._theirs_sums - self._sums)
         self._sums[:] = self._theirs_sums
         self._theirs = [self._mine if w in members and w != self._rank else _NOBODY for w in range(len(applied))]
         self._unsure.clear()
@@ -142,7 +139,7 @@ class SurvivingFloodWorker(FloodWorker):
         self._flood.open()
 
     def _count(self, more: NDArray[np.float64]) -> None:
-        """This worker counts what it had not applied by itself."""
+        """The first worker counts what it has not counted as it applied it."""
         for worker, (pushes, samples, loss, _) in enumerate(more.tolist()):
             if pushes:
                 self._metrics.count(worker, int(pushes), int(samples), loss)

@@ -40,8 +40,7 @@ class SharedOrder(ExchangeOrder):
         self._liveness = self._watch(context)
         self._memory = SharedCentre(workers, self._liveness.node, self._params, locks)
         self._lines, self.centre = self._memory.lines, self._memory.params
-        everyone = context.mesh.survival is not None
-        self._counts = SharedCounts(context.metrics, workers, self._memory, everyone)
+        self._counts = SharedCounts(context.metrics, workers, self._memory)
         self.displacement: Vector = np.empty_like(self._params)
         self._waiter = Waiter.for_node(workers, self._liveness.check)
         self._votes, self._barrier = votes, CheckpointBarrier(workers, votes, self._liveness, self._waiter)

@@ -20,17 +20,15 @@ _SHOW_S = 5e-3
 
 
 class SharedCounts:
-    """One worker's; the metrics are filled on worker 0, or on `everyone`.
+    """One worker's; the metrics are filled on worker 0, or on the first one that lives.
 
     Attributes:
         lr: the learning rate to show.
     """
 
-    def __init__(
-        self, metrics: RunMetrics, workers: MPI.Intracomm, memory: SharedCentre, everyone: bool = False
-    ) -> None:
+    def __init__(self, metrics: RunMetrics, workers: MPI.Intracomm, memory: SharedCentre) -> None:
         self._metrics, self._memory, self._lines = metrics, memory, memory.lines
-        self._leads = everyone or workers.rank == 0
+        self._leads = workers.rank == 0
         self._shown = [Sums(0, 0, 0.0)] * workers.size  # what the metrics know of each
         self._staleness: Counter[int] = Counter()
         self._steps = self._counted = 0  # of this worker; of them, in `_staleness`
@@ -41,6 +39,17 @@ class SharedCounts:
     def begin(self) -> None:
         """Where a run resumes: what the lines count by now, the metrics know already."""
         self._shown = [self._lines.line(worker) for worker in range(len(self._shown))]
+
+    def lead(self, dead: list[int]) -> None:
+        """Some have died; this worker is the first that lives, and fills its metrics, with all that was done, too."""
+        if self._leads:
+            for worker in dead:
+                self._shown[worker] = self._lines.line(worker)
+            return
+        self._leads = True
+        for evaluation in self._reports:
+            self._metrics.report(*evaluation)
+        self._reports.clear()
 
     def note(self, samples: int, loss: float) -> None:
         """Counts a step of this worker; one of 0 samples is none."""
@@ -113,10 +122,6 @@ class SharedCounts:
     def set_back(self, worker: int, samples: int) -> None:
         """A worker has died: of its samples only so many have reached the centre."""
         self._lines.put_for(worker, counters.SAMPLES, samples)
-
-    def forget(self, worker: int) -> None:
-        """Worker 0's metrics know that too, once it is so."""
-        self._shown[worker] = self._lines.line(worker)
 
     def complete(self, workers: MPI.Intracomm, members: list[int], waited_s: float, computed_s: float) -> None:
         """Puts together what all did. Collective over those that live, blocks; nobody takes steps any more.

@@ -79,8 +79,8 @@ class SurvivingSharedOrder(SharedOrder):
         self.first = comm.rank == 0
         if self.first and self._kept is None:
             self._kept = self.centre.copy()
-        for worker in self._dead:
-            self._counts.forget(worker)
+        if comm.rank == 0:
+            self._counts.lead(self._dead)
         self._barrier = CheckpointBarrier(comm, self._votes, self._liveness, self._waiter, survives=True)
 
 

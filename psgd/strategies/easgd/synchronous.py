@@ -134,10 +134,10 @@ class SynchronousOrder(ExchangeOrder):
         self._comm.revoke()
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        comm.adopt(self._comm)
         keep_for_ever(self._comm)
         self.first = comm.rank == 0
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)
-        self.displacement = registered(comm, self._params)
 
     def share(self, comm: MPI.Intracomm, root: int, takes: bool) -> None:
         rounds = self._rounds

@@ -20,7 +20,7 @@ _SHOW_S = 5e-3
 
 
 class HogwildCounts:
-    """One worker's; the metrics are filled on worker 0, or on `everyone`.
+    """One worker's; the metrics are filled on worker 0, or on the first one that lives.
 
     Attributes:
         staleness: of this worker's updates.
@@ -28,11 +28,10 @@ class HogwildCounts:
         lost: additions to the tally that did not reach it; known after `complete`.
     """
 
-    def __init__(
-        self, metrics: RunMetrics, worker: int, memory: SharedParameters, nodes: NodeCopies, everyone: bool = False
-    ) -> None:
+    def __init__(self, metrics: RunMetrics, worker: int, memory: SharedParameters, nodes: NodeCopies) -> None:
         self._metrics, self._memory, self._nodes = metrics, memory, nodes
-        self._shown = Shown(metrics) if worker == 0 or everyone else None
+        self._shown = Shown(metrics) if worker == 0 else None
+        self._before: Sums | None = None  # this run resumed
         self.staleness: Counter[int] = Counter()
         self.tallied = self.lost = 0
         self._reports: list[tuple[float, float]] = []
@@ -41,8 +40,19 @@ class HogwildCounts:
 
     def begin(self) -> None:
         """Where a run resumes: what the node's memory counts by now, the metrics know already."""
+        self._before = add(self._memory.lines.sums(), self._nodes.far())
         if self._shown is not None:
-            self._shown.begin(add(self._memory.lines.sums(), self._nodes.far()))
+            self._shown.begin(self._before)
+
+    def lead(self) -> None:
+        """The workers before this one have died: from now on its metrics are filled, with all that was done, too."""
+        if self._shown is None:
+            self._shown = Shown(self._metrics)
+            if self._before is not None:
+                self._shown.begin(self._before)
+            for evaluation in self._reports:
+                self._metrics.report(*evaluation)
+            self._reports.clear()
 
     def show(self, now: float, lr: float) -> None:
         """Worker 0 reads now and then what all have done; at once where `now` is infinite."""
@@ -95,7 +105,7 @@ class HogwildCounts:
             "node": [0, 0, 0.0],
             "lost": self.tallied,
         }
-        if self._nodes.leads:
+        if self._nodes.leads or self._shown is not None:  # where the node's first is dead, the first that lives
             mine["node"] = lines.sums()
             if tally is not None:
                 mine["lost"] -= int(tally.sum(dtype="int64"))

@@ -93,9 +93,7 @@ class HogwildWorker(FreeRunningWorker):
         self._optimizer = replace(context.optimizer, rule=sparse).create(self.params)
         self._factor = context.optimizer.reduction_factor
         self._nodes = NodeCopies(self._workers, self._memory, period)
-        self._counts = HogwildCounts(
-            self._metrics, self._index, self._memory, self._nodes, everyone=self._reunion is not None
-        )
+        self._counts = HogwildCounts(self._metrics, self._index, self._memory, self._nodes)
         self._kept_params: Vector | None = None  # the node's at the newest checkpoint, on its first worker
         self._steps_then = self._samples_then = 0  # those of all workers at the newest checkpoint
         self._members = list(range(context.workers.size))  # which workers there are

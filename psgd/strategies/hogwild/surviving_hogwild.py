@@ -16,6 +16,7 @@ from psgd.collectives.mpi.node import ranks_of_node
 from psgd.kernels.memory import counters
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm.tolerance import TOLERANCE
+from psgd.strategies.hogwild.counts import HogwildCounts
 from psgd.strategies.hogwild.nodes import NodeCopies
 from psgd.worker.serverless.counter_lines import CounterLines
 from psgd.worker.serverless.reunion import Reunion
@@ -37,6 +38,7 @@ class Survives:
     ends: Callable[[], bool]
     _reunion: Reunion
     _lines: CounterLines
+    _counts: HogwildCounts
     _members: list[int]
     _begun: list[int]
     _nodes: NodeCopies
@@ -71,6 +73,8 @@ class Survives:
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
         self._rejoin(comm, self._made)
         self._members = members
+        if comm.rank == 0:
+            self._counts.lead()
         self._nodes.leads = comm.rank == 0
         dead = (self._lines.line(worker)[:2] for worker in range(len(self._begun)) if worker not in members)
         self._lost = np.sum([*dead, (0, 0)], 0)

@@ -168,7 +168,15 @@ class ModelSharded(_Sharded):
 
     `params` is the whole vector in stage 2, this worker's own in stage 3. `grads` is its own, for the sum over all
     workers. A worker without samples makes the same passes as the others.
+
+    A gradient that is not finite is in the sum when that is known. Where it is to be omitted (`on_nan`), by `step`
+    without samples after a pass with some, all workers omit the update.
+
+    Attributes:
+        drops_rounds: says so.
     """
+
+    drops_rounds = True
 
     def __init__(self, context: RunContext, exchange: Exchange) -> None:
         if exchange.steps != context.accumulate:
@@ -209,6 +217,8 @@ class ModelSharded(_Sharded):
         self._rounds.note(samples, loss)
         if not self._passed:
             self.exchange.pass_by()
+        elif not samples:
+            self._rounds.spoil()
         self._passed = False
         if self.exchange.added == self.exchange.steps:
             self._reduce()

@@ -31,6 +31,11 @@ def refuse(optimizer: torch.optim.Optimizer, strategy: str, options: Mapping[str
         raise UsageError(f"DistributedOptimizer: expected an optimizer that takes gradients, got {kind}, which {why}")
     if is_elementwise(optimizer) or encodes(strategy, options):
         return
+    if options.get("shard"):
+        raise UsageError(
+            f"DistributedOptimizer: shard: expected an elementwise optimizer such as AdamW with it, got {kind}, which "
+            "needs all parameters"
+        )
     if not serverless:
         raise UsageError(
             f"DistributedOptimizer: strategy {strategy} has its servers take the step, on parts of the parameters: "

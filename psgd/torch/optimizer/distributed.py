@@ -87,6 +87,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc, unused-
                 f"DistributedOptimizer: optimizer: expected one of torch.optim, got {type(optimizer).__name__}"
             )
         choice.refuse(optimizer, strategy, options)
+        if hasattr(module, "sharding"):
+            raise UsageError(
+                "DistributedOptimizer: module: expected one that is not sharded, as rules of torch.optim need all "
+                "parameters: hand what psgd.torch.shard has returned to psgd.connect"
+            )
         super().__init__(optimizer.param_groups, optimizer.defaults)  # its groups are the same dictionaries
         self._user, self.state = optimizer, optimizer.state
         self._user.param_groups = self.param_groups

@@ -19,6 +19,10 @@ ELEMENTWISE = (
     *DROPOUTS,
 )
 """What may be between two linear modules that are cut: of each feature by itself."""
+_NOTHING = (
+    "expected a module with a pair of linear layers in a Sequential, or an attention, got nothing to cut: see "
+    "psgd.torch.column_linear and row_linear"
+)
 _BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
@@ -44,14 +48,27 @@ def cut_by_tensor(module: nn.Module, comm: "MPI.Intracomm | Communicator") -> nn
         text = _described(module)
         found = _Cut(module, ours)
         if not found.count(module):
-            raise UsageError(
-                "expected a module with a pair of linear layers in a Sequential, or an attention, got nothing to cut: "
-                "see psgd.torch.column_linear and row_linear"
-            )
+            raise UsageError(_NOTHING)
     except UsageError as error:
         complaint = str(error)
     agree(ours.comm, "psgd.torch.cut_by_tensor", {"module": text}, complaint)
     same_values(module, ours)
+    return found.cut(module)
+
+
+def cut_alone(module: nn.Module, comm: Communicator) -> nn.Module:
+    """As `cut_by_tensor`, of a module on the meta device and without a word to other ranks.
+
+    Args:
+        module: what is cut in place.
+        comm: of which rank and size alone are asked.
+
+    Raises:
+        UsageError: there is nothing to cut, or something that cannot be.
+    """
+    found = _Cut(module, comm)
+    if not found.count(module):
+        raise UsageError(_NOTHING)
     return found.cut(module)
 
 

@@ -40,18 +40,20 @@ def writes_its_input(module: torch.nn.Module) -> bool:
     return any(getattr(part, "inplace", False) for part in module.modules())
 
 
-def segments(modules: Modules, x: torch.Tensor, wish: str) -> Segments:
+def segments(modules: Modules, x: torch.Tensor, wish: str, alive: int = 1) -> Segments:
     """Which layers to compute twice; see `psgd.nn.recompute.segments.choose`.
 
     Args:
         modules: the layers, on any device: the trial is on the meta device.
         x: of the shape and dtype of a microbatch, on the meta device, a leaf that needs a gradient as in the run.
         wish: all, a number of layers, or bytes of a microbatch's activations.
+        alive: microbatches that are between their passes at once, for `all`.
 
     Raises:
         UsageError: bytes that are too few.
     """
     saved, inputs = _trial(modules, x)
+    times = alive if wish == "all" else 1
 
     def nbytes(chosen: Segments) -> int:
         """What is kept until backward, and the most that a segment makes again then."""
@@ -61,7 +63,7 @@ def segments(modules: Modules, x: torch.Tensor, wish: str) -> Segments:
         again = [
             {key: size for index in each for key, size in saved[index].items() if key not in kept} for each in chosen
         ]
-        return sum(kept.values()) + max((sum(each.values()) for each in again), default=0)
+        return times * sum(kept.values()) + max((sum(each.values()) for each in again), default=0)
 
     return choose(wish, len(modules), nbytes)
 

@@ -54,7 +54,10 @@ def _of_layer(layer: NamedLayer, number: int, x: torch.Tensor, state_vectors: in
         began = time.perf_counter()
         y = module(x.clone() if copies else x)
         if y.requires_grad:
-            torch.autograd.backward(y, torch.zeros_like(y))
+            with torch.autograd.set_multithreading_enabled(
+                False
+            ):  # another thread's first kernel takes long, and warns
+                torch.autograd.backward(y, torch.zeros_like(y))
         _settle(x)
         return time.perf_counter() - began
 

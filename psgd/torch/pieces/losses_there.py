@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from psgd.kernels.array import Array
 from psgd.torch.same_memory import array_of
 
 
@@ -31,8 +32,12 @@ class LossesThere:
         Args:
             loss: of one element, without a gradient.
         """
+        return self.copy(array_of(loss.reshape(1).double()))
+
+    def copy(self, loss: Array) -> "LossThere":
+        """As `take`, of an array (1,) of float64 on the GPU."""
         place, self._count = self._count, self._count + 1
-        self._gpu.copy(self._host[place : place + 1], array_of(loss.reshape(1).double()))
+        self._gpu.copy(self._host[place : place + 1], loss)
         self._gpu.record(self._event)
         return LossThere(self._host, place)
 

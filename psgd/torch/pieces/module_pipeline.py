@@ -114,7 +114,10 @@ class ModulePipeline(Wrapped):
         with self._as_one(comm):
             for stage, part in zip(self.pipeline.stages, parts, strict=True):
                 if recompute is not None:
-                    cast(TorchStage, stage).recompute(whole.segments(*part, recompute, self.pipeline.microbatch))
+                    limits = _in_flight(schedule, comm.Get_size(), -(-batch // self.pipeline.microbatch), len(parts))
+                    alive = -(-limits[comm.Get_rank()] // len(parts))
+                    twice = whole.segments(*part, recompute, self.pipeline.microbatch, alive)
+                    cast(TorchStage, stage).recompute(twice)
             super().__init__(own_layers.keep(whole.layers, mine, whole.first_names, init, seed), buffers)
         if isinstance(self.pipeline, PipeDream):
             cast(TorchStage, self.pipeline.stages[0]).moves(self._turn, self._clear)
@@ -238,6 +241,12 @@ def _pipeline(
         return Pipeline(comm, whole, cuts, schedule, batch=batch, microbatches=microbatches, device=device)
     two = schedule == "pipedream-2bw"
     return PipeDream(comm, whole, cuts, batch=batch, microbatches=microbatches, two_versions=two, apart=True)
+
+
+def _in_flight(schedule: str, ranks: int, microbatches: int, chunks: int) -> tuple[int, ...]:
+    """How many microbatches of each rank's stages are between their passes at once."""
+    flushes = catalog.SCHEDULES[schedule].flushes
+    return catalog.make(*(schedule, ranks, microbatches, chunks) if flushes else ("1f1b", ranks, ranks)).in_flight_limit
 
 
 def _agreed(

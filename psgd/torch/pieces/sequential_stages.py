@@ -99,7 +99,7 @@ class SequentialStages:
             stage.loss_of = self._loss
         return stage
 
-    def segments(self, start: int, stop: int, wish: str, samples: int) -> Segments:
+    def segments(self, start: int, stop: int, wish: str, samples: int, alive: int) -> Segments:
         """Which layers of a stage are computed twice, by their numbers in it; see `computed_twice.segments`.
 
         Args:
@@ -107,6 +107,7 @@ class SequentialStages:
             stop: as `cut`.
             wish: as of `--recompute`.
             samples: of a microbatch.
+            alive: microbatches of the stage that are between their passes at once.
 
         Raises:
             UsageError: bytes that are too few.
@@ -114,7 +115,7 @@ class SequentialStages:
         kind = self.sample.dtype if start == 0 else self.gives
         x = torch.empty((samples, *self.shapes[start]), dtype=kind, device="meta")
         x.requires_grad_(start > 0 and kind.is_floating_point)
-        return computed_twice.segments([layer.module for layer in self.layers[start:stop]], x, wish)
+        return computed_twice.segments([layer.module for layer in self.layers[start:stop]], x, wish, alive)
 
     def layout(self) -> Layout:
         """Where the whole's trained parameters would lie, of those cut by tensor too; no rank needs such a vector."""

@@ -17,6 +17,8 @@ from psgd.runtime.rng import bits
 from psgd.torch.pieces import computed_twice
 from psgd.torch.pieces.graph_context import GraphContext
 from psgd.torch.pieces.losses_there import LossesThere
+from psgd.torch.pieces.recorded.recorded_stage import RecordedStage
+from psgd.torch.pieces.recorded.same_each_time import same_each_time, same_loss_each_time
 from psgd.torch.pieces.seeded import seeded
 from psgd.torch.same_memory import array_of, tensor_of
 
@@ -25,7 +27,7 @@ LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class TorchStage:
-    """Layers in a row. Takes the place of `psgd.nn.stage.Stage` in a pipeline, on the CPU or, after `use`, on a GPU.
+    """Layers in a row. Takes the place of `psgd.nn.stage.Stage` in a pipeline, on the CPU or, after `on_gpu`, on a GPU.
 
     Parameters and gradients are where the modules have them: whoever makes views of vectors of them sets the gradients
     to zero before a batch, since each backward pass adds. On a GPU, that is to put the modules there too.
@@ -42,6 +44,7 @@ class TorchStage:
     Attributes:
         index: as given.
         device: where it computes.
+        losses: on a GPU: those of a batch.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class TorchStage:
         self.layout, self.names_in_whole, self.dtype, self.output_shape = layout, names_in_whole, dtype, output_shape
         self.index, self._takes = index, takes
         self.device, self._xp = torch.device("cpu"), np
-        self._losses: LossesThere | None = None
+        self.losses: LossesThere | None = None
         self._gives = torch.float64 if dtype == np.float64 else torch.float32
         # What goes from stage to stage must stay as it is until backward.
         self._in_place = computed_twice.writes_its_input(self.modules[0])
@@ -84,20 +87,26 @@ class TorchStage:
         """Keeps of these layers, by their numbers here, the inputs of segments alone from now on."""
         self._segments = segments
 
-    def use(self, gpu: Any, most: int) -> None:
-        """Computes on the current GPU from now on; see `psgd.parallel.stages.interface.RunsOnGpu`."""
-        self._xp, self._losses = gpu.xp, LossesThere(gpu, most)
+    def on_gpu(self, gpu: Any, most: int) -> "TorchStage | RecordedStage":
+        """Computes on the current GPU from now on; see `psgd.parallel.stages.interface.GoesToGpu`."""
+        self._xp, self.losses = gpu.xp, LossesThere(gpu, most)
         if gpu.xp is not np:
             self.device = torch.device("cuda", torch.cuda.current_device())
+        return RecordedStage(self, gpu) if gpu.captures and self.records else self
+
+    @property
+    def records(self) -> bool:
+        """Whether a pass is the same kernels each time: of PyTorch's own layers, on no other ranks, and once."""
+        return not self._segments and all(map(same_each_time, self.modules))
 
     def begin(self) -> None:
         """A batch begins."""
-        if self._losses is not None:
-            self._losses.begin()
+        if self.losses is not None:
+            self.losses.begin()
 
     def done(self) -> bool:
         """Whether the batch's losses are there. Does not block."""
-        return self._losses is None or self._losses.done()
+        return self.losses is None or self.losses.done()
 
     def context(self, batch: int, wants_dx: bool = False) -> GraphContext:
         """Makes what one microbatch needs."""
@@ -109,14 +118,18 @@ class TorchStage:
         Raises:
             UsageError: an output of another shape or dtype than the trial's.
         """
-        with self._evaluating() if not ctx.draws.on else self._drawing(ctx):
-            y = self._run(ctx, x)
+        return array_of(self.output(ctx, self.tensor(x)))
+
+    def output(self, ctx: GraphContext, x: torch.Tensor) -> torch.Tensor:
+        """The same with tensors. Raises UsageError as `forward`."""
+        with self._evaluating() if not ctx.draws.on else self.drawing(ctx):
+            y = self.run(ctx, x)
         if tuple(y.shape[1:]) != self.output_shape or y.dtype != self._gives:
             raise UsageError(
                 f"pipeline: the layers from {self.index} on: expected an output of {self.dtype} with samples of shape "
                 f"{self.output_shape}, as of the trial, got {y.dtype} {tuple(y.shape[1:])}"
             )
-        return array_of(y.detach().contiguous())
+        return y.detach().contiguous()
 
     def backward(self, ctx: GraphContext, dy: Any, on_ready: OnReady | None = None, accumulate: bool = False) -> Array:
         """Adds the parameters' gradients to what they have, and returns the input's if it is wanted.
@@ -133,6 +146,11 @@ class TorchStage:
 
     def backward_input(self, ctx: GraphContext, dy: Any, accumulate: bool = False) -> Array:
         """All of `backward`: autograd makes both halves at once."""
+        dx = self.input_gradient(ctx, self.tensor(dy), accumulate)
+        return None if dx is None else array_of(dx)
+
+    def input_gradient(self, ctx: GraphContext, dy: torch.Tensor, accumulate: bool = False) -> torch.Tensor | None:
+        """The same with tensors."""
         x, y = ctx.x, ctx.y
         ctx.x = ctx.y = None
         if x is None or y is None:
@@ -142,19 +160,18 @@ class TorchStage:
         if y.requires_grad:
             # In this thread, also on a GPU: what a module asks of other ranks, all ask in the same order.
             with torch.autograd.set_multithreading_enabled(False):
-                torch.autograd.backward(y, self._tensor(dy))
+                torch.autograd.backward(y, dy)
         if not ctx.wants_dx:
             return None
-        dx = torch.zeros_like(x) if x.grad is None else x.grad.contiguous()
-        return array_of(dx.detach())
+        return (torch.zeros_like(x) if x.grad is None else x.grad.contiguous()).detach()
 
     def backward_weights(self, ctx: GraphContext, on_ready: OnReady | None = None, accumulate: bool = False) -> None:
         """Says that the gradients are ready, which they are."""
         if on_ready is not None and self.layout.size:
             on_ready(range(self.layout.size))
 
-    def _run(self, ctx: GraphContext, x: Any) -> torch.Tensor:
-        x = self._tensor(x)
+    def run(self, ctx: GraphContext, x: torch.Tensor) -> torch.Tensor:
+        """All layers, with a graph where there is to be one."""
         if self._takes is not None and x.is_floating_point():
             x = x.to(self._takes)
         x = x.detach().requires_grad_(ctx.wants_dx and torch.is_grad_enabled())
@@ -163,7 +180,7 @@ class TorchStage:
         ctx.x, ctx.y = x, y
         return y
 
-    def _tensor(self, array: Any) -> torch.Tensor:
+    def tensor(self, array: Any) -> torch.Tensor:
         """An array or a tensor of either side as a tensor where the stage computes."""
         if not isinstance(array, torch.Tensor):
             if not hasattr(array, "__dlpack__") or isinstance(array, np.ndarray):
@@ -173,7 +190,7 @@ class TorchStage:
         return array.to(self.device)
 
     @contextmanager
-    def _drawing(self, ctx: GraphContext) -> Iterator[None]:
+    def drawing(self, ctx: GraphContext) -> Iterator[None]:
         """Random numbers of this pass depend on its key and stage alone; PyTorch's generator is as before then."""
         if ctx.key is None:
             yield
@@ -214,19 +231,35 @@ class TorchTail(TorchStage):
         """
         if ctx.y is None:
             raise UsageError("loss: needs a forward pass on this context before it")
-        with self._drawing(ctx):
-            loss = self._mean(ctx.y, self._labels(y)) * (len(ctx.y) / batch_size)
-        ctx.y, value = loss, loss.detach()
-        return torch.ones_like(value), float(value) if self._losses is None else self._losses.take(value)
+        labels, share = self.labels(y), len(ctx.y) / batch_size
+        ctx.y = mean = self.mean(ctx, labels)
+        # Backward begins with the share: the bits are those of a loss that was multiplied by it.
+        value = mean.detach() * share
+        return torch.full_like(value, share), float(value) if self.losses is None else self.losses.take(value)
+
+    def mean(self, ctx: GraphContext, labels: torch.Tensor) -> torch.Tensor:
+        """The mean loss over the samples of a pass.
+
+        Raises:
+            UsageError: it is not one number.
+        """
+        assert ctx.y is not None
+        with self.drawing(ctx):
+            return self._mean(ctx.y, labels)
+
+    @property
+    def records(self) -> bool:
+        """As of `TorchStage`, and the loss is PyTorch's too."""
+        return super().records and same_loss_each_time(self.loss_of)
 
     def evaluate(self, ctx: GraphContext, x: Any, y: Any, tally: Any = None) -> tuple[float, float]:
         """Right answers and summed loss; of labels that are no classes of the output's axis 1, nothing is right.
 
         A sample with several labels counts by the share of those that are right.
         """
-        labels = self._labels(y)
+        labels = self.labels(y)
         with self._evaluating():
-            output = self._run(ctx, x)
+            output = self.run(ctx, self.tensor(x))
             loss = float(self._mean(output, labels)) * len(output)
             right = 0.0
             if not labels.is_floating_point() and labels.shape == (output.shape[0], *output.shape[2:]):
@@ -243,7 +276,7 @@ class TorchTail(TorchStage):
             raise UsageError(f"pipeline: loss: expected a tensor of one number, the mean over the samples, got {got}")
         return loss.reshape(())
 
-    def _labels(self, y: Any) -> torch.Tensor:
-        labels = self._tensor(y)
+    def labels(self, y: Any) -> torch.Tensor:
+        labels = self.tensor(y)
         whole = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
         return labels.long() if whole else labels

@@ -107,7 +107,8 @@ class ShardedModule(BoundModel):
         self._gradients.attach()
 
     def announce(self, ready: Callable[[range], None]) -> None:
-        """Nothing: `overlap` has told the exchange."""
+        """What looks at each unit's gradient; of the rest `overlap` has told the exchange."""
+        self.sharding.look = ready
 
     def gather(self) -> None:
         self._check()

@@ -44,6 +44,8 @@ class ModuleExchange(Exchange):
         on_begin: called with the samples of a pass that begins.
         on_pass_by: called for a pass without samples.
         follow: called before each start.
+        look: called with each unit's range before its gradient is reduced, in a pass with samples; None: nobody looks.
+        ready: does nothing: the exchange knows by itself.
     """
 
     def __init__(
@@ -86,6 +88,9 @@ class ModuleExchange(Exchange):
         self._coming: set[int] = set()  # units that were started and not waited for
         self._reducing: set[int] = set()
         self._apart: dict[int, torch.Tensor] = {}  # gradients in memory of their own
+        self._at = {unit.start: number for number, unit in enumerate(slices.units)}
+        self.look: Callable[[range], None] | None = None
+        self.ready = _ignore_part
         self.on_begin: Callable[[int], None] = _ignore
         self.on_pass_by = self.follow = _nothing
 
@@ -107,8 +112,13 @@ class ModuleExchange(Exchange):
         self.on_pass_by()
         self.passed()
 
+    def gradient_of(self, part: range) -> Array:
+        unit = self._at[part.start]
+        return array_of(self._apart[unit]) if unit in self._apart else self.gradients[unit]
+
     def passed(self) -> None:
         """A pass has ended: each unit was reduced, or is on its way."""
+        self.look = None
         self.scatters.step()
         self.added += 1
 
@@ -164,6 +174,8 @@ class ModuleExchange(Exchange):
     def reduce(self, unit: int) -> None:
         """Starts to add up all ranks' gradients of a unit. Collective."""
         self.follow()
+        if self.look is not None:
+            self.look(self.slices.units[unit])
         apart = self._apart.pop(unit, None)
         if apart is not None:
             self._reduce_apart(unit, array_of(apart))
@@ -214,6 +226,10 @@ def _all_have_threads(comm: "Communicator") -> bool:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignore_part(part: range) -> None:
     pass
 
 

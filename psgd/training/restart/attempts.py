@@ -22,9 +22,10 @@ from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, PeerLostError
 from psgd.kernels.notice import say
 from psgd.metrics.event_log import EventLog
-from psgd.runtime.agreement import broadcast
+from psgd.runtime.agreement import broadcast, gather
 from psgd.runtime.job_end import secondary
 from psgd.runtime.ulfm import switch
+from psgd.runtime.ulfm.deaths import means_death
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.training.restart import fitting
 from psgd.training.restart.crew import Crew
@@ -41,11 +42,14 @@ class Attempt:
         config: of this attempt.
         comm: those that act in it.
         fine: it ended well.
-        left: on rank 0, it ended for one with more workers, which begins at its last checkpoint.
+        leads: this rank has its result.
+        left: it ended for one with more workers, which begins at its last checkpoint.
+        ended: on the rank that leads, the part of a run that grows is over with it.
     """
 
     def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None) -> None:
-        self.config, self.fine, self.left = config, False, False
+        self.config = config
+        self.fine = self.leads = self.left = self.ended = False
         self._crew, self._family = crew, Family()
         self.comm = comm if crew is None else self._family.adopt(comm)
         self._called = threading.Event()
@@ -55,6 +59,7 @@ class Attempt:
         if self._crew is not None:
             BACKGROUND.add(self._family)
             TOLERANCE.allow(())
+            TOLERANCE.survivors = None
             TOLERANCE.look = self._look
         return self
 
@@ -75,16 +80,29 @@ class Attempt:
         BACKGROUND.discard(self._family)
         return True
 
-    def leaves(self, result: Mapping[str, Any] | None) -> bool:
-        """Whether what `run` returned on this rank is not the end of the run, since more workers are to join."""
-        self.left = self._crew is not None and result is not None and fitting.left(self.config, result)
+    def leaves(self, result: Mapping[str, Any] | None, asked: bool) -> bool:
+        """Whether what `run` returned is not the end of the run, since more workers are to join.
+
+        Collective over those that act and live, blocks.
+
+        Args:
+            result: of `run` on this rank.
+            asked: a user has asked this rank to save and stop.
+        """
+        self.leads = result is not None
+        if self._crew is None:
+            return False
+        mine = {"left": result is not None and fitting.left(self.config, result), "asked": asked}
+        everyone = gather(self.comm if TOLERANCE.survivors is None else TOLERANCE.survivors, mine)
+        self.left = any(each["left"] for each in everyone) and not any(each["asked"] for each in everyone)
+        self.ended = result is not None and fitting.has_ended(self.config, result)
         return self.left
 
     def _means_death(self, error: Exception) -> bool:
         """Whether this rank leaves with an error because another is dead. Blocks until that is known."""
         limit = time.monotonic() + _NOTICE_S
         while not self._called.is_set():
-            if secondary(error) is None or time.monotonic() > limit:
+            if (secondary(error) is None and not _of_a_call(error)) or time.monotonic() > limit:
                 return False
             time.sleep(0.01)
         return True
@@ -121,12 +139,15 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
     if not (switch.enabled() and fitting.can_restart(config) and job.Get_size() > 1):
         yield Attempt(config, job, None)
         return
-    began, crew, fresh = time.monotonic(), Crew(job, fitting.acting(config)), False
+    began, crew, moved = time.monotonic(), Crew(job, fitting.acting(config)), False
+    first = crew.place
     while True:
         comm = crew.team()
-        attempt = Attempt(_without_own_deaths(config, fresh), comm, crew)
-        if crew.place is None:
-            fresh = True
+        moved = moved or crew.place != first
+        attempt = Attempt(_without_own_deaths(config, moved), comm or MPI.Intracomm(), crew)
+        if comm is None:
+            pass
+        elif crew.place is None:
             TOLERANCE.look = _ends
             if crew.stand_by():
                 raise AgreedError("the others have refused the run")
@@ -136,13 +157,15 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
         fine = crew.meet(attempt.fine)
         TOLERANCE.look = _ends
         lost, places = len(crew.lost), crew.numbers[: crew.acting]
-        crew.regroup(partial(fitting.acts, config))
+        crew.regroup(None if fine else partial(fitting.acts, config), attempt.leads)
         TOLERANCE.survivors = crew.job
-        if fine and not broadcast(crew.job, {"left": attempt.left})["left"]:
+        said = broadcast(crew.job, {"left": attempt.left, "ended": attempt.ended}) if fine else {}
+        if fine and not said["left"]:
             return
         if fine:
-            config = replace(fitting.grown(config, crew.job.Get_size()), resume=True)
+            config = fitting.after_leaving(config, said["ended"], crew.job.Get_size())
             crew.act(fitting.acting(config))
+            TOLERANCE.lost = list(crew.lost)
             if crew.job.Get_rank() == 0:
                 _tell_growth(config, crew, places, time.monotonic() - began)
             continue
@@ -153,16 +176,23 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
                 f"rank(s) {_brief(crew.lost[lost:])} died, and too few are left to begin again; "
                 f"{folder.how_to_resume(config.checkpoint_dir)}"
             )
-        config = replace(found, resume=True)
+        config = replace(found, resume=True, spares=crew.job.Get_size() - fitting.acting(found))
         TOLERANCE.lost = list(crew.lost)
         if crew.job.Get_rank() == 0:
             _tell(config, crew, lost, places, time.monotonic() - began)
         gc.collect()  # what the attempt has left: threads, vectors, the hold on the folder of checkpoints
 
 
-def _without_own_deaths(config: TrainConfig, fresh: bool) -> TrainConfig:
-    """A rank that stood by is not the one that was to die."""
-    return replace(config, inject=fitting.without_deaths(config.inject)) if fresh else config
+def _of_a_call(error: BaseException | None) -> bool:
+    """Whether MPI's word for it is one that stands for a death too, as that of several calls that were tested."""
+    while error is not None and not means_death(error):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _without_own_deaths(config: TrainConfig, moved: bool) -> TrainConfig:
+    """A rank that has come to another's place is not the one that was to die."""
+    return replace(config, inject=fitting.without_deaths(config.inject)) if moved else config
 
 
 def _ends() -> bool:

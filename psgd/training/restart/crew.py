@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.runtime.agreement import gather
-from psgd.runtime.ulfm.deaths import MpiDeaths
-from psgd.training.restart.succession import ordered
+from psgd.runtime.ulfm.deaths import MpiDeaths, means_death
+from psgd.training.restart.succession import led, ordered
 
 _LOOK_S = 0.05
 _WAKE = 7
@@ -55,10 +55,21 @@ class Crew:
         """By rank of `job`, its rank in the job as it was started."""
         return list(self._numbers)
 
-    def team(self) -> MPI.Intracomm:
-        """A communicator of those that act; of nobody where this rank stands by. Collective, blocks."""
+    def team(self) -> MPI.Intracomm | None:
+        """A communicator of those that act; of nobody where this rank stands by. Collective, blocks.
+
+        Returns:
+            None where one more has died since the last meeting: all are called to another one.
+        """
         color = MPI.UNDEFINED if self.place is None else 0
-        return cast(MPI.Intracomm, self.job.Split(color, self.job.Get_rank()))
+        try:
+            return cast(MPI.Intracomm, self.job.Split(color, self.job.Get_rank()))
+        except MPI.Exception as error:
+            if MPI.Comm.Compare(self.job, MPI.COMM_WORLD) == MPI.IDENT or not means_death(error):
+                raise
+            self.job.Revoke()  # others may wait for this rank in the same call
+            self.ring()
+            return None
 
     def ring(self) -> None:
         """Calls all to a meeting, whatever they do. Does not block; any thread may call it."""
@@ -118,19 +129,25 @@ class Crew:
         """Whether the run has ended well for all. All that live come here; blocks until they have."""
         return bool(self._deaths.agree(int(fine)))
 
-    def regroup(self, wanted: Callable[[int], int]) -> None:
+    def regroup(self, wanted: Callable[[int], int] | None, leads: bool = False) -> None:
         """Those that live go on, as many as wanted in the run. Collective among them, blocks.
 
         Args:
-            wanted: how many are to act, of so many that live; the same on all.
+            wanted: how many are to act, of so many that live; the same on all. None leaves it at those that do.
+            leads: this rank is to be the first of all, where `wanted` is None.
         """
-        mine = {"place": self.place, "number": self._numbers[self.job.Get_rank()]}
+        mine = {"place": self.place, "number": self._numbers[self.job.Get_rank()], "leads": leads}
         while True:
             fine, living = 1, self._deaths.shrink()
             try:
                 everyone = gather(living, mine)
-                acting = wanted(len(everyone))
-                order = ordered([each["place"] for each in everyone], acting)
+                places = [each["place"] for each in everyone]
+                if wanted is None:
+                    first = next(rank for rank, each in enumerate(everyone) if each["leads"])
+                    acting, order = sum(place is not None for place in places), led(places, first)
+                else:
+                    acting = wanted(len(everyone))
+                    order = ordered(places, acting)
                 made = cast(MPI.Intracomm, living.Split(0, order.index(living.Get_rank())))
                 made.Set_errhandler(MPI.ERRORS_RETURN)
                 bell = made.Dup()

@@ -12,9 +12,10 @@ from psgd.runtime.ulfm.options import last_epoch, part, phases
 def can_restart(config: TrainConfig) -> bool:
     """Whether a run of these options can be begun again in its job, where its MPI survives deaths.
 
-    Kernels on GPUs that wait for dead ranks could not be ended.
+    Kernels on GPUs that wait for dead ranks could not be ended, and a trace is of one attempt.
     """
-    return config.checkpoint_dir is not None and "cuda" not in (config.device, config.server_device)
+    on_host = "cuda" not in (config.device, config.server_device)
+    return config.checkpoint_dir is not None and on_host and config.trace is None
 
 
 def acting(config: TrainConfig) -> int:
@@ -52,10 +53,28 @@ def acts(config: TrainConfig, living: int) -> int:
 
 
 def left(config: TrainConfig, result: Mapping[str, Any]) -> bool:
-    """Whether a run that returned this has ended for more workers to join."""
+    """Whether a run that saved and stopped, which no user has asked for, did so for more workers to join."""
+    more_to_do = result["samples"] < config.epochs * result["train_samples"]
+    return bool(result["requeue"] and (config.grow or config.spares)) and more_to_do
+
+
+def has_ended(config: TrainConfig, result: Mapping[str, Any]) -> bool:
+    """Whether the present part of a run that grows is over: where workers do not keep pace, about so."""
     assert config.workers is not None
-    end = last_epoch(config.grow, config.workers, config.epochs)
-    return bool(end and result["requeue"]) and result["samples"] >= end * result["train_samples"]
+    last = last_epoch(config.grow, config.workers, config.epochs)
+    return bool(last) and result["samples"] >= (last - 0.5) * result["train_samples"]
+
+
+def after_leaving(config: TrainConfig, ended: bool, living: int) -> TrainConfig:
+    """The run that goes on where one has left, with as many workers as before, or where its part has ended with more.
+
+    Args:
+        config: of the run that has left.
+        ended: its part of a run that grows is over.
+        living: ranks of the job.
+    """
+    found = grown(config, living) if ended else fitted(config, living) or config
+    return replace(found, resume=True, spares=max(0, living - acting(found)))
 
 
 def grown(config: TrainConfig, living: int) -> TrainConfig:

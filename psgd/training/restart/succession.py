@@ -3,6 +3,16 @@
 from collections.abc import Sequence
 
 
+def led(places: Sequence[int | None], leader: int) -> list[int]:
+    """The ranks after a run that has gone on without some: the one that leads it, the others, those that stand by."""
+
+    def key(rank: int) -> tuple[bool, int]:
+        place = places[rank]
+        return place is None, rank if place is None else place
+
+    return [leader, *(rank for rank in sorted(range(len(places)), key=key) if rank != leader)]
+
+
 def ordered(places: Sequence[int | None], wanted: int) -> list[int]:
     """The ranks in their new order: the first `wanted` act, the others stand by.
 

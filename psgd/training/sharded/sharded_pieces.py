@@ -39,9 +39,8 @@ class ShardedPipelineBackend(PipelineBackend):
         correct, loss_sum = 0.0, 0.0
         for first in range(0, self._samples, parts * self._at_once):
             start = min(first + part * self._at_once, self._samples)
-            stop, x, y = min(start + self._at_once, self._samples), None, None
-            if self._test is not None and stop > start:
-                x, y = self._test.ordered(start, stop)
+            stop = min(start + self._at_once, self._samples)
+            x, y = self._ordered(start, stop) if stop > start else (None, None)
             most = min(self._at_once, self._samples - first)
             right, loss = self._pipeline.evaluate(stop - start, x, y, most)
             correct += right

@@ -41,8 +41,10 @@ class Course:
 
     Attributes:
         steps: of the present epoch.
+        shrunk: some that trained have died.
         leads: this worker is the first of those that train.
         evaluates: this worker does, and does not keep others waiting by being slow.
+        again: computes the gradient of the newest batch again.
         ends: asked at the end: whether the run is over; else there may be more by then.
     """
 
@@ -51,8 +53,10 @@ class Course:
         self._epochs = epochs
         self._taken: deque[NDArray[np.int64]] = deque()
         self.leads = sampler.worker == 0
+        self.shrunk = False
         self.evaluates = False
         self.ends: Callable[[], bool] = _at_once
+        self.again: Callable[[], object] = _at_once
         self.steps = sampler.steps
 
     @property
@@ -68,7 +72,7 @@ class Course:
         self._taken.extendleft(words[HEAD:][step * size : (step + 1) * size] for step in reversed(range(steps)))
         self._samplers = [each for each in self._samplers if each[0] < epoch or each[0] == 0]
         self._samplers.append((epoch, Sampler(first.samples, parts, place, size, first.seed)))
-        self.leads = place == 0
+        self.leads, self.shrunk = place == 0, True
 
     def after(self, done: int) -> Iterator[CourseStep]:
         """The batches that follow so many steps of this worker's own share."""

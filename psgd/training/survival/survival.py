@@ -35,6 +35,7 @@ class Survival:
         metrics: the run's; says when.
         duties: who leads tells of deaths.
         course: a worker's batches; None on a server.
+        params: this rank's vector.
 
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
@@ -43,13 +44,21 @@ class Survival:
     """
 
     def __init__(
-        self, config: TrainConfig, mesh: Mesh, samples: int, metrics: RunMetrics, duties: Duties, course: Course | None
+        self,
+        config: TrainConfig,
+        mesh: Mesh,
+        samples: int,
+        metrics: RunMetrics,
+        duties: Duties,
+        course: Course | None,
+        params: Any = None,
     ) -> None:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
+        self._params = params
         self._mesh, self._metrics, self._duties, self._course = mesh, metrics, duties, course
         self._config, self._samples = config, samples
         self._ledger = Ledger(samples, config.seed, config.epochs, mesh.workers, config.batch_size)
@@ -79,8 +88,13 @@ class Survival:
         return self._ranks(self.gone) + self._in_job(map(self._mesh.server_rank, self.gone_servers))
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die, and with replicas servers. `job` is all ranks."""
-        self._job, mesh = job, self._mesh
+        """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
+        self._job = job
+        if not self._mesh.servers:
+            self.started()
+
+    def started(self) -> None:
+        mesh = self._mesh
         servers = map(mesh.server_rank, range(mesh.servers if mesh.replicas else 0))
         TOLERANCE.allow(self._ranks(range(mesh.workers)) + self._in_job(servers))
 
@@ -119,7 +133,15 @@ class Survival:
         alive = living.Get_group().Translate_ranks(None, job.Get_group())
         TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
         TOLERANCE.survivors = living
+        if self._mesh.replicas and len(alive) < job.Get_size():
+            self._complete(living)
         return living
+
+    def _complete(self, living: MPI.Intracomm) -> None:
+        """Gives servers the final parameters of a worker: one may have died before all servers had its part."""
+        places = living.Get_group().Translate_ranks(None, self._mesh.world.Get_group())
+        first = next(rank for rank, place in enumerate(places) if place >= self._mesh.servers)
+        living.Bcast([self._params, MPI.BYTE], root=first)
 
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
@@ -178,6 +200,10 @@ class Survival:
     def pushed(self, worker: int, drawn: int) -> None:
         self._ledger.pushed(worker, drawn)
 
+    def compute_again(self) -> None:
+        assert self._course is not None
+        self._course.again()
+
     def receive(self, words: NDArray[np.int64]) -> None:
         assert self._course is not None
         self._course.receive(words)
@@ -217,7 +243,8 @@ def prepare(
     if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
         mine = None if course is None else course(mesh.workers, mesh.index)
         mesh.replicas = config.replicas
-        mesh.survival = survival = Survival(config, mesh, metrics.samples_per_epoch, metrics, duties, mine)
+        samples, params = metrics.samples_per_epoch, connection.params
+        mesh.survival = survival = Survival(config, mesh, samples, metrics, duties, mine, params)
         survival.look_after(job, config.drop_straggler_after)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)

@@ -98,6 +98,7 @@ class LockstepWorker(WorkerBase):
         self._comm.revoke()
 
     def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        comm.adopt(self._comm)
         keep_for_ever(self._comm)
         self._saves_as = 0 if members[0] == self._index else self._index
         self._comm, self._rounds = comm, self._rounds.regrouped(comm, members)

@@ -72,7 +72,8 @@ class Regroup:
         self._index = mesh.index
         self._comm = cast(MPI.Intracomm, mesh.worker)
         self._deaths: Deaths = MpiDeaths(self._comm)
-        self._applied = np.zeros(mesh.workers, np.int64)  # each worker's samples in the complete rounds
+        self._applied = np.zeros(mesh.workers, np.int64)  # each worker's samples in the complete rounds, but for
+        self._since = np.zeros(mesh.workers, np.int64)  # those of members since they have become so
         self._rounds = 0  # that are complete here
         self._made: Communicator | None = None  # while they regroup
 
@@ -92,7 +93,7 @@ class Regroup:
             try:
                 act()
                 self._rounds += 1
-                self._applied[self.members] += samples()
+                self._since += samples()
             except (PeerLostError, MPI.Exception) as error:
                 if not self._go_on(error):
                     self._worker.put_back()
@@ -126,6 +127,7 @@ class Regroup:
                 living.Revoke()
             if self._deaths.agree(fine):
                 break
+        self._since = np.zeros(len(members), np.int64)
         lost = [worker for worker in self.members if worker not in members]
         self._comm, self._deaths, self.members, self._applied = living, MpiDeaths(living), members, applied
         hand_over: HandOver = self.hand_over
@@ -139,6 +141,8 @@ class Regroup:
         """What those that live know of each other, and the state of who is ahead."""
         from psgd.collectives import Communicator
 
+        self._applied[self.members] += self._since
+        self._since[:] = 0
         everyone = np.empty((living.size, 3), np.int64)
         living.Allgather(np.array([self._index, self._rounds, self.drawn], np.int64), everyone)
         members, rounds, drawn = (column.tolist() for column in everyone.T)

@@ -46,7 +46,7 @@ class Reunites(Protocol):
         """
 
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
-        """All have that state: from now on the workers are these. Does not communicate."""
+        """All have that state: from now on the workers are these, and the first one counts. Does not communicate."""
 
 
 class Reunion:

@@ -78,6 +78,7 @@ class StatusRounds:
         self._all = np.zeros((comm.size, words))
         self._gather = comm.Allgather_init(self._mine, self._all.reshape(-1))
         self._began = time.perf_counter()
+        self._spoils = False
         self._noted = ExchangeCounts()
         self._before = 0, 0, 0.0
         self._asked = 0
@@ -114,6 +115,10 @@ class StatusRounds:
         """Counts an all-reduce of so many bytes that the worker has made."""
         self.bytes_sent += byte_counts.allreduce(self._comm.size, nbytes)
 
+    def spoil(self) -> None:
+        """The next round is to count for nobody: what it would apply has a gradient that is not finite."""
+        self._spoils = True
+
     def forget(self) -> None:
         """Takes back what was noted since the last round: it is not going to be applied."""
         self._noted.clear()
@@ -147,12 +152,16 @@ class StatusRounds:
         stop = self._metrics.stop + 2 * self._votes.take_request()
         counts = noted.samples, noted.loss, noted.pushes, stop, done, waited, computed, self._held
         self._mine[:_WORDS] = (*counts, reports, accuracy, test_loss)
+        if self._spoils:
+            self._mine[_SAMPLES], self._spoils = -1, False
         if self._settings is not None:
             self._settings.write(self._mine[_WORDS:])
         self._gather.run()
         ended = time.perf_counter()
         self.bytes_sent += byte_counts.allgather(self._comm.size, self._mine.nbytes)
         self.forget()
+        if (self._all[:, _SAMPLES] < 0).any():
+            self._all[:, [_SAMPLES, _PUSHES]] = 0
         self.samples[:] = self._all[:, _SAMPLES]
         self.pushes[:] = self._all[:, _PUSHES]
         self.request = int(self._all[:, _STOP].max()) // 2

@@ -56,6 +56,7 @@ def test_each_verb_against_numpy(comm, verb, variables):
             check(bound, verb, n, ("float32", "float64", "int64")[i % 3])
             check(bound, verb, n, "float64", "mean" if verb.startswith(("All", "Red")) else "SUM")
         assert c.Barrier_init().Wait() is True
+        assert not c.Allreduce_init(MPI.IN_PLACE, np.ones(3)).Enqueue()  # of arrays on the host
 
 
 def sums(size, n, turn):

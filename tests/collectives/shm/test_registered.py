@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
+from psgd.collectives import Communicator
 from psgd.collectives.mpi.node import address_of
 from psgd.collectives.shm import layout
 from psgd.collectives.shm.registered import Node
@@ -61,3 +63,30 @@ def test_two_calls_have_regions_of_their_own_and_nobody_is_lost(comm):
     assert node.region(0, 0).size == layout.REGION_BYTES
     comm.Barrier()
     node.close()
+
+
+@pytest.mark.ranks(3)
+def test_memory_stays_registered_among_those_that_are_left(comm):
+    with Communicator(comm) as everyone:
+        if everyone._node is None:
+            pytest.skip("no shared memory here")
+        private, kept = everyone.empty(10), everyone.empty(200_000)
+        left = comm.Split(comm.rank == 0, comm.rank)
+        if comm.rank:
+            with Communicator(left) as some:
+                more = some.empty(8)
+                some.adopt(everyone)
+                assert [some._node.find(address_of(each), each.nbytes)[0] for each in (more, private, kept)] == [
+                    1,
+                    2,
+                    3,
+                ]
+                kept[:] = np.arange(len(kept)) * comm.rank
+                call = some.Allreduce_init(MPI.IN_PLACE, kept)
+                call.run()
+                np.testing.assert_array_equal(kept, np.arange(len(kept)) * 3.0)
+                call.Free()
+                del more
+        left.Free()
+        comm.Barrier()
+        del private, kept

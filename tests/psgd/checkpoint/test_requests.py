@@ -27,8 +27,9 @@ def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
     request.answered(leaving=False)
     request.signalled(stop=False)  # the same one, which has come to this rank later
     assert request.wanted() == 0
+    assert not request.stops
     request.signalled(stop=True)
-    assert request.unsent() == SAVE_AND_STOP
+    assert request.stops and request.unsent() == SAVE_AND_STOP
     request.answered(leaving=False)  # of a checkpoint that was under way
     assert request.wanted() == SAVE_AND_STOP
     request.answered(leaving=True)

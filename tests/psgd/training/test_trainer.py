@@ -18,11 +18,12 @@ from psgd.training.trainer import Trainer
 class StandIn:
     """A connection of one worker of some; every step is noted."""
 
-    def __init__(self, size, workers=2, worker=0, clock=0, samples=None, stop_after=10**9):
+    def __init__(self, size, workers=2, worker=0, clock=0, samples=None, stop_after=10**9, extra=None):
         self.params, self.grads = np.zeros(size, np.float32), np.zeros(size, np.float32)
         self.evaluated_params = self.params
         self.workers, self.worker, self.clock, self.is_server = workers, worker, clock, False
         self.resumed_from = None if samples is None else SimpleNamespace(manifest=SimpleNamespace(samples=samples))
+        self.extra, self.mesh = extra or {}, SimpleNamespace(survival=None)
         self.steps, self.reports, self.stop, self._stop_after = [], [], False, stop_after
 
     def overlap(self, samples):
@@ -53,6 +54,13 @@ def test_an_epoch_is_this_workers_part_and_all_make_as_many_steps(worker):
     ps = trained(CONFIG, worker=worker)
     assert len(ps.steps) == 16
     assert sum(ps.steps[:8]) == sum(ps.steps[8:]) == (749, 748)[worker]
+
+
+def test_a_run_that_was_resumed_by_other_workers_is_resumed_at_its_place():
+    first = trained(CONFIG, clock=0, samples=1497)  # after one epoch of another number of workers
+    assert len(first.steps) == 8 and not any("." not in name for name in first.extra)
+    again = trained(CONFIG, clock=3, samples=1497 + 600, extra=first.extra)  # three steps later, by the same workers
+    assert again.steps == first.steps[3:]
 
 
 @pytest.mark.parametrize(("every", "after"), [(1.0, [8]), (0.5, [4, 8, 12]), (0.0, [])])

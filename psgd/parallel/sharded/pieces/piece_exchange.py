@@ -140,8 +140,10 @@ class PieceExchange(Exchange):
             for each in self._turns.gathers[turn]:
                 self.gathers.wait(each)
             self._start(self._turns.ahead[turn])
-        if backward:
-            self.scatters.wait(self._frees[unit] if self._in_turn else unit)
+        if backward and self._in_turn:
+            self.scatters.wait(self._frees[unit])
+        elif backward and self._waits:  # of the step before; of this one others may need this rank's turns first
+            self.scatters.wait(unit)
 
     def leave(self, unit: int, backward: bool = False) -> None:
         """The turn ends: nobody reads the unit until it is gathered again."""

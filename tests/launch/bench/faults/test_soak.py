@@ -16,9 +16,9 @@ def result(**changes):
 
 def test_what_holds_is_not_wrong():
     outcome = soak.Outcome("async", killed=[2])
-    soak._check(outcome, 4, "said before\n" + result(), "")
+    soak.check(outcome, 4, "said before\n" + result(), "", 8)
     assert outcome.wrong == [] and outcome.seconds == 1.0
-    soak._check(outcome := soak.Outcome("async"), 0, result(lost_ranks=[]), "")
+    soak.check(outcome := soak.Outcome("async"), 0, result(lost_ranks=[]), "", 8)
     assert outcome.wrong == []
 
 
@@ -34,21 +34,22 @@ def test_what_holds_is_not_wrong():
 )
 def test_what_does_not_is(code, changes, said):
     outcome = soak.Outcome("async", killed=[2])
-    soak._check(outcome, code, result(**changes), "")
+    soak.check(outcome, code, result(**changes), "", 8)
     assert len(outcome.wrong) == 1 and said in outcome.wrong[0]
 
 
 def test_events_of_a_log_that_is_being_written(tmp_path):
     log = tmp_path / "log"
-    assert soak._events(log) == []
+    assert soak.events(log) == []
     log.write_text('{"event": "start"}\n{"event": "lost", "rank": 1}\n{"eve')
-    assert soak._events(log) == ["start", "lost"]
+    assert soak.events(log) == [{"event": "start"}, {"event": "lost", "rank": 1}]
 
 
 @pytest.mark.job
 @pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")
-def test_a_run(monkeypatch):
+@pytest.mark.parametrize(("strategy", "kind"), [("async", "workers"), ("allreduce", "spares")])
+def test_a_run(strategy, kind, monkeypatch):
     for name, value in mpi.environment("soak").items():
         monkeypatch.setenv(name, value)
-    outcome = soak.run("async", 3, random.Random(1))
-    assert outcome.wrong == [] and outcome.killed and len(outcome.detected_s) == len(outcome.killed)
+    outcome = soak.run(strategy, 3, random.Random(1), kind)
+    assert outcome.wrong == [] and outcome.killed and sorted(outcome.detected_s) == sorted(outcome.killed)

@@ -21,6 +21,9 @@ class Visits:
     def leave(self, unit, backward=False):
         self.made.append(("leave", unit, backward))
 
+    def used(self, unit):
+        self.made.append(("used", unit, True))
+
 
 def test_they_compute_what_the_layers_do_between_two_visits():
     model = Model([Linear(9), ReLU(), Dropout(0.5), Linear(4)], (5,))
@@ -41,4 +44,4 @@ def test_they_compute_what_the_layers_do_between_two_visits():
         results.append((made.gradient(context, x, np.array([0, 1, 3])), grads))
     assert results[0][0] == results[1][0]
     np.testing.assert_array_equal(results[0][1], results[1][1])
-    assert visits.made == [("arrive", 7, False), ("leave", 7, False), ("arrive", 7, True)]
+    assert visits.made == [("arrive", 7, False), ("leave", 7, False), ("arrive", 7, True), ("used", 7, True)]

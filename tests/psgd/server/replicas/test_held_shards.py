@@ -38,9 +38,9 @@ def push(shards, gradient, closes=True):
     return emitted
 
 
-def test_all_that_is_held_takes_each_step_and_what_stands_by_comes_first():
+def test_all_that_is_held_takes_each_step_and_what_stands_by_comes_last():
     shards, whole = held(1), Shard(np.zeros(24), OPTIONS, segment=24)
-    assert shards.ranges == [range(0, 4), range(4, 8), range(8, 10), range(10, 14), range(14, 18), range(18, 20)]
+    assert shards.ranges == [range(10, 14), range(14, 18), range(18, 20), range(0, 4), range(4, 8), range(8, 10)]
     assert shards.answered == 3
     for seed in range(3):
         gradient = np.random.default_rng(seed).normal(size=24)

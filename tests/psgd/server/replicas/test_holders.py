@@ -22,7 +22,11 @@ def test_each_shard_is_held_by_two_that_live_and_each_server_by_its_number_at_fi
                     held = holders.held_by(server)
                     assert sorted(held) == [s for s in range(servers) if server in holders.of(s)]
                     behind = holders.answered_by(server)
-                    assert held[len(held) - len(behind) :] == behind
+                    assert held[: len(behind)] == behind and behind[0] == server
+                    for more in holders.living:  # what it answers for stays in front
+                        if more != server:
+                            after = Holders(servers, {*lost, more}).answered_by(server)
+                            assert after[: len(behind)] == behind
                 assert Holders.of_bits(servers, holders.bits).lost == set(lost)
 
 

@@ -32,6 +32,9 @@ class Hand:
     def __init__(self, comm, tag):
         self.failures, self.ends, self.lost_servers = Failures(comm, tag), None, []
 
+    def started(self):
+        pass
+
     def lost_server(self, server):
         self.lost_servers.append(server)
 

@@ -32,6 +32,9 @@ class Hand:
     def __init__(self, comm, tag):
         self.failures, self.told, self.ends = Failures(comm, tag), [], None
 
+    def started(self):
+        pass
+
     def lost(self, worker, applied, waiting, takers):
         self.told.append((worker, applied[worker], sum(applied)))
         return 1, {taker: np.array([sum(applied)]) for taker in takers}

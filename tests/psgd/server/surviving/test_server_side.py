@@ -33,6 +33,9 @@ class Hand:
     def __init__(self, comm):
         self.failures, self.told, self.ends = Failures(comm), [], None
 
+    def started(self):
+        pass
+
     def lost(self, worker, applied, waiting, takers):
         self.told.append((worker, applied))
         return 1, {taker: np.array([sum(applied)]) for taker in takers}

@@ -68,6 +68,9 @@ class Hand:
     def __init__(self, left):
         self.left, self.asked, self.heard = left, [], []
 
+    def started(self):
+        pass
+
     def lost(self, worker, applied, waiting, takers):
         self.asked.append((worker, list(applied), dict(waiting), list(takers)))
         return self.left, {taker: np.array([taker + 70]) for taker in takers}

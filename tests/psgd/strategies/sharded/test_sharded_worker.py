@@ -1,13 +1,14 @@
 """Sharded runs against `allreduce` on real ranks: the same bits, counted bytes, counted memory."""
 
 import contextlib
+import functools
 
 import numpy as np
 import pytest
 from harness import sharded_runs
 from harness.sharded_runs import batch, mlp, run, tied
 
-from psgd.kernels.errors import PeerLostError
+from psgd.kernels.errors import DivergedError, PeerLostError
 from psgd.parallel.sharded import units
 from psgd.worker import gradient_watch
 
@@ -105,6 +106,39 @@ def test_a_gradient_that_is_not_finite_is_told_by_the_rank_that_made_it(comm):
     else:
         assert len(said) == 1
         assert said[0].startswith("warning: rank 1 (worker 1), step 3: the gradient is not finite")
+
+
+@pytest.mark.ranks(2, timeout=120)
+def test_an_update_with_a_gradient_that_is_not_finite_is_omitted_by_all(comm):
+    """As if nobody had had samples for it; with `stop` all end, and the message names who has seen it."""
+
+    def poisoned(model, rank, step):
+        x, y = batch(model, rank, step)
+        if rank == 1 and step == 3:
+            x[:1] = np.inf
+        return x, y
+
+    def without(steps, model, rank, step):
+        return batch(model, 0, 0) if step in steps else batch(model, rank, step)
+
+    said = []
+    with small_units(), np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradient_watch, "say", said.append)
+        for accumulate, those in ((1, (3,)), (2, (2, 3))):
+            options = {"steps": 8, "clip_norm": 0.1, "accumulate": accumulate}
+            found = []
+            for stage in (2, 3):
+                patch.setattr(sharded_runs, "batch", functools.partial(without, those))
+                found.append(run(comm, mlp(7), stage, **options).params)
+                patch.setattr(sharded_runs, "batch", poisoned)
+                found.append(run(comm, mlp(7), stage, on_nan="skip", **options).params)
+            assert np.isfinite(found[0]).all()
+            for other in found[1:]:
+                np.testing.assert_array_equal(other, found[0])
+        assert len(said) == (4 if comm.rank else 0)
+        for stage in (2, 3):
+            with pytest.raises(DivergedError, match=r"rank 1 \(worker 1\), step 4: the gradient is not finite"):
+                run(comm, mlp(7), stage, steps=8, on_nan="stop")
 
 
 @pytest.mark.ranks(3)

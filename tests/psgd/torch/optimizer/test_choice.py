@@ -21,6 +21,7 @@ def parameters():
         (optim.Adafactor, "ssp", {}, "expected an elementwise optimizer such as AdamW, got Adafactor: use allreduce"),
         (optim.NAdam, "sync", {}, "strategy sync has its servers take the step"),
         (optim.Adafactor, "allreduce", {"checkpoint_dir": "x"}, "checkpoint_dir: expected an elementwise optimizer"),
+        (optim.Adafactor, "allreduce", {"shard": 1}, "shard: expected an elementwise optimizer such as AdamW with it"),
         (optim.AdamW, "ssp", {"lr": 0.1}, "lr: the AdamW optimizer has its own; omit it"),
         (optim.AdamW, "ssp", {"momentum": 0.1}, "momentum: the AdamW optimizer has its own"),
         (optim.AdamW, "never", {}, "strategy: expected one of .*, got 'never'"),

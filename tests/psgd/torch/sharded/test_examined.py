@@ -31,7 +31,7 @@ def test_what_cannot_be_sharded(comm):
         (module(), {"buffers": "some"}, "buffers"),
         (3, {}, "expected a torch.nn.Module, got int"),
         (mixed(), {}, "on the meta device, or none"),
-        (taken, {}, "is part of a wrapped module already"),
+        (taken, {}, "is part of a sharded module already"),
     ):
         for here in (comm.rank == 1, True):  # the other rank is told as well
             with pytest.raises(UsageError, match=message):
@@ -44,8 +44,11 @@ def test_what_cannot_be_sharded(comm):
         with pytest.raises(ContractError, match=message):
             psgd.torch.shard(one := module(), comm, **options)
         assert one(torch.ones(1, 3)).isfinite().all()
-    with pytest.raises(UsageError, match="is part of a wrapped module already"):
+    with pytest.raises(UsageError, match=r"is part of a sharded module already: hand what psgd\.torch\.shard"):
         psgd.torch.wrap(taken)
+    optimizer = torch.optim.Adam(sharded.module.parameters())
+    with pytest.raises(UsageError, match="module: expected one that is not sharded"):
+        psgd.torch.DistributedOptimizer(optimizer, comm, module=sharded, strategy="allreduce")
     for options, message in (
         ({"strategy": "sync"}, "strategy allreduce"),
         ({"strategy": "allreduce", "accumulate": 2}, "expected accumulate=1"),

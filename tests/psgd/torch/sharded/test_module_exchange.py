@@ -61,3 +61,27 @@ def test_more_units_at_once_than_buffers_have_the_same_bits(comm):
         steps = 6 // accumulate
         assert sent[1] == (6 + steps) * whole
         assert sent[2] == 3 * 6 * whole
+
+
+@pytest.mark.ranks(2, timeout=120)
+def test_an_update_with_a_gradient_that_is_not_finite_is_omitted_by_all(comm):
+    """Units in shared buffers and in memory of their own are looked at before they are reduced."""
+    for stage in (2, 3):
+        states = []
+        for bad in (False, True):
+            torch.manual_seed(0)
+            module = nn.Sequential(Nested(4), nn.Linear(3, 2))
+            model = psgd.torch.shard(module, comm, stage=stage, units=[Nested, "1"])
+            with psgd.connect(comm, model, strategy="allreduce", lr=0.1, on_nan="skip") as ps:
+                for step in range(4):
+                    if step == 2 and not bad:
+                        ps.step(0)
+                        continue
+                    ps.overlap(2)
+                    loss = module(batch(comm.rank, step)[0]).sum()
+                    (loss * (float("inf") if step == 2 and comm.rank else 1.0)).backward()
+                    ps.step(2)
+                assert ps.skipped == (bad and comm.rank)
+            states.append(model.state_dict(None))
+            model.close()
+        cases.same_state(states[1], states[0])

@@ -1,6 +1,7 @@
 """`psgd train` whose ranks are killed, any of them: others take their places, and it ends with the bits of no death."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -36,7 +37,9 @@ def events_of(path, *kinds):
 )
 def test_spares_take_the_places_of_the_dead(words, faults, lost, joined, psgd_command, tmp_path):
     assert trained(psgd_command, tmp_path, "whole", *words).returncode == 0
-    done = trained(psgd_command, tmp_path, "lost", *words, "--spares", str(len(lost)), "--inject", faults)
+    done = trained(
+        psgd_command, tmp_path, "lost", *words, "--spares", str(len(lost)), "--inject", f"{faults},compute:0.005"
+    )
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["lost_ranks"] == lost and result["samples"] == 3 * SAMPLES
@@ -48,21 +51,18 @@ def test_spares_take_the_places_of_the_dead(words, faults, lost, joined, psgd_co
 
 
 def test_without_spares_fewer_go_on(psgd_command, tmp_path):
-    done = trained(psgd_command, tmp_path, "fewer", "--workers", "3", *SURVIVES, "--inject", "kill:s0@30,compute:0.001")
+    done = trained(psgd_command, tmp_path, "fewer", "--workers", "3", *SURVIVES, "--inject", "kill:s0@45,compute:0.005")
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["workers"], result["lost_ranks"], result["samples"]) == (2, [0], 3 * SAMPLES)
     assert result["test_accuracy"] > 0.9
-    assert "begins again at step 20 with 2 worker(s); 0 spare(s) left" in done.stderr
+    assert re.search(r"begins again at step [24]0 with 2 worker\(s\); 0 spare\(s\) left", done.stderr)
 
 
 def test_too_few_are_left(psgd_command, tmp_path):
-    done = trained(psgd_command, tmp_path, "few", "--workers", "1", *SURVIVES, "--inject", "kill:s0@30")
+    done = trained(psgd_command, tmp_path, "few", "--workers", "1", *SURVIVES, "--inject", "kill:s0@60,compute:0.01")
     assert done.returncode not in (0, 4) and done.seconds < 60
-    assert (
-        "too few are left" in done.stderr
-        and "at step 20; the same command with --resume continues from it" in done.stderr
-    )
+    assert re.search(r"too few are left .* step \d0; the same command with --resume continues from it", done.stderr)
 
 
 def test_workers_join_at_an_epochs_end(psgd_command, tmp_path):

@@ -54,7 +54,8 @@ else:
     team.Barrier()
     crew.wake()
 assert crew.meet(True)
-crew.job.Barrier()
+crew.regroup(None, leads=crew.job.rank == 2)
+assert crew.numbers == [3, 0, 1, 4] and crew.acting == 3
 print("fine", flush=True)
 os._exit(0)  # MPI_Finalize may wait for the dead
 """

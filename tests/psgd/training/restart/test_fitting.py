@@ -15,6 +15,7 @@ def test_only_a_run_on_cores_with_checkpoints_can_be_begun_again():
     assert fitting.can_restart(SYNC)
     assert not fitting.can_restart(replace(SYNC, checkpoint_dir=None))
     assert not fitting.can_restart(replace(SYNC, device="cuda"))
+    assert not fitting.can_restart(replace(SYNC, trace="x"))
 
 
 @pytest.mark.parametrize(
@@ -44,13 +45,24 @@ def test_a_run_that_grows_has_the_workers_of_its_part():
     assert fitting.grown(second, 4) == replace(second, grow=None)  # nobody is left to join
 
 
-def test_a_run_leaves_for_more_workers_only_at_the_end_of_its_part():
-    config = replace(SYNC, grow="0.25:1,1:4", workers=1, epochs=8)
+def test_a_run_that_leaves_goes_on_with_more_workers_where_its_part_is_over():
+    config = replace(SYNC, grow="0.25:1,1:3", workers=1, spares=0, epochs=8)
     saved = {"requeue": True, "samples": 200, "train_samples": 100}
-    assert fitting.left(config, saved)
+    assert fitting.left(config, saved) and fitting.has_ended(config, saved)
     assert not fitting.left(config, saved | {"requeue": False})
-    assert not fitting.left(config, saved | {"samples": 199})  # stopped on request
-    assert not fitting.left(replace(config, workers=4), saved)
+    assert not fitting.left(config, saved | {"samples": 800})  # it is complete
+    assert not fitting.left(replace(config, grow=None), saved)
+    assert not fitting.has_ended(config, saved | {"samples": 100})
+    assert not fitting.has_ended(replace(config, workers=3), saved)
+    after = fitting.after_leaving(config, True, 5)
+    assert (after.workers, after.spares, after.resume) == (3, 1, True)
+
+
+def test_a_dead_worker_of_a_run_that_has_gone_on_without_it_is_replaced():
+    saved = {"requeue": True, "samples": 200, "train_samples": 100}
+    assert fitting.left(SYNC, saved) and not fitting.has_ended(SYNC, saved)
+    assert fitting.after_leaving(SYNC, False, 5) == replace(SYNC, resume=True, spares=1)
+    assert fitting.after_leaving(SYNC, False, 3).workers == 2
 
 
 def test_what_has_happened_to_a_rank_does_not_happen_to_its_successor():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from psgd.training.restart.succession import ordered
+from psgd.training.restart.succession import led, ordered
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,8 @@ from psgd.training.restart.succession import ordered
 )
 def test_the_living_keep_their_places_and_others_take_those_of_the_dead(places, wanted, order):
     assert ordered(places, wanted) == order
+
+
+def test_who_leads_comes_first_and_those_that_stand_by_last():
+    assert led([None, 3, 1, 2, None], 3) == [3, 2, 1, 0, 4]
+    assert led([0, 1], 0) == [0, 1]

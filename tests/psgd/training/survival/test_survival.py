@@ -101,6 +101,25 @@ def test_another_rank_takes_over_what_rank_0_does(psgd_command, tmp_path):
     assert "epoch 6/6" in said and said.count(" is lost after ") == 2
 
 
+def test_servers_are_survived_that_hold_each_shard_twice_and_server_0_too(psgd_command, tmp_path):
+    log, weights = tmp_path / "log", tmp_path / "weights.npz"
+    words = ["--strategy", "softsync", "--softsync", "2", "--servers", "3", "--replicas", "1", "--workers", "3"]
+    faults = "kill:s0@20,kill:1@30,kill:s2@50,compute:0.003"
+    words += ["--epochs", "5", "--optimizer", "momentum", "--lr", "0.05", "--json", "--log", str(log)]
+    done = psgd_command("train", *words, "--inject", faults, "--save", str(weights), timeout=120)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(result["lost_ranks"]) == [0, 2, 4] and result["samples"] == 5 * SAMPLES
+    assert result["test_accuracy"] > 0.9 and weights.exists()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start" and kinds[-1] == "end"
+    lost = [event for event in events if event["event"] == "lost"]
+    assert [event["server"] for event in lost if "server" in event] == [0, 2]
+    assert [event["worker"] for event in lost if "worker" in event] == [1]
+    assert "rank 1 goes on with the log" in done.stderr and "does not survive the next one" in done.stderr
+
+
 def test_a_server_is_not_survived(psgd_command):
     done = psgd_command("train", "--inject", "kill:s0@30", timeout=90)
     assert done.returncode not in (0, 4) and done.seconds < 30

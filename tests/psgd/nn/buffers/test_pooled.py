@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from psgd.nn.recompute.pooled import PooledArrays
+from psgd.nn.buffers.pooled import PooledArrays
 
 
 def test_two_users_get_the_same_buffers_and_one_user_none_twice():

@@ -6,8 +6,8 @@ Layers in a row take turns in two sets of buffers; those inside a layer that has
 from dataclasses import replace
 from typing import Any
 
+from psgd.nn.buffers.pooled import PooledArrays
 from psgd.nn.layer import Layer, Room
-from psgd.nn.recompute.pooled import PooledArrays
 
 _TURN = "turn"
 

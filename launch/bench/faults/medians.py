@@ -1,0 +1,53 @@
+"""What came of many runs, by strategy: medians, and what was wrong."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from psgd.launch.bench.faults.soak import Outcome
+
+SLOWER = 1.2
+"""A run with deaths takes at most so many times what it would have taken undisturbed, at the median."""
+
+
+def totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """All numbers of these runs."""
+    told = [seconds for each in outcomes for seconds in each.detected_s.values()]
+    return {
+        "runs": len(outcomes),
+        "kills": sum(len(each.killed) for each in outcomes),
+        "wrong": sum(bool(each.wrong) for each in outcomes),
+        "detected_s": _middle(told),
+        "slower": _middle(each.slower for each in outcomes if each.slower is not None),
+    }
+
+
+def by_strategy(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """The same of each strategy and kind of rank, in the order of their first runs."""
+    names = dict.fromkeys((each.strategy, each.kind) for each in outcomes)
+    return {
+        f"{strategy}, {kind}": totals([each for each in outcomes if (each.strategy, each.kind) == (strategy, kind)])
+        for strategy, kind in names
+    }
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """As text, a line for each."""
+    width = max(map(len, rows))
+    lines = [f"{'':{width}}  runs  kills  wrong  told after: median   most  time x: median    most"]
+    for name, row in rows.items():
+        told, slower = (_two(row[key]) for key in ("detected_s", "slower"))
+        lines.append(
+            f"{name:{width}}  {row['runs']:4}  {row['kills']:5}  {row['wrong']:5}  {told[0]:>17} s {told[1]:>4} s"
+            f"  {slower[0]:>14} {slower[1]:>6}"
+        )
+    return "\n".join(lines)
+
+
+def _two(row: dict[str, float] | None) -> tuple[str, str]:
+    return ("-", "-") if row is None else (f"{row['median']:.2f}", f"{row['max']:.2f}")
+
+
+def _middle(values: Iterable[float]) -> dict[str, float] | None:
+    found = list(values)
+    return {"median": statistics.median(found), "max": max(found)} if found else None

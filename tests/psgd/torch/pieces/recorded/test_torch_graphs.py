@@ -1,0 +1,26 @@
+"""Graphs of PyTorch's work on a GPU: what is recorded runs when it is started, in the order of the streams."""
+
+import pytest
+from harness.torch_gpu import gpu
+
+torch = pytest.importorskip("torch")
+from psgd.torch.pieces.recorded.torch_graphs import TorchGraphs  # noqa: E402 -- where PyTorch is
+
+
+@pytest.mark.gpu
+def test_a_graph_runs_behind_what_was_started_and_before_what_is():
+    device = gpu()
+    graphs, x, found = TorchGraphs(device), torch.zeros(1 << 20, device=device), []
+    outside = torch.cuda.current_stream(device)
+    with graphs.aside():
+        assert torch.cuda.current_stream(device) != outside
+        x.add_(1).mul_(1)
+        launch = graphs.record(lambda: found.append(x * 2 + 1), graphs.pool())
+    for value in (3.0, 5.0):
+        x.fill_(value)
+        with graphs.aside():
+            launch()
+        assert torch.equal(found[0], torch.full_like(x, 2 * value + 1))
+    with pytest.raises(ZeroDivisionError), graphs.aside():
+        raise ZeroDivisionError
+    assert torch.cuda.current_stream(device) == outside and len(found) == 1
