@@ -43,6 +43,8 @@ class SurvivingFloodWorker(FloodWorker):
         size = context.workers.size
         super().__init__(context, links(size), window)
         self._links = links
+        if self.updates.codec is not None:
+            self._reunion.hand_over.also_lost = "; what its codec had left to send is lost"
         self._flood.failed = self._reunion.notice
         self._unsure: deque[tuple[int, Bytes]] = deque()  # own updates that some may lack, with their numbers
         self._sums = np.zeros((size, 4))  # of each worker's updates: how many, samples, loss, samples drawn

@@ -96,7 +96,7 @@ class SharedCounts:
 
     def _pass_stop_on(self) -> None:
         if self._leads and self._metrics.stop:
-            self._lines.put(counters.STOP, 1)
+            self._lines.put_for(0, counters.STOP, 1)  # where all look
 
     def facts(self, version: int) -> dict[str, JSON]:
         """What a checkpoint keeps of this worker; `version`: exchanges behind its last one."""

@@ -76,6 +76,9 @@ class SurvivingSharedOrder(SharedOrder):
 
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
         self._workers, self._members = comm, members
+        self.first = comm.rank == 0
+        if self.first and self._kept is None:
+            self._kept = self.centre.copy()
         if comm.rank == 0:
             self._counts.lead(self._dead)
         self._barrier = CheckpointBarrier(comm, self._votes, self._liveness, self._waiter, survives=True)

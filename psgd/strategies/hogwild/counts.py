@@ -76,7 +76,7 @@ class HogwildCounts:
 
     def _pass_stop_on(self) -> None:
         if self._metrics.stop:
-            self._memory.lines.put(counters.STOP, 1)
+            self._memory.lines.put_for(0, counters.STOP, 1)  # where all look
 
     def complete(
         self, workers: MPI.Intracomm, waited_s: float, computed_s: float, lr: float, members: list[int]

@@ -17,6 +17,7 @@ from psgd.kernels.memory import counters
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies.hogwild.counts import HogwildCounts
+from psgd.strategies.hogwild.nodes import NodeCopies
 from psgd.worker.serverless.counter_lines import CounterLines
 from psgd.worker.serverless.reunion import Reunion
 
@@ -40,6 +41,7 @@ class Survives:
     _counts: HogwildCounts
     _members: list[int]
     _begun: list[int]
+    _nodes: NodeCopies
     _lost: NDArray[np.floating]
     _show: Callable[[], None]
     _meet_if_called: Callable[[], None]
@@ -73,5 +75,6 @@ class Survives:
         self._members = members
         if comm.rank == 0:
             self._counts.lead()
+        self._nodes.leads = comm.rank == 0
         dead = (self._lines.line(worker)[:2] for worker in range(len(self._begun)) if worker not in members)
         self._lost = np.sum([*dead, (0, 0)], 0)

@@ -55,6 +55,7 @@ class Survival:
     ) -> None:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
+        self.also_lost = ""
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -174,7 +175,7 @@ class Survival:
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
-            f"the {samples:,} samples that it had left"
+            f"the {samples:,} samples that it had left{self.also_lost}"
         )
 
     def lost_server(self, server: int) -> None:

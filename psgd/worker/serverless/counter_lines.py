@@ -38,7 +38,7 @@ class CounterLines:
         return int(self._lines[place, word])
 
     def put_for(self, place: int, word: int, value: int) -> None:
-        """Writes a word of the line of a worker that has died."""
+        """Writes a word of another worker's line, which that does not write itself or no more."""
         kernels.put(self._at, place, word, value)
 
     def totals(self) -> tuple[int, int, int, int]:

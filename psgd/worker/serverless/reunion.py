@@ -167,7 +167,6 @@ class Reunion:
         self._comm, self._deaths, self.members = living, MpiDeaths(living), members
         self._worker.settle(living, members)
         self.hand_over.lead(members[0])
-        self.hand_over.lead(members[0])
         waiting = dict(zip(members, drawn, strict=True))
         for worker in lost:
             _, words = self.hand_over.lost(worker, applied, waiting, members)

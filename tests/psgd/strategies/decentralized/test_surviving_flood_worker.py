@@ -44,6 +44,7 @@ def test_all_have_applied_all(job, peers, compress, inject, lost):
     options = {"peers": peers, "compress": compress, "inject": inject}
     done = job(4, RUN.replace("OPTIONS", repr(options)), ulfm=True, timeout=90)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("what its codec had left to send is lost") == (len(lost) if compress is None else 0)
     samples, apart, ranks = done.stdout.split(None, 2)
     assert samples == "2994" and sorted(json.loads(ranks)) == lost
     assert float(apart) < 1e-4  # by rounding: an update that is missing anywhere is larger
