@@ -25,10 +25,10 @@ from psgd.runtime import faults, launcher_env, new_files
 from psgd.runtime.job_end import DIVERGED, LOST
 from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.leave import leave
+from psgd.runtime.ulfm.options import standing_by
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import catalog as strategies
 from psgd.strategies import going_on, held_twice
-from psgd.training.restart import fitting
 
 WORKERS = 2
 _OWN = (0, 1, 2, DIVERGED, LOST, requests.REQUEUE)
@@ -62,7 +62,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
 
     spawn.split(mpiexec_args)
     total, asked = (servers + workers) * chosen.parts, f"--servers {servers} --workers {workers}"
-    idle = fitting.standing_by(chosen)
+    idle = standing_by(chosen.spares, chosen.grow, chosen.parts)
     most = max(64, 16 * (os.cpu_count() or 1))
     if total + idle > most:
         asked += f" --mesh {chosen.mesh}" if chosen.mesh else ""
@@ -299,7 +299,7 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     try:
         if isinstance(config, UsageError):
             raise config
-        size = comm.size - fitting.standing_by(config)
+        size = comm.size - standing_by(config.spares, config.grow, config.parts)
         if size < comm.size and not switch.enabled():
             raise UsageError(
                 "--spares, --grow: expected Open MPI 5 and ranks that survive deaths: start psgd train by itself, or "

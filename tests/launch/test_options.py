@@ -102,6 +102,7 @@ WRONG_VALUES = {
     "checkpoint_every": ["-1", "1.5"],
     "checkpoint_minutes": ["-1", "nan"],
     "checkpoint_keep": ["0"],
+    "replicas": ["-1", "2"],
     "spares": ["-1", "1.5"],
     "grow": ["", "4", "0.5:2", "0.5:4,1:2"],
     "save_signal": ["", "USR1", "KILL", "12"],

@@ -44,6 +44,12 @@ def part(grow: str, workers: int) -> Phase:
     return next((phase for phase in found if phase.workers >= workers), found[-1])
 
 
+def standing_by(spares: int, grow: str | None, parts: int) -> int:
+    """How many idle ranks are started beside those of a run's first part, where a worker is so many ranks."""
+    workers = [phase.workers for phase in phases(grow)] or [0]
+    return spares + parts * (workers[-1] - workers[0])
+
+
 def last_epoch(grow: str | None, workers: int, epochs: int) -> int:
     """After how many epochs more workers join so many; 0 is never."""
     if grow is None:

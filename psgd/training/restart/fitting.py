@@ -24,12 +24,6 @@ def acting(config: TrainConfig) -> int:
     return config.parts * (config.workers + config.servers)
 
 
-def standing_by(config: TrainConfig) -> int:
-    """How many idle ranks are to be started beside those of the run's first part."""
-    workers = [phase.workers for phase in phases(config.grow)] or [0]
-    return config.spares + config.parts * (workers[-1] - workers[0])
-
-
 def fitted(config: TrainConfig, living: int) -> TrainConfig | None:
     """The run with as many workers as so many ranks can be, at most those that it has; None where that is none.
 

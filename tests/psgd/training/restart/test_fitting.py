@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from psgd.config import TrainConfig
+from psgd.runtime.ulfm.options import standing_by
 from psgd.training.restart import fitting
 
 SYNC = TrainConfig(workers=3, servers=1, checkpoint_dir="x", spares=2)
@@ -38,7 +39,7 @@ def test_so_many_act_when_so_many_live(config, living, acting):
 
 def test_a_run_that_grows_has_the_workers_of_its_part():
     config = replace(PIPE, grow="0.25:1,0.5:2,1:4", workers=1, spares=1)
-    assert fitting.standing_by(config) == 1 + 2 * 3
+    assert standing_by(config.spares, config.grow, config.parts) == 1 + 2 * 3
     second, third = fitting.grown(config, 8), fitting.grown(fitting.grown(config, 8), 6)
     assert (second.workers, second.grow, third.workers) == (2, config.grow, 3)  # of four that it would have
     assert fitting.grown(replace(third, workers=4), 8).grow is None
