@@ -24,9 +24,10 @@ ROOT = str(Path(psgd.__file__).resolve().parent.parent)
 LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "HYDI_", "SLURM_", "MPI_", "PSGD_")
 
 STAND_IN = """
-import os, signal, sys, time, types
+import importlib.util, os, signal, sys, time, types
 
 training = types.ModuleType("psgd.training")
+training.__path__ = importlib.util.find_spec("psgd.training").submodule_search_locations  # its parts are real
 
 
 def run(config, comm, on_progress=None, *rest):

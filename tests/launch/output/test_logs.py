@@ -7,8 +7,9 @@ pytestmark = pytest.mark.job
 
 
 TALKING = """
-import sys, types, warnings
+import importlib.util, sys, types, warnings
 training = types.ModuleType("psgd.training")
+training.__path__ = importlib.util.find_spec("psgd.training").submodule_search_locations  # its parts are real
 def run(config, comm, on_progress=None, *rest):
     on_progress.start(100, 1)
     on_progress.update(100, 1, 0.5, 0.75)
