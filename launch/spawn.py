@@ -109,12 +109,16 @@ def run(
             slurm="SLURM_JOB_ID" in os.environ,
         )
         words += program
-        if survives and found.vendor == mpiexec.OPEN_MPI and switch.built_in() and "--with-ft" not in extra:
+        survives = survives and found.vendor == mpiexec.OPEN_MPI and switch.built_in()
+        if survives and "--with-ft" not in extra:
             words[1:1] = switch.ARGUMENTS
         if verbose:
             say(shlex.join(words))
         first = supervise.FirstEnded(ranks)
-        look = first.look if local and found.vendor != mpiexec.OPEN_MPI else None
+        start = supervise.StartWatch(ranks, lambda: exit_status.has_begun(result))
+        look = None
+        if local:
+            look = start.look if survives else first.look if found.vendor != mpiexec.OPEN_MPI else None
         before = node_memory.files()
         try:
             code, caught = supervise.run(words, env, Forwarding(program, ranks, local), forward, look)
@@ -122,6 +126,9 @@ def run(
             node_memory.remove_leftovers(before)
         if code > LOST and not caught and exit_status.read(result) is None and first.ranks:
             say(f"error: rank {first.names} was the first to end, and ended the job")
+        if start.ranks and not caught:
+            say(f"error: rank {', '.join(map(str, start.ranks))} ended before the run had begun")
+            return 1
         return 128 + caught if caught else _judge(code, exit_status.read(result))
 
 

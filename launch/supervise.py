@@ -1,6 +1,6 @@
 """Runs mpiexec to its end, and hands on to the job what comes meanwhile: signals to end, to stop, and to the ranks.
 
-Where mpiexec does not say which rank ended first, `FirstEnded` does.
+Where mpiexec does not say which rank ended first, `FirstEnded` does; `StartWatch` ends a job that cannot begin.
 """
 
 import contextlib
@@ -170,6 +170,44 @@ class FirstEnded:
     def _wait(self) -> None:
         ended = {file for file, _ in self._poll.poll()}
         self.ranks = sorted(rank for rank, file in self._files.items() if file in ended)
+
+
+class StartWatch:
+    """Ends a job of which a rank dies before it has begun: MPI that survives deaths would wait in MPI_Init for ever.
+
+    Args:
+        size: how many ranks there are.
+        begun: whether MPI has started on all of them.
+        patience_s: from the first rank that was seen until all must have been.
+
+    Attributes:
+        ranks: those that died; none as long as all live.
+    """
+
+    def __init__(self, size: int, begun: Callable[[], bool], patience_s: float = 8.0) -> None:
+        self.ranks: list[int] = []
+        self._begun: Callable[[], bool] | None = begun
+        self._size, self._patience_s = size, patience_s
+        self._limit = float("inf")
+        self._seen: dict[int, int] = {}  # by rank; its process
+
+    def look(self, mpiexec: int) -> None:
+        """Looks for ranks that have died; to be called again and again. Does not block."""
+        if self._begun is None:
+            return
+        living = {rank: pid for pid in descendants(mpiexec) if (rank := _rank(pid)) is not None}
+        if living and self._limit == float("inf"):
+            self._limit = time.monotonic() + self._patience_s
+        gone = [rank for rank, pid in self._seen.items() if living.get(rank) != pid]
+        if time.monotonic() > self._limit:
+            gone += set(range(self._size)).difference(self._seen, living)
+        self._seen |= {rank: pid for rank, pid in living.items() if rank not in self._seen}
+        if self._begun():  # asked last: a rank that is gone by now may have ended well
+            self._begun = None
+        elif gone:
+            self.ranks, self._begun = sorted(gone), None
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(mpiexec, signal.SIGTERM)
 
 
 def _rank(pid: int) -> int | None:

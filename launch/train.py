@@ -219,6 +219,8 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
         requests.listen(request, config.save_signal, saves=config.checkpoint_dir is not None)
     comm = startup.start()
     request.leads = comm.Get_rank() == 0
+    if request.leads:
+        exit_status.report_begun()
     from psgd.runtime.fail_together import guard
 
     told = comm.Get_rank() == 0 and exit_status.VARIABLE not in os.environ  # else psgd's launcher says it

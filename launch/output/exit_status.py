@@ -7,6 +7,7 @@ from psgd.kernels.notice import say
 
 VARIABLE = "PSGD_OUTCOME"
 _ROOM = b" " * 63 + b"\n"
+_BEGUN = "begun"
 
 
 def prepare(path: Path) -> None:
@@ -19,10 +20,19 @@ def report(code: int) -> bool:
 
     Returns False where no launcher of psgd started this job, or the file cannot be written.
     """
+    return _write(str(code))
+
+
+def report_begun() -> None:
+    """Writes that MPI has started on all ranks: from now on the job itself sees to ranks that die."""
+    _write(_BEGUN)
+
+
+def _write(words: str) -> bool:
     target = os.environ.get(VARIABLE)
     if not target:
         return False
-    text = str(code).encode()
+    text = words.encode()
     try:
         with open(target, "r+b", buffering=0) as file:
             file.write(text + _ROOM[len(text) :])
@@ -38,3 +48,11 @@ def read(path: str | Path) -> int | None:
         return int(Path(path).read_text())
     except (OSError, ValueError):
         return None
+
+
+def has_begun(path: str | Path) -> bool:
+    """Whether anything was written, or can be read no more."""
+    try:
+        return bool(Path(path).read_text().strip())
+    except OSError:
+        return True

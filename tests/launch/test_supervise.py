@@ -1,5 +1,6 @@
 """Signals to the launcher: to end, to stop and to continue the job; those that are ignored stay so."""
 
+import contextlib
 import json
 import os
 import signal
@@ -92,3 +93,37 @@ def test_without_ulfm_the_job_ends_within_10_s_and_names_the_rank(strategy, psgd
     assert f"psgd: error: rank {rank} was the first to end, and ended the job" in done.stderr, done.stderr
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert "progress" in events and "end" not in events and ended - log.stat().st_mtime < 10
+
+
+@pytest.mark.parametrize("dies", ["seen", "unseen"])
+def test_a_rank_that_dies_before_the_run_has_begun_ends_it(dies):
+    """Its launcher is a stand-in: a shell with three ranks, of which one ends, or was never there."""
+    ranks = [
+        f"OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE=3 sleep 60 &" for rank in range(3 if dies == "seen" else 2)
+    ]
+    job = subprocess.Popen(["sh", "-c", " ".join([*ranks, "wait"])], env=environment("none"))
+    watch = supervise.StartWatch(3, lambda: False, patience_s=0.3)
+    try:
+        limit = time.monotonic() + 20
+        while len(watch._seen) < len(ranks) and time.monotonic() < limit:
+            watch.look(job.pid)
+            time.sleep(0.01)
+        if dies == "seen":
+            os.kill(watch._seen[1], signal.SIGKILL)
+        while not watch.ranks and time.monotonic() < limit:
+            watch.look(job.pid)
+            time.sleep(0.01)
+        assert watch.ranks == [1 if dies == "seen" else 2]
+        assert job.wait(timeout=10) == -signal.SIGTERM
+    finally:
+        for pid in watch._seen.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_run_that_has_begun_is_left_alone():
+    begun = []
+    watch = supervise.StartWatch(1, lambda: bool(begun), patience_s=0)
+    begun.append(True)
+    watch.look(os.getpid())  # would be ended
+    assert watch.ranks == []

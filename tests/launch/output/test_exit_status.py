@@ -34,3 +34,13 @@ def test_what_is_no_report_reads_as_none(text, tmp_path):
     if text is not None:
         path.write_text(text)
     assert exit_status.read(path) is None
+
+
+def test_a_run_says_that_it_has_begun(tmp_path, monkeypatch):
+    path = tmp_path / "outcome"
+    exit_status.prepare(path)
+    monkeypatch.setenv(exit_status.VARIABLE, str(path))
+    assert not exit_status.has_begun(path)
+    exit_status.report_begun()
+    assert exit_status.has_begun(path) and exit_status.read(path) is None
+    assert exit_status.report(4) and exit_status.read(path) == 4
