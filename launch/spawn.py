@@ -62,7 +62,8 @@ def run(
         forward: signals to forward to the ranks.
         bind: each rank to a core that no other job has, where there are enough. Not for GPUs: CUDA's and MPI's threads
             would share it.
-        survives: the run goes on without ranks that die, where this MPI can.
+        survives: the run goes on without ranks that die, where this MPI can. Then rank 0 calls
+            `exit_status.report_begun` once MPI has started: a death before that ends the job.
 
     Returns:
         The exit code for this process: the one that the run reported; mpiexec's where it failed; 1 where

@@ -28,15 +28,15 @@ COLUMNS = ("size", "psgd", "raw MPI", "ratio", "with update", "ratio", "torch RP
 @click.option("--workers", type=Whole(1), default=1, show_default=True, help="Number of workers.")
 @click.option(
     "--replicas",
-    type=click.IntRange(0, 1),
-    default=0,
+    type=click.Choice(["0", "1"]),
+    default="0",
     show_default=True,
     help="1: also time servers that hold each shard twice, and kill one.",
 )
 @click.option("--repeats", type=Whole(1), help="Timed steps per size.  [default: 20 to 2000, by size]")
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print the rows of a Markdown table.")
-def pushpull(*, sizes: str, servers: int, workers: int, replicas: int, repeats: int | None, form: str | None) -> int:
+def pushpull(*, sizes: str, servers: int, workers: int, replicas: str, repeats: int | None, form: str | None) -> int:
     """Time push + pull, and compare with raw MPI and PyTorch's RPC. Verifies the results first.
 
     The ratio to raw MPI is psgd's time over MPI's (1 is the best possible), with and without one pass of SGD
@@ -49,13 +49,14 @@ def pushpull(*, sizes: str, servers: int, workers: int, replicas: int, repeats: 
 
     nbytes = parse_sizes(sizes)
     count = servers + workers
-    if replicas and servers < 2:
+    twice = int(replicas)
+    if twice and servers < 2:
         raise UsageError(f"--replicas 1: expected 2 servers or more, got {servers}: add --servers 2")
 
     def rank(first: bool) -> None:
-        _rank(first=first, sizes=nbytes, servers=servers, count=count, replicas=replicas, repeats=repeats, form=form)
+        _rank(first=first, sizes=nbytes, servers=servers, count=count, replicas=twice, repeats=repeats, form=form)
 
-    return job.run("pushpull", count, rank, survives=replicas > 0)
+    return job.run("pushpull", count, rank, survives=twice > 0)
 
 
 def _rank(
@@ -76,6 +77,8 @@ def _rank(
         from psgd.runtime.ulfm.leave import leave
 
         comm = MPI.COMM_WORLD
+        if first and replicas:
+            exit_status.report_begun()
         job.check("pushpull", count, comm.size)
         with guard(comm):
             cores.pin(comm)

@@ -11,9 +11,12 @@ from psgd.launch.output import exit_status
 def test_where_there_is_no_job_ranks_are_started(monkeypatch):
     seen = []
     monkeypatch.setattr(ranks, "place", lambda: None)
-    monkeypatch.setattr(spawn, "run", lambda program, count, arguments, bind: seen.append((count, arguments)) or 5)
+    monkeypatch.setattr(
+        spawn, "run", lambda _, count, words, bind, survives: seen.append((count, words, survives)) or 5
+    )
     assert job.run("x", 3, lambda first: pytest.fail("no rank"), mpiexec_args="-v") == 5
-    assert seen == [(3, "-v")]
+    assert job.run("x", 2, lambda first: pytest.fail("no rank"), survives=True) == 5
+    assert seen == [(3, "-v", False), (2, "", True)]
 
 
 @pytest.mark.parametrize(("rank", "reports", "code"), [(0, True, 0), (0, False, 4), (1, True, 4)])
