@@ -190,18 +190,22 @@ class StartWatch:
         self._size, self._patience_s = size, patience_s
         self._limit = float("inf")
         self._seen: dict[int, int] = {}  # by rank; its process
+        self._missed: set[int] = set()  # ranks that were not there at the look before
 
     def look(self, mpiexec: int) -> None:
         """Looks for ranks that have died; to be called again and again. Does not block."""
         if self._begun is None:
             return
-        living = {rank: pid for pid in descendants(mpiexec) if (rank := _rank(pid)) is not None}
-        if living and self._limit == float("inf"):
+        found = [(rank, pid) for pid in descendants(mpiexec) if (rank := _rank(pid)) is not None]
+        for rank, pid in found:  # a process that a rank has started comes behind it, with the same variables
+            self._seen.setdefault(rank, pid)
+        if found and self._limit == float("inf"):
             self._limit = time.monotonic() + self._patience_s
-        gone = [rank for rank, pid in self._seen.items() if living.get(rank) != pid]
+        living = {pid for _, pid in found}
+        missing = {rank for rank, pid in self._seen.items() if pid not in living}
         if time.monotonic() > self._limit:
-            gone += set(range(self._size)).difference(self._seen, living)
-        self._seen |= {rank: pid for rank, pid in living.items() if rank not in self._seen}
+            missing |= set(range(self._size)).difference(self._seen)
+        gone, self._missed = missing & self._missed, missing  # a program that starts another has no variables meanwhile
         if self._begun():  # asked last: a rank that is gone by now may have ended well
             self._begun = None
         elif gone:
