@@ -382,9 +382,11 @@ def test_a_state_is_taken_over_as_a_whole_or_not_at_all(complete):
     worker.params, worker.version, worker.stop, worker._applied = np.zeros(3), 0, False, 0
     worker._optimizer = SimpleNamespace(arrays={"momentum": np.zeros(3)}, version=0)
     worker._buckets, worker._metrics = SimpleNamespace(unit=0), RunMetrics(2)
+    caught_up = []
+    worker._votes = SimpleNamespace(newest=[0] * 4, catch_up=caught_up.append)
     worker._optimizer.lr = 0.1
     worker._rounds = SimpleNamespace(version=0, active=0, stop=0, all_done=0, take=lambda *words: taken.append(words))
     with contextlib.nullcontext() if complete == 4 else pytest.raises(PeerLostError):
         worker.share(Sender(), 0, takes=True)
     everything = [*worker.params, *worker._optimizer.arrays["momentum"], worker.version, worker._optimizer.version]
-    assert {*everything, worker._applied, worker._buckets.unit, len(taken)} == {int(complete == 4)}
+    assert {*everything, worker._applied, worker._buckets.unit, len(taken), len(caught_up)} == {int(complete == 4)}

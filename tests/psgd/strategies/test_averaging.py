@@ -305,11 +305,16 @@ def test_what_others_have_averaged_is_taken_over_as_a_whole_or_not_at_all(comple
     worker._own = worker._steps = 1
     worker._counts_together, worker._optimizer = True, SimpleNamespace(version=0, lr=0.1)
     worker._metrics, worker.stop = RunMetrics(2), False
+    caught_up = []
+    worker._votes = SimpleNamespace(newest=[0] * 4, catch_up=caught_up.append)
     worker._rounds = SimpleNamespace(version=0, active=0, stop=0, all_done=0, take=lambda *words: taken.append(words))
     whole = complete >= (5 if outer else 4)
     with contextlib.nullcontext() if whole else pytest.raises(PeerLostError):
         worker.share(Sender(), 0, takes=True)
-    assert len(taken) == whole and worker._known == worker._optimizer.version == worker.version == 6 * whole
+    assert (
+        len(taken) == len(caught_up) == whole
+        and worker._known == worker._optimizer.version == worker.version == 6 * whole
+    )
     assert worker._own == worker._steps == 1 - whole
     assert worker.params.tolist() == [(6.0 if outer else 1.0) * whole] * 3  # a sum of 6, divided by 6
     assert worker._averaged[0].tolist() == [1.0 * whole] * 3

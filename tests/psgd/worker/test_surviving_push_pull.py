@@ -14,7 +14,7 @@ class FakeTransport:
 
     def __init__(self, context, gradients):
         self.worker, self.workers, self.over, self.header, self.asked = 0, 2, False, Header(), []
-        self.more, self.bytes_sent, self.bytes_received = context.more, 0, 0
+        self.more, self.bytes_sent, self.bytes_received, self.checkpoints = context.more, 0, 0, 0
 
     def exchange(self, kind, with_grads):
         self.asked.append(kind)

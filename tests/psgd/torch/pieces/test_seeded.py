@@ -3,12 +3,14 @@
 import pytest
 
 torch = pytest.importorskip("torch")
+from harness.torch_gpu import gpu  # noqa: E402
+
 from psgd.torch.pieces.seeded import seeded  # noqa: E402 -- where PyTorch is
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_block_draws_by_its_seed_alone(device):
-    place = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    place = gpu() if device == "cuda" else torch.device(device)
     torch.manual_seed(1)
     wanted = torch.rand(3).tolist(), torch.rand(3, device=place).tolist()
     torch.manual_seed(1)
