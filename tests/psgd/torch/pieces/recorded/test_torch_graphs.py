@@ -1,9 +1,10 @@
 """Graphs of PyTorch's work on a GPU: what is recorded runs when it is started, in the order of the streams."""
 
 import pytest
-from harness.torch_gpu import gpu
 
 torch = pytest.importorskip("torch")
+from harness.torch_gpu import gpu  # noqa: E402
+
 from psgd.torch.pieces.recorded.torch_graphs import TorchGraphs  # noqa: E402 -- where PyTorch is
 
 
