@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from harness import mpi
 from harness.failures import FakeFailures
 from mpi4py import MPI
 
@@ -15,6 +16,8 @@ from psgd.worker.serverless import reunion as module
 from psgd.worker.serverless.checkpoint_barrier import AbandonedError
 from psgd.worker.serverless.checkpoint_votes import CheckpointVotes
 from psgd.worker.serverless.reunion import Reunion
+
+needs_ulfm = pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")
 
 
 class Alone(FakeFailures):
@@ -78,6 +81,7 @@ def made(comm, worker):
         yield reunion, failures, mesh.survival
 
 
+@needs_ulfm
 @pytest.mark.ranks(1)
 def test_a_death_that_is_found_shares_out_the_samples_of_all_that_died(comm):
     worker = Worker(fails=1)
@@ -135,6 +139,7 @@ def test_a_checkpoint_in_which_one_dies_is_made_by_all_or_by_none(comm, left):
         assert reunion.saves(votes, act) and votes.reached
 
 
+@needs_ulfm
 @pytest.mark.ranks(1)
 def test_other_errors_are_raised(comm):
     with made(comm, Worker()) as (reunion, _, _):
