@@ -105,14 +105,7 @@ class SynchronousOrder(ExchangeOrder):
             Whether the run is, for all; if not, one has died in such an exchange, and there may be more to do.
         """
         assert self._regroup is not None
-        members = len(self._regroup.members)
-        while True:
-            self._end()
-            if len(self._regroup.members) < members:
-                self._rounds.active = self._comm.size
-                return False
-            if self._rounds.all_done:
-                return True
+        return self._regroup.ends(self._end, lambda: self._rounds)
 
     def _end(self) -> None:
         self._together(done=True)

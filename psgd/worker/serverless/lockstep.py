@@ -78,14 +78,7 @@ class LockstepWorker(WorkerBase):
             Whether the run is, for all; if not, one has died in such a round, and there may be more to do.
         """
         assert self._regroup is not None
-        members = len(self._regroup.members)
-        while True:
-            self._end()
-            if len(self._regroup.members) < members:
-                self._rounds.active = self._comm.size
-                return False
-            if self._rounds.all_done:
-                return True
+        return self._regroup.ends(self._end, lambda: self._rounds)
 
     def keep(self) -> None:
         """The next five are `psgd.worker.serverless.regroup.Regroups`; a strategy adds what it has itself."""

@@ -21,6 +21,7 @@ from psgd.server.surviving.hand_over import HandOver
 
 if TYPE_CHECKING:
     from psgd.collectives import Communicator
+    from psgd.worker.serverless.status_rounds import StatusRounds
 
 _PATIENCE_S = 5.0  # until MPI knows of a death that shared memory has shown
 
@@ -101,6 +102,25 @@ class Regroup:
             while ended() and not self._deaths.agree(1):
                 self._regroup()
             return
+
+    def ends(self, end: Callable[[], None], rounds: Callable[[], "StatusRounds"]) -> bool:
+        """Says in rounds that this worker's steps are over. Collective, blocks.
+
+        Args:
+            end: makes such a round.
+            rounds: gives the worker's, which are others after a death.
+
+        Returns:
+            Whether the run is, for all; if not, one has died in such a round, and there may be more to do.
+        """
+        members = len(self.members)
+        while True:
+            end()
+            if len(self.members) < members:
+                rounds().active = len(self.members)
+                return False
+            if rounds().all_done:
+                return True
 
     def _go_on(self, error: Exception) -> bool:
         """Regroups after an error; whether the round is complete all the same."""
