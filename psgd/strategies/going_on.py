@@ -12,7 +12,8 @@ WITHOUT = (
 )
 """What is said of an option that needs one."""
 _MEET_AT_EPOCHS = ("sync", "allreduce")
-"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once."""
+"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once, and
+so they do where a step adds gradients of two epochs."""
 _PER_WORKER = ("record", "replay", "trace", "mesh", "shard")
 
 
@@ -30,12 +31,12 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     if not values["survive"]:
         return False
     strategy = catalog.find(values["strategy"])
-    whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
-    steps = values["accumulate"] in (None, 1)
+    whole = values["compress"] in (None, "none") or not strategy.servers
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
     saves = values["checkpoint_dir"] is None or not values["replicas"]
-    refilled = not (values["spares"] or values["grow"]) or values["strategy"] in _MEET_AT_EPOCHS
+    meets_at_epochs = values["strategy"] in _MEET_AT_EPOCHS and values["accumulate"] in (None, 1)
+    refilled = not (values["spares"] or values["grow"]) or meets_at_epochs
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and steps and meets and saves and refilled and on_host
+    plain = whole and meets and saves and refilled and on_host
     plain = plain and not any(values[name] for name in _PER_WORKER)
     return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain

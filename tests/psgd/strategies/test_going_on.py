@@ -1,5 +1,6 @@
 """Which runs go on without a dead worker."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ def test_and_those_without(strategy):
     assert not survives(TrainConfig(strategy=strategy).flat(), 0, 1)
     with_spares = TrainConfig(strategy=strategy, spares=1, checkpoint_dir=Path("c"))
     assert survives(with_spares.flat(), 0, 2) == (strategy == "allreduce")  # else they join at once
+    assert survives(TrainConfig(strategy=strategy, compress="topk").flat(), 0, 2)
+    several = {"accumulate": 2}
+    assert survives(TrainConfig(strategy=strategy, own=several).flat(), 0, 2)
+    assert not survives(replace(with_spares, own=several).flat(), 0, 2)  # a step may end in another epoch
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,6 @@ def test_and_those_without(strategy):
         {"trace": Path("t")},
         {"compress": "onebit"},
         {"device": "cuda"},
-        {"own": {"accumulate": 2}},
         {"mesh": "tensor=2"},
         {"model": "net.py:make"},
         {"survive": False},
