@@ -20,8 +20,8 @@ _PER_WORKER = ("record", "replay", "trace", "mesh", "shard")
 def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     """Whether a run with these options would go on, where the MPI does.
 
-    What a checkpoint, a record, a trace, a codec or sharding keeps by worker is not regrouped, nor are models in pieces
-    or of a file of the user.
+    What a record, a trace or sharding keeps by worker is not regrouped, nor are models in pieces or of a file of the
+    user. Servers that hold shards twice would have to be sent encoded pushes again.
 
     Args:
         values: the options of `psgd train` by name, as `psgd.config.TrainConfig.flat` has them.
@@ -31,12 +31,11 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     if not values["survive"]:
         return False
     strategy = catalog.find(values["strategy"])
-    whole = values["compress"] in (None, "none") or not strategy.servers
+    once = not values["replicas"] or (values["checkpoint_dir"] is None and values["compress"] in (None, "none"))
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
-    saves = values["checkpoint_dir"] is None or not values["replicas"]
     meets_at_epochs = values["strategy"] in _MEET_AT_EPOCHS and values["accumulate"] in (None, 1)
     refilled = not (values["spares"] or values["grow"]) or meets_at_epochs
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and meets and saves and refilled and on_host
+    plain = once and meets and refilled and on_host
     plain = plain and not any(values[name] for name in _PER_WORKER)
     return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain

@@ -168,7 +168,7 @@ class ReplicatedServerTransport(AgreedServerTransport):
         for worker in range(self._mesh.workers) if segment < self._shards.answered else ():
             link = self._link(worker)
             if segment < len(link.params_out) and worker not in self._dead:
-                self._passed(worker, link.params_out[segment], self.waiter.until)
+                self._passed(worker, link.params_out[segment].Test, self.waiter.until)
 
     def bounce(self, worker: int) -> None:
         """Asks a worker to send again what it has sent, to those that hold the shards now. Does not block."""

@@ -14,6 +14,7 @@ def test_the_servers_strategies_do(strategy):
     assert survives(TrainConfig(strategy=strategy).flat(), 1, 2)
     assert survives(TrainConfig(strategy=strategy).flat(), 2, 2)
     assert not survives(TrainConfig(strategy=strategy).flat(), 1, 1)
+    assert survives(TrainConfig(strategy=strategy, compress="topk", own={"accumulate": 2}).flat(), 2, 2)
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "averaging", "easgd", "hogwild", "decentralized"])
@@ -37,7 +38,7 @@ def test_and_those_without(strategy):
         {"record": Path("r")},
         {"replay": Path("r")},
         {"trace": Path("t")},
-        {"compress": "onebit"},
+        {"compress": "onebit", "replicas": 1},
         {"device": "cuda"},
         {"mesh": "tensor=2"},
         {"model": "net.py:make"},
