@@ -9,6 +9,7 @@ from mpi4py import MPI
 from psgd.backend.interface import Tallies
 from psgd.config import TrainConfig
 from psgd.connection import Connection
+from psgd.metrics import push_numbers
 from psgd.metrics.outcomes import Outcomes
 from psgd.metrics.perplexity import perplexity
 from psgd.metrics.run_metrics import RunMetrics
@@ -58,8 +59,11 @@ def collect(
     mine = np.array([correct, loss_sum, sent, received], np.float64)
     own: dict[str, Any] = {}
     if trainer is not None:
-        own = {"worker": connection.mesh.index, "count": connection.skipped, "outcomes": seen.counts.tolist()}
-    of_workers = gather(comm, own)
+        own = {"count": connection.skipped, "outcomes": seen.counts.tolist()}
+        own |= metrics.push_numbers.of_worker(connection.mesh.index)
+    elif connection.servers:
+        own = metrics.push_numbers.of_server(connection.mesh.index)
+    of_ranks = gather(comm, own)
     total = np.empty_like(mine)
     comm.Reduce(mine, total, MPI.SUM, root=0)
     if comm.Get_rank() != 0:
@@ -67,7 +71,7 @@ def collect(
     metrics.report(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
     dropped = list(metrics.dropped)
     outcomes = Outcomes()
-    for each in filter(None, of_workers):
+    for each in (each for each in of_ranks if "worker" in each):
         dropped[each["worker"]] += each["count"]
         outcomes.merge(each["outcomes"])
     vendor, version = MPI.get_vendor()
@@ -111,6 +115,8 @@ def collect(
         }
     )
     found |= clean({f"test_{name}": value for name, value in outcomes.means().items()})
+    if (pushes := push_numbers.together(of_ranks, connection.workers)) is not None:
+        found["pushes"] = pushes
     if tokens:
         found |= clean({"tokens_per_second": tokens * metrics.samples / seconds})
         found |= clean({"test_perplexity": perplexity(total[1].item() / max(1, test_samples))})
