@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from psgd.config import TrainConfig
 from psgd.estimate import whole_run
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, of_vectors
-from psgd.estimate.standing_by import last_workers, with_spares
+from psgd.estimate.standing_by import with_spares
 from psgd.estimate.whole_run import RunMemory
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
 from psgd.nn.evaluation import EVALUATION_BATCH
 from psgd.nn.model import Model
+from psgd.runtime.ulfm.options import phases
 from psgd.user import reference, script
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def of_config(config: TrainConfig, servers: int, workers: int) -> RunMemory:
     Raises:
         UsageError: a model that cannot be, or cannot be estimated.
     """
-    return with_spares(_of_ranks(config, servers, last_workers(config, workers)))
+    grows = phases(config.grow)
+    return with_spares(_of_ranks(config, servers, grows[-1].workers if grows else workers))
 
 
 def _of_ranks(config: TrainConfig, servers: int, workers: int) -> RunMemory:

@@ -2,18 +2,10 @@
 
 from dataclasses import replace
 
-from psgd.config import TrainConfig
 from psgd.estimate.rank_memory import Estimate
 from psgd.estimate.whole_run import RunMemory
-from psgd.runtime.ulfm.options import phases
 
 SPARE = "spare, in the place of another"
-
-
-def last_workers(config: TrainConfig, workers: int) -> int:
-    """How many workers a run ends with, which begins with so many: more, where it grows."""
-    found = phases(config.grow)
-    return found[-1].workers if found else workers
 
 
 def with_spares(run: RunMemory) -> RunMemory:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from psgd.config import TrainConfig
 from psgd.estimate.rank_memory import Estimate
-from psgd.estimate.standing_by import SPARE, last_workers, with_spares
+from psgd.estimate.standing_by import SPARE, with_spares
 from psgd.estimate.whole_run import RunMemory
 
 RANKS = [Estimate("worker", 3, {"parameters": 5, "gradients": 4}), Estimate("server", 1, {"parameters": 12})]
@@ -19,8 +19,3 @@ def test_a_spare_needs_as_much_as_whoever_needs_the_most():
     assert run().ranks == RANKS
     *same, spare = run(spares=2).ranks
     assert same == RANKS and spare == Estimate(SPARE, 2, {"parameters": 12})
-
-
-def test_a_run_that_grows_needs_what_it_ends_with():
-    assert last_workers(TrainConfig(grow="0.25:2,1:5"), 2) == 5
-    assert last_workers(TrainConfig(), 2) == 2
