@@ -259,7 +259,8 @@ def prepare(
         AgreedUsageError: workers are to be dropped, and the run does not go on without them.
     """
     mesh, metrics = connection.mesh, connection.metrics
-    if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
+    asked = config.flat(), mesh.servers, mesh.workers
+    if switch.enabled() and going_on.survives(*asked):
         mine = None if course is None else course(mesh.workers, mesh.index)
         mesh.replicas = config.replicas
         samples, params = metrics.samples_per_epoch, connection.params
@@ -272,6 +273,6 @@ def prepare(
             # All begin at the same step, and are counted from there; else each is, from where it was.
             survival.resume([each.drawn(each.steps_behind(found.manifest.samples)) for each in survival.shares()])
     elif config.replicas:
-        raise AgreedUsageError(f"--replicas 1: {going_on.WITHOUT}")
+        raise AgreedUsageError(going_on.without("--replicas 1", *asked))
     elif config.drop_straggler_after is not None:
-        raise AgreedUsageError(f"--drop-straggler-after {config.drop_straggler_after:g}: {going_on.WITHOUT}")
+        raise AgreedUsageError(going_on.without(f"--drop-straggler-after {config.drop_straggler_after:g}", *asked))
