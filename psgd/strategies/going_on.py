@@ -54,7 +54,6 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: run.values["shard"], "--shard"),
     (lambda run: run.values["device"] == "cuda", "--device cuda"),
     (lambda run: run.values["server_device"] == "cuda", "--server-device cuda"),
-    (lambda run: ":" in run.values["model"], "--model FILE.py:make"),
     (lambda run: run.compresses, "--compress"),
     (lambda run: run.values["accumulate"] not in (None, 1), "--accumulate"),
     (lambda run: run.values["record"], "--record (of all workers)"),

@@ -15,7 +15,7 @@ from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
-from psgd.runtime.ulfm.deaths import MpiDeaths
+from psgd.runtime.ulfm.deaths import MpiDeaths, means_death
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import going_on
 from psgd.training.survival.board import Board
@@ -147,9 +147,35 @@ class Survival:
 
     def _complete(self, living: MPI.Intracomm) -> None:
         """Gives servers the final parameters of a worker: one may have died before all servers had its part."""
+        living.Bcast([self._params, MPI.BYTE], root=self._first_worker(living))
+
+    def _first_worker(self, living: MPI.Intracomm) -> int:
+        """The rank in `living` of the first worker that lives."""
         places = living.Get_group().Translate_ranks(None, self._mesh.world.Get_group())
-        first = next(rank for rank, place in enumerate(places) if place >= self._mesh.servers)
-        living.Bcast([self._params, MPI.BYTE], root=first)
+        return min((place, rank) for rank, place in enumerate(places) if place >= self._mesh.servers)[1]
+
+    def among_living(self, act: Callable[[MPI.Intracomm, int], object]) -> None:
+        """Calls `act` on all ranks that live, and again where one dies meanwhile. Collective over them, blocks.
+
+        Args:
+            act: is given these, the one that leads first, and the first worker's rank among them. It may communicate
+                over them, and must be able to begin again.
+        """
+        failures = MpiDeaths(self._job)
+        while True:
+            fine, living, first = 1, failures.shrink(), None
+            try:
+                first = self._duties.first(living)
+                act(first, self._first_worker(first))
+            except MPI.Exception as error:
+                if not means_death(error):
+                    raise
+                fine = 0
+                for comm in (first, living):
+                    if comm is not None and not comm.Is_revoked():
+                        comm.Revoke()
+            if failures.agree(fine):
+                return
 
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]

@@ -40,7 +40,6 @@ def test_and_those_without(strategy):
         ({"server_device": "cuda"}, "--server-device cuda"),
         ({"own": {"accumulate": 2}}, "--accumulate"),
         ({"mesh": "tensor=2"}, "--mesh (a model in pieces)"),
-        ({"model": "net.py:make"}, "--model FILE.py:make"),
         ({"survive": False}, "--no-survive"),
         ({"strategy": "allreduce", "shard": 1}, "--shard"),
         (
