@@ -92,10 +92,11 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    goes_on = going_on.survives(chosen.flat(), servers, workers)
-    held_twice.check(chosen.flat(), servers, workers)
+    of_run = chosen.flat(), servers, workers
+    goes_on = going_on.survives(*of_run)
+    held_twice.check(*of_run)
     if chosen.drop_straggler_after is not None and not goes_on:
-        raise UsageError(f"--drop-straggler-after {chosen.drop_straggler_after:g}: {going_on.WITHOUT}")
+        raise UsageError(going_on.without(f"--drop-straggler-after {chosen.drop_straggler_after:g}", *of_run))
     code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)
@@ -239,6 +240,8 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                 with logs.output(chosen.log_dir, team) as said, attempt:
                     note, progress = said.progress.note, said.progress
                     startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)
+                    if verbose and (why := _ends_at_a_death(chosen)):
+                        note(f"this run does not go on without a worker that dies: {why}")
                     request.tell = note
                     result = run(chosen, team, progress, request)
                     if attempt.leaves(result, request.stops):
@@ -262,6 +265,15 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
     return code
+
+
+def _ends_at_a_death(config: TrainConfig) -> str | None:
+    """Why a run of several ranks does not go on without a dead worker, where this MPI can; else None."""
+    servers, workers = config.servers or 0, config.workers or 1
+    if servers + workers == 1 or not switch.built_in():
+        return None
+    why = going_on.obstacle(config.flat(), servers, workers)
+    return why if why or switch.enabled() else "mpirun without --with-ft ulfm"
 
 
 def _wrote_all(comm: Any, error: OutputError | None, has_result: bool) -> bool:

@@ -190,9 +190,21 @@ class Survival:
 
     def _complete(self, living: MPI.Intracomm) -> None:
         """Gives servers the final parameters of a worker: one may have died before all servers had its part."""
+        living.Bcast([self._params, MPI.BYTE], root=self._first_worker(living))
+
+    def _first_worker(self, living: MPI.Intracomm) -> int:
+        """The rank in `living` of the first worker that lives."""
         places = living.Get_group().Translate_ranks(None, self._mesh.world.Get_group())
-        first = next(rank for rank, place in enumerate(places) if place >= self._mesh.servers)
-        living.Bcast([self._params, MPI.BYTE], root=first)
+        return min((place, rank) for rank, place in enumerate(places) if place >= self._mesh.servers)[1]
+
+    def among_living(self, act: Callable[[MPI.Intracomm, int], object]) -> None:
+        """Calls `act` on all ranks that live, and again where one dies meanwhile. Collective over them, blocks.
+
+        Args:
+            act: is given these, the one that leads first, and the first worker's rank among them. It may communicate
+                over them, and must be able to begin again.
+        """
+        Survivors(self._job, self._arrange).together(lambda living: act(living, self._first_worker(living)))
 
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
@@ -304,7 +316,8 @@ def prepare(
         AgreedUsageError: workers are to be dropped, and the run does not go on without them.
     """
     mesh, metrics = connection.mesh, connection.metrics
-    if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
+    asked = config.flat(), mesh.servers, mesh.workers
+    if switch.enabled() and going_on.survives(*asked):
         mine = None if course is None else course(mesh.workers, mesh.index)
         mesh.replicas = config.replicas
         samples, params = metrics.samples_per_epoch, connection.params
@@ -317,6 +330,6 @@ def prepare(
             # All begin at the same step, and are counted from there; else each is, from where it was.
             survival.resume([each.drawn(each.steps_behind(found.manifest.samples)) for each in survival.shares()])
     elif config.replicas:
-        raise AgreedUsageError(f"--replicas 1: {going_on.WITHOUT}")
+        raise AgreedUsageError(going_on.without("--replicas 1", *asked))
     elif config.drop_straggler_after is not None:
-        raise AgreedUsageError(f"--drop-straggler-after {config.drop_straggler_after:g}: {going_on.WITHOUT}")
+        raise AgreedUsageError(going_on.without(f"--drop-straggler-after {config.drop_straggler_after:g}", *asked))
