@@ -9,46 +9,31 @@ from typing import Any
 
 import pytest
 
+from harness import selection
 from harness.hosts import Cluster, UnavailableError
 from harness.job import Command, Jobs
 from harness.pool import Pool
 
 POOL = pytest.StashKey[Pool]()
-STARTS_RANKS = {"comm", "job", "hosts", "psgd_command", "cluster", "login"}
 TIMEOUT_S = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--only-ranks",
-        action="store_true",
-        help="for a second MPI: leave out tests that start no rank, or do not depend on which MPI it is, and run those "
-        "for several numbers of ranks on the most",
-    )
+    part = parser.getgroup("psgd", "parts of the suite").addoption
+    part("--only-ranks", action="store_true", help="for a second MPI: what harness/selection.py chooses")
+    part("--beside", action="store_true", help="only what may run beside other tests: starts no rank, no mark `alone`")
+    part("--not-beside", action="store_true", help="all but that")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--only-ranks"):
-        chosen = [item for item in items if STARTS_RANKS & set(getattr(item, "fixturenames", ()))]
-        chosen = _on_the_most([item for item in chosen if item.get_closest_marker("one_mpi") is None])
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
-
-
-def _on_the_most(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of tests that differ in the number of ranks alone, those with the most."""
-
-    def ranks(item: pytest.Item) -> int:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        return int(params.get("comm", 0))
-
-    def test(item: pytest.Item) -> str:
-        return item.nodeid.replace(f"{ranks(item)}ranks", "")
-
-    most: dict[str, int] = {}
-    for item in items:
-        most[test(item)] = max(most.get(test(item), 0), ranks(item))
-    return [item for item in items if ranks(item) == most[test(item)]]
+    chosen = selection.for_second_mpi(items) if config.getoption("--only-ranks") else items
+    for option, wanted in {"--beside": True, "--not-beside": False}.items():
+        if config.getoption(option):
+            chosen = [item for item in chosen if selection.may_run_beside(item) == wanted]
+    kept = set(chosen)
+    if left_out := [item for item in items if item not in kept]:
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
 
 
 def pytest_configure(config: pytest.Config) -> None:
