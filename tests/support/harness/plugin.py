@@ -1,4 +1,4 @@
-"""The pytest side: the `ranks` marker, the fixtures `comm`, `job`, `hosts` and `psgd_command`."""
+"""The pytest side: the `ranks` marker, the fixtures `comm`, `job`, `hosts`, `psgd_command` and `refused`."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from harness import selection
 from harness.hosts import Cluster, UnavailableError
-from harness.job import Command, Jobs
+from harness.job import Command, Jobs, Refusals
 from harness.pool import Pool
 
 POOL = pytest.StashKey[Pool]()
@@ -122,3 +122,9 @@ def hosts() -> Iterator[Callable[..., Cluster]]:
 def psgd_command(tmp_path: Path) -> Command:
     """Runs `psgd`: `psgd_command("train", "--help", n=None, timeout=, env=)`."""
     return Command(Jobs(tmp_path))
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Refusals:
+    """Runs wrong command lines of `psgd`, all in one process: `refused(("train", "--lr", "0"), ...)`."""
+    return Refusals(Jobs(tmp_path))
