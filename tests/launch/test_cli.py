@@ -62,6 +62,7 @@ def test_help_of_a_command_starts_nothing(command, tmp_path):
     assert not set(loaded(done)) & set(HEAVY)
 
 
+@pytest.mark.alone
 def test_help_is_quick(tmp_path):
     seconds = []
     for _ in range(5):

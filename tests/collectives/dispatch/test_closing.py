@@ -58,6 +58,7 @@ def test_who_frees_while_others_are_in_a_call_is_one_error(comm, nodes):
 
 
 @pytest.mark.ranks(3, timeout=20)
+@pytest.mark.alone
 def test_a_rank_that_does_not_come_holds_nobody_up_for_long(comm):
     before, closing.PATIENCE_S = closing.PATIENCE_S, 0.5
     try:

@@ -40,6 +40,7 @@ def test_wrong_options(refused):
     refused(*[("bench", *words) for words in WRONG_OPTIONS], imports=["psgd.launch.bench"])
 
 
+@pytest.mark.one_mpi
 def test_help_lists_the_commands(psgd_command):
     result = psgd_command("bench", "--help", timeout=30)
     assert result.returncode == 0

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 TIMES = ("gloo_seconds", "hook_seconds", "alone_seconds")
 

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--batch-size", "2", "--repeats", "2")
 

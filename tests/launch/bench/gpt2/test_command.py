@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--vocabulary", "256")
 
 

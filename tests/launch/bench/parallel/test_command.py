@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 WRONG_OPTIONS = [
     ("--hidden", "0"),
     ("--hidden", "many"),

@@ -6,6 +6,8 @@ import pytest
 
 from psgd.launch.bench.pipeline.command import KNOWN
 
+pytestmark = pytest.mark.one_mpi
+
 SIZES = ("--layers", "4", "--width", "13", "--batch", "6", "--microbatches", "3", "--repeats", "2")
 
 

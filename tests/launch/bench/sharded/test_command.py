@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 SMALL = ("--layers", "2", "--width", "40", "--batch", "4", "--repeats", "2")
 
 

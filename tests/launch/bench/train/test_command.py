@@ -51,6 +51,7 @@ def test_refused_as_ranks_of_a_job(psgd_command):
 
 
 @pytest.mark.job
+@pytest.mark.alone
 def test_a_straggler_holds_up_those_who_wait_for_it(psgd_command):
     """Worker 1 takes 0.2 s for a gradient and worker 0, which evaluates, 0.02 s; an epoch has 3 steps of both."""
     slow = ("--inject", "compute:0.02,slow:1:10", "--target-accuracy", "0.01")  # the first evaluation has that
