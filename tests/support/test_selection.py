@@ -54,6 +54,8 @@ def test_it_takes_those_that_start_ranks_and_depend_on_the_mpi_on_the_most_ranks
     assert selection.for_second_mpi([plain, marked, few, job, most]) == [job, most]
 
 
-def test_beside_others_runs_what_starts_no_rank_and_is_not_marked():
-    plain, timed = Case("test_plain", fixtures=()), Case("test_timed", fixtures=(), marks=[pytest.mark.alone.mark])
-    assert [selection.may_run_beside(case) for case in (plain, timed, Case("test_f"))] == [True, False, False]
+def test_beside_others_runs_what_is_not_marked_and_starts_no_rank_but_on_a_cluster():
+    marks = [pytest.mark.alone.mark]
+    for fixtures, beside in [((), True), (("tmp_path",), True), (("comm",), False), (("login", "comm"), True)]:
+        assert selection.may_run_beside(Case("test_f", fixtures)) == beside, fixtures
+        assert not selection.may_run_beside(Case("test_f", fixtures, marks)), fixtures

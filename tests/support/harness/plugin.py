@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     part = parser.getgroup("psgd", "parts of the suite").addoption
     part("--only-ranks", action="store_true", help="for a second MPI: what harness/selection.py chooses")
-    part("--beside", action="store_true", help="only what may run beside other tests: starts no rank, no mark `alone`")
+    part("--beside", action="store_true", help="only what may run beside others: no ranks, no mark `alone`")
     part("--not-beside", action="store_true", help="all but that")
 
 
@@ -30,6 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for option, wanted in {"--beside": True, "--not-beside": False}.items():
         if config.getoption(option):
             chosen = [item for item in chosen if selection.may_run_beside(item) == wanted]
+            chosen.sort(key=selection.on_cluster)  # last: a second MPI begins with its cluster
     kept = set(chosen)
     if left_out := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left_out)

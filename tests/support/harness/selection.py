@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-STARTS_RANKS = {"comm", "job", "hosts", "psgd_command", "cluster", "login"}
+CLUSTER = {"cluster", "login"}
+STARTS_RANKS = {"comm", "job", "hosts", "psgd_command", *CLUSTER}
 MOST_CASES = 4
 """Of one test function that is not marked with `both_mpis_whole`."""
 
@@ -25,8 +26,13 @@ def for_second_mpi(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def may_run_beside(item: pytest.Item) -> bool:
-    """Whether a test starts no rank and times nothing: neither it nor what runs meanwhile is disturbed."""
-    return not _starts_ranks(item) and item.get_closest_marker("alone") is None
+    """Whether a test neither times nor fills the cores: it starts no rank, or waits for SLURM most of the time."""
+    return item.get_closest_marker("alone") is None and (on_cluster(item) or not _starts_ranks(item))
+
+
+def on_cluster(item: pytest.Item) -> bool:
+    """Whether a test is a user of a SLURM cluster."""
+    return bool(CLUSTER & set(getattr(item, "fixturenames", ())))
 
 
 def _starts_ranks(item: pytest.Item) -> bool:
