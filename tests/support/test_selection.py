@@ -1,4 +1,4 @@
-"""What a second MPI runs, and what may run beside other tests: told apart by fixtures, marks and names alone."""
+"""What a second MPI runs, and which part of the suite a test belongs to, told by fixtures, marks and names alone."""
 
 import pytest
 from harness import selection
@@ -54,8 +54,6 @@ def test_it_takes_those_that_start_ranks_and_depend_on_the_mpi_on_the_most_ranks
     assert selection.for_second_mpi([plain, marked, few, job, most]) == [job, most]
 
 
-def test_beside_others_runs_what_is_not_marked_and_starts_no_rank_but_on_a_cluster():
-    marks = [pytest.mark.alone.mark]
-    for fixtures, beside in [((), True), (("tmp_path",), True), (("comm",), False), (("login", "comm"), True)]:
-        assert selection.may_run_beside(Case("test_f", fixtures)) == beside, fixtures
-        assert not selection.may_run_beside(Case("test_f", fixtures, marks)), fixtures
+def test_what_starts_ranks_is_one_part_and_the_rest_and_the_cluster_the_other():
+    fixtures = {(): "rest", ("tmp_path",): "rest", ("comm",): "ranks", ("job",): "ranks", ("login", "comm"): "rest"}
+    assert {each: selection.part_of(Case("test_f", each)) for each in fixtures} == fixtures

@@ -19,18 +19,15 @@ TIMEOUT_S = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    part = parser.getgroup("psgd", "parts of the suite").addoption
-    part("--only-ranks", action="store_true", help="for a second MPI: what harness/selection.py chooses")
-    part("--beside", action="store_true", help="only what may run beside others: no ranks, no mark `alone`")
-    part("--not-beside", action="store_true", help="all but that")
+    add = parser.getgroup("psgd", "parts of the suite").addoption
+    add("--only-ranks", action="store_true", help="for a second MPI: what harness/selection.py chooses")
+    add("--part", choices=("ranks", "rest"), help="only what starts ranks, or only what starts none or is on a cluster")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = selection.for_second_mpi(items) if config.getoption("--only-ranks") else items
-    for option, wanted in {"--beside": True, "--not-beside": False}.items():
-        if config.getoption(option):
-            chosen = [item for item in chosen if selection.may_run_beside(item) == wanted]
-            chosen.sort(key=selection.on_cluster)  # last: a second MPI begins with its cluster
+    if part := config.getoption("--part"):
+        chosen = [item for item in chosen if selection.part_of(item) == part]
     kept = set(chosen)
     if left_out := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left_out)

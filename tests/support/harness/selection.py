@@ -1,4 +1,4 @@
-"""Which tests a second MPI runs too, and which may run beside other tests.
+"""Which tests a second MPI runs too, and the parts of the suite that can run beside each other.
 
 MPIs differ in their calls. Sizes, rules and options are the same code with each of them. So a second MPI runs what
 starts ranks, and of a test function with many cases a fixed, spread sample.
@@ -25,14 +25,12 @@ def for_second_mpi(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return [item for item in starting if item in sample]
 
 
-def may_run_beside(item: pytest.Item) -> bool:
-    """Whether a test neither times nor fills the cores: it starts no rank, or waits for SLURM most of the time."""
-    return item.get_closest_marker("alone") is None and (on_cluster(item) or not _starts_ranks(item))
+def part_of(item: pytest.Item) -> str:
+    """Of the two parts that can run beside each other: `ranks` fill the cores, `rest` is one process most of the time.
 
-
-def on_cluster(item: pytest.Item) -> bool:
-    """Whether a test is a user of a SLURM cluster."""
-    return bool(CLUSTER & set(getattr(item, "fixturenames", ())))
+    What waits for a SLURM cluster belongs to the rest.
+    """
+    return "ranks" if _starts_ranks(item) and not CLUSTER & set(getattr(item, "fixturenames", ())) else "rest"
 
 
 def _starts_ranks(item: pytest.Item) -> bool:
