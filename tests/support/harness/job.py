@@ -12,6 +12,7 @@ from pathlib import Path
 from harness import mpi, processes
 
 STRAGGLERS_S = 5.0
+ALONE = {"OMPI_MCA_btl": "^ofi"}  # of a process without mpiexec; looking for fabrics takes Open MPI 1 s of every start
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Jobs:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env=mpi.environment(token, env),
+                env=mpi.environment(token, {**(ALONE if n is None else {}), **(env or {})}),
                 cwd=cwd,
                 start_new_session=True,
             )
