@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
-from psgd.kernels.errors import AgreedUsageError
+from psgd.kernels.errors import AgreedUsageError, PeerLostError
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
@@ -39,6 +39,7 @@ class Survival:
 
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
+        all_count: without servers, every worker has the run's counters, and can lead to the very end.
         failures: of the mesh's world.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
@@ -56,6 +57,7 @@ class Survival:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
         self.also_lost = ""
+        self.all_count = False
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -133,17 +135,39 @@ class Survival:
 
         Returns:
             These; the one that leads is its rank 0.
+
+        Raises:
+            PeerLostError: who has died since the last step had what nobody else has.
         """
         if self.watch is not None:
             self.watch.end()
-        failures = MpiDeaths(job)
-        living = self._duties.first(failures.shrink())
+        living = MpiDeaths(job).shrink()
+        self._tell_of_the_last(set(living.Get_group().Translate_ranks(None, job.Get_group())))
+        living = self._duties.first(living)
         alive = living.Get_group().Translate_ranks(None, job.Get_group())
         TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
         TOLERANCE.survivors = living
         if self._mesh.replicas and len(alive) < job.Get_size():
             self._complete(living)
         return living
+
+    def _tell_of_the_last(self, alive: set[int]) -> None:
+        """Counts and tells of those that have died since all steps were over; `alive` are ranks of the job."""
+        mesh = self._mesh
+        living = [worker for worker in range(mesh.workers) if self._ranks([worker])[0] in alive]
+        servers = [server for server in range(mesh.servers) if self._in_job([mesh.server_rank(server)])[0] in alive]
+        if not living or len(servers) < (min(1, mesh.servers) if mesh.replicas else mesh.servers):
+            raise PeerLostError("a rank without which the run does not go on died behind the last step")
+        led = min(set(range(mesh.workers)) - set(self.gone))
+        if not mesh.servers and led not in living:
+            if not self.all_count:
+                raise PeerLostError(f"worker {led}, which had the run's counters, died behind the last step")
+            self.lead(living[0])
+        if mesh.role == "server":
+            for server in set(range(mesh.servers)) - set(servers) - set(self.gone_servers):
+                self.lost_server(server)
+        for worker in set(range(mesh.workers)) - set(living) - set(self.gone):
+            self.tell(worker, 0)
 
     def _complete(self, living: MPI.Intracomm) -> None:
         """Gives servers the final parameters of a worker: one may have died before all servers had its part."""
@@ -174,8 +198,8 @@ class Survival:
         rank = self._number(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
-            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
-            f"the {samples:,} samples that it had left{self.also_lost}"
+            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on"
+            + (f", and take the {samples:,} samples that it had left{self.also_lost}" if samples else "")
         )
 
     def lost_server(self, server: int) -> None:
