@@ -161,6 +161,11 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     return replace(config, servers=servers, workers=workers)
 
 
+def _at_first(config: TrainConfig, size: int) -> int:
+    """How many ranks of a job of `size` the run begins with: all but those that stand by."""
+    return size - standing_by(config.spares, config.grow, config.parts)
+
+
 def _replicas(config: TrainConfig, size: int) -> int:
     """How many copies of the model so many ranks hold, with servers.
 
@@ -197,7 +202,7 @@ def _fitting(config: TrainConfig) -> TrainConfig | UsageError:
     if size is None or rank:
         return config
     try:
-        fitted = fit(config, size)
+        fitted = fit(config, _at_first(config, size))
         build = functools.partial(options.model_of, config)
         refusal.check(fitted, fitted.servers or 0, fitted.workers or 1, here, build)
     except UsageError as error:
@@ -301,7 +306,7 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     try:
         if isinstance(config, UsageError):
             raise config
-        size = comm.size - standing_by(config.spares, config.grow, config.parts)
+        size = _at_first(config, comm.size)
         if size < comm.size and not switch.enabled():
             raise UsageError(
                 "--spares, --grow: expected Open MPI 5 and ranks that survive deaths: start psgd train by itself, or "

@@ -437,6 +437,16 @@ def test_what_does_not_fit_is_refused(given, size):
         train.fit(TrainConfig(**given), size)
 
 
+@pytest.mark.parametrize(
+    "given", [{"workers": 2, "servers": 1, "spares": 2}, {"workers": 3, "strategy": "allreduce", "grow": "0.5:3,1:5"}]
+)
+def test_who_looks_for_room_counts_no_ranks_that_stand_by(given, monkeypatch, tmp_path):
+    config = TrainConfig(checkpoint_dir=tmp_path, **given)
+    monkeypatch.setattr(train.ranks, "place", lambda: (0, 5))
+    monkeypatch.setattr(train.launcher_env, "place_here", lambda: (0, 5))
+    assert train._fitting(config) is config
+
+
 def test_a_lost_rank_leaves_word_of_how_to_go_on(tmp_path):
     words = [sys.executable, "-m", "psgd.launch", "train", "--workers", "1", "--epochs", "400", "--hidden", "4"]
     words += ["--inject", "kill:0@2000"]
