@@ -231,7 +231,6 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     told = comm.Get_rank() == 0 and exit_status.VARIABLE not in os.environ  # else psgd's launcher says it
     with guard(comm, functools.partial(_advice, config) if told and isinstance(config, TrainConfig) else None):
         from psgd.launch.output import logs
-        from psgd.runtime.job_end import DIVERGED
         from psgd.training import run
         from psgd.training.restart.attempts import attempts
 
@@ -258,15 +257,20 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             leave(comm, code)
             return code
         living = TOLERANCE.living(comm)
-        complete, code = _wrote_all(living, None if said is None else said.lost), 0
-        if result is not None:
-            code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
-            code = code or (LOST if result.get("lost_ranks") else 0)
-        code = code or int(not complete)
+        code = _code(result or {}, _wrote_all(living, None if said is None else said.lost))
         if living.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
     return code
+
+
+def _code(result: Mapping[str, object], complete: bool) -> int:
+    """The exit code of a run with such a result; `complete`: all that it had to write could be written."""
+    if result.get("requeue"):
+        return requests.REQUEUE
+    if result.get("diverged"):
+        return DIVERGED
+    return LOST if result.get("lost_ranks") and complete else int(not complete)
 
 
 def _wrote_all(comm: Any, error: OutputError | None) -> bool:

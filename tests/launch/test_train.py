@@ -447,6 +447,13 @@ def test_who_looks_for_room_counts_no_ranks_that_stand_by(given, monkeypatch, tm
     assert train._fitting(config) is config
 
 
+def test_what_could_not_be_written_counts_more_than_ranks_that_died():
+    assert train._code({"lost_ranks": [1]}, complete=True) == 4
+    assert train._code({"lost_ranks": [1]}, complete=False) == 1
+    assert train._code({"lost_ranks": [1], "requeue": True}, complete=False) == 85
+    assert train._code({}, complete=True) == 0
+
+
 def test_a_lost_rank_leaves_word_of_how_to_go_on(tmp_path):
     words = [sys.executable, "-m", "psgd.launch", "train", "--workers", "1", "--epochs", "400", "--hidden", "4"]
     words += ["--inject", "kill:0@2000"]
