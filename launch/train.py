@@ -256,43 +256,59 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             code = _refuse(error, TOLERANCE.living(comm).rank)
             leave(comm, code)
             return code
+        complete = _wrote_all(comm, None if said is None else said.lost, result is not None)
         living = TOLERANCE.living(comm)
-        code = _code(result or {}, _wrote_all(living, None if said is None else said.lost))
+        code = _code(result, complete, died=living.size < comm.size)
         if living.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
     return code
 
 
-def _code(result: Mapping[str, object], complete: bool) -> int:
-    """The exit code of a run with such a result; `complete`: all that it had to write could be written."""
-    if result.get("requeue"):
+def _code(result: Mapping[str, object] | None, complete: bool, died: bool) -> int:
+    """A rank's exit code.
+
+    Args:
+        result: of the run; None where another rank has it.
+        complete: all that the run had to write could be written.
+        died: a rank is dead by now.
+    """
+    found = result or {}
+    if found.get("requeue"):
         return requests.REQUEUE
-    if result.get("diverged"):
+    if found.get("diverged"):
         return DIVERGED
-    return LOST if result.get("lost_ranks") and complete else int(not complete)
+    if not complete:
+        return 1
+    return LOST if found.get("lost_ranks") or (found and died) else 0
 
 
-def _wrote_all(comm: Any, error: OutputError | None) -> bool:
+def _wrote_all(comm: Any, error: OutputError | None, has_result: bool) -> bool:
     """Whether all that the run had to write could be written; else rank 0 says what could not. Collective.
 
     Args:
-        comm: all ranks.
-        error: of the result, on rank 0.
+        comm: all ranks; those that live see to it.
+        error: of the result, on the rank that has it.
+        has_result: that is this one.
 
     Returns:
-        On rank 0 whether that is so; True elsewhere.
+        On the first rank that lives whether that is so; True elsewhere.
     """
     from psgd.runtime.agreement import gather
 
-    lost = dict.fromkeys(name for each in gather(comm, {"lost": new_files.lost()}) for name in each["lost"])
-    if comm.rank != 0:
+    mine = {"lost": new_files.lost(), "has_result": has_result}
+    everyone = TOLERANCE.together(comm, lambda living: gather(living, mine))
+    lost = dict.fromkeys(name for each in everyone for name in each["lost"])
+    if TOLERANCE.living(comm).rank != 0:
         return True
+    told = any(each["has_result"] for each in everyone)
+    if not told:
+        say("error: the run is complete, but the rank that had its result died, perhaps before it was printed")
     if lost:
         say(f"error: the run is complete, but could not write all of {', '.join(lost)}")
     if error is not None:
         standard_streams.give_up(error)
-    return not lost and error is None
+    return told and not lost and error is None
 
 
 def _stopped(path: str) -> str:

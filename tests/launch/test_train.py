@@ -448,10 +448,12 @@ def test_who_looks_for_room_counts_no_ranks_that_stand_by(given, monkeypatch, tm
 
 
 def test_what_could_not_be_written_counts_more_than_ranks_that_died():
-    assert train._code({"lost_ranks": [1]}, complete=True) == 4
-    assert train._code({"lost_ranks": [1]}, complete=False) == 1
-    assert train._code({"lost_ranks": [1], "requeue": True}, complete=False) == 85
-    assert train._code({}, complete=True) == 0
+    lost: dict[str, object] = {"lost_ranks": [1]}
+    assert train._code(lost, complete=True, died=True) == 4
+    assert train._code(lost, complete=False, died=True) == 1
+    assert train._code(lost | {"requeue": True}, complete=False, died=True) == 85
+    assert train._code({"lost_ranks": []}, complete=True, died=True) == 4
+    assert train._code(None, complete=True, died=True) == 0
 
 
 def test_a_lost_rank_leaves_word_of_how_to_go_on(tmp_path):

@@ -144,12 +144,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(("strategy", "lost"), [("allreduce", True), ("sync", False)])
-def test_who_has_the_counters_may_die_behind_the_last_step_where_others_have_them_too(strategy, lost, job):
+@pytest.mark.parametrize("strategy", ["hogwild", "sync"])
+def test_a_run_whose_only_counters_die_behind_the_last_step_has_no_result(strategy, job):
     done = job(3, DIES_BEHIND_THE_LAST_STEP.replace("STRATEGY", strategy), ulfm=True, timeout=60)
-    if lost:
-        result = json.loads(done.stdout.splitlines()[-1])
-        assert result["lost_ranks"] == [0] and result["samples"] == SAMPLES, done.stderr
-        assert done.stderr.count(" is lost after ") == 1
-    else:
-        assert done.returncode not in (0, 3, 4) and "(dead: rank 0)" in done.stderr and not done.stdout
+    assert done.returncode not in (0, 3, 4) and "(dead: rank 0)" in done.stderr and not done.stdout
