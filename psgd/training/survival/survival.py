@@ -94,10 +94,8 @@ class Survival:
         return [*map(self._number, self._ranks(self.gone)), *map(self._number, self._in_job(self.gone_servers))]
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
+        """Deaths are counted; from `started` on workers may die. `job` is all ranks."""
         self._job = job
-        if not self._mesh.servers:
-            self.started()
 
     def started(self) -> None:
         mesh = self._mesh
