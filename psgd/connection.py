@@ -359,7 +359,7 @@ class Connection:
         if self._options.accumulate > 1 and not client.accumulates:
             client = AccumulatingWorker(client, self._options.accumulate)
         self._client, client.checkpoint.on_reached = client, partial(self._save, client)
-        starter.start(client, self._saver, warns=self.mesh.index == 0)
+        starter.start(client, self._saver, self.mesh)
         if self.mesh.servers == 0:
             self._saver.recount()
         if self._model is not None:

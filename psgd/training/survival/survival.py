@@ -42,6 +42,7 @@ class Survival:
 
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
+        all_count: without servers, every worker has the run's counters, and can lead to the very end.
         failures: of the mesh's world.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
@@ -59,6 +60,7 @@ class Survival:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
         self.also_lost = ""
+        self.all_count = False
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -92,10 +94,8 @@ class Survival:
         return [*map(self._number, self._ranks(self.gone)), *map(self._number, self._in_job(self.gone_servers))]
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
+        """Deaths are counted; from `started` on workers may die. `job` is all ranks."""
         self._job = job
-        if not self._mesh.servers:
-            self.started()
 
     def started(self) -> None:
         mesh = self._mesh
@@ -161,6 +161,9 @@ class Survival:
         if mesh.servers and servers[:1] != [0] and not (mesh.replicas and servers):
             raise PeerLostError("server 0 has died before the final evaluation was made")
         if not mesh.servers:
+            led = min(set(range(mesh.workers)).difference(self.gone))
+            if led not in workers and not self.all_count:
+                raise PeerLostError(f"worker {led}, which had the run's counters, died behind the last step")
             self.lead(workers[0])
         elif mesh.replicas and mesh.role == "server" and mesh.index == servers[0]:
             self._take_over()
