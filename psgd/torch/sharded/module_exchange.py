@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
@@ -81,7 +80,7 @@ class ModuleExchange(Exchange):
         self._parts = parts
         self.units = [tensor_of(unit) for unit in self.parameters]
         self._sums = [tensor_of(unit) for unit in sums.units]
-        self.overlaps = on_device(params) or _all_have_threads(comm)
+        self.overlaps = on_device(params) or comm.threaded_on_all()
         self.added = self._samples = self._extra = 0
         self._values_of: dict[int, int] = {}  # by buffer, the unit that is in it
         self._sums_of: dict[int, int] = {}
@@ -208,21 +207,13 @@ class ModuleExchange(Exchange):
 
     def _reduce_apart(self, unit: int, total: Array) -> None:
         self._settle()
-        if self._samples:
-            np.multiply(total, total.dtype.type(self._samples / self.scatters.unit), out=total)
+        self.scatters.weigh(total, self._samples)
         own = self.own[self.slices.place(unit)]
         into = np.empty_like(own) if self.scatters.added else own
         self._comm.Reduce_scatter(total, into, list(self.slices.counts(unit)))
         if into is not own:
             np.add(own, into, out=own)
         self._extra += total.nbytes - own.nbytes
-
-
-def _all_have_threads(comm: "Communicator") -> bool:
-    """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
-    flag = np.array([comm.threaded], np.int64)
-    comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
-    return bool(flag[0])
 
 
 def _nothing() -> None:
