@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from psgd.kernels.notice import counted
+
 
 def format_nbytes(nbytes: float) -> str:
     """Writes a number of bytes with three digits: `12.3 MB`."""
@@ -11,11 +13,6 @@ def format_nbytes(nbytes: float) -> str:
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
     return f"{nbytes:,.3g} TB"
-
-
-def counted(number: int, what: str, ending: str = "s") -> str:
-    """Writes a number of things: `1 server`, `2 workers`, `2 batches` with another `ending`."""
-    return f"{number:,} {what}{'' if number == 1 else ending}"
 
 
 def text(result: Mapping[str, Any]) -> str:

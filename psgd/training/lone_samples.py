@@ -4,6 +4,7 @@ from mpi4py import MPI
 
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedUsageError
+from psgd.kernels.notice import counted
 from psgd.parallel.cuts.decision import Decision
 from psgd.runtime.agreement import gather
 from psgd.training.roles import Roles
@@ -33,7 +34,7 @@ def checked(task: Task, config: TrainConfig, roles: Roles, comm: MPI.Intracomm) 
     other = next(fine, None)
     raise AgreedUsageError(
         f"{config.model}: {layer} cannot normalize one sample alone, as the last {'micro' * (stages > 1)}batch of an "
-        f"epoch would be: {task.samples:,} samples on {roles.workers} worker(s) in {batches}. Use "
+        f"epoch would be: {task.samples:,} samples on {counted(roles.workers, 'worker')} in {batches}. Use "
         + ("a dataset with more samples" if other is None else f"--batch-size {other}")
     )
 
