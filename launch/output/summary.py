@@ -45,7 +45,8 @@ def text(result: Mapping[str, Any]) -> str:
     add("time", "seconds", "{:.2f} s")
     if result.get("bytes_sent") is not None and result.get("bytes_received") is not None:
         sent, received = format_nbytes(result["bytes_sent"]), format_nbytes(result["bytes_received"])
-        lines.append(("bytes moved", f"{sent} sent, {received} received"))
+        among = " between copies of the model" if result.get("bubble") else ""
+        lines.append(("bytes moved", f"{sent} sent, {received} received{among}"))
     staleness = result.get("staleness")
     if staleness and staleness.get("mean") is not None:
         lines.append(("staleness", f"mean {staleness['mean']:.2f}, largest {staleness['max']}"))
@@ -58,7 +59,7 @@ def text(result: Mapping[str, Any]) -> str:
     if bubble := result.get("bubble"):
         lines.append(("bubble", _bubble(bubble)))
     if result.get("lost_ranks"):
-        lines.append(("lost ranks", str(result["lost_ranks"])))
+        lines.append(("lost ranks", ", ".join(map(str, result["lost_ranks"]))))
     add("checkpoint", "checkpoint", "{}")
     return "\n".join(f"{name:<12} {value}" for name, value in lines)
 
