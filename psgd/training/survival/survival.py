@@ -11,7 +11,7 @@ from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.errors import AgreedUsageError, PeerLostError
-from psgd.kernels.notice import say
+from psgd.kernels.notice import counted, say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
@@ -233,8 +233,8 @@ class Survival:
         rank = self._number(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
-            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
-            f"the {samples:,} samples that it had left{self.also_lost}"
+            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: the {samples:,} "
+            f"samples that it had left go to {counted(left, 'other worker')}{self.also_lost}"
         )
 
     def lost_server(self, server: int) -> None:
@@ -252,8 +252,9 @@ class Survival:
         of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
         self._duties.log.write("lost", time=seconds, cause=cause, **of_server)
         say(
-            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and have "
-            "all that it had" + ("" if left > 1 else "; the run does not survive the next one")
+            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: "
+            f"{counted(left, 'other server')} {'has' if left == 1 else 'have'} all that it had"
+            + ("" if left > 1 else "; the run does not survive the next one")
         )
 
     def lead(self, worker: int) -> None:

@@ -59,7 +59,7 @@ def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more
     kills = "kill:3@30,kill:1@31,compute:0.003"
     done = psgd_command("train", *words, "--resume", "--workers", "4", "--inject", kills, timeout=90)
     assert done.returncode == 4, done.stderr
-    assert "has 2 worker(s) after 1 had died, this run has 4" in done.stderr
+    assert "has 2 workers after 1 had died, this run has 4" in done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert len(result["lost_ranks"]) == 2 and result["test_accuracy"] > 0.9
     # The epoch continues at a whole step of all; from there on each sample is applied exactly once.
