@@ -357,7 +357,7 @@ class Connection:
 
             client = Staged(client, self._given, self._options.updates is not None)
         if self._options.accumulate > 1 and not client.accumulates:
-            client = AccumulatingWorker(client, self._options.accumulate)
+            client = AccumulatingWorker(client, self._options.accumulate, self.mesh.survival)
         self._client, client.checkpoint.on_reached = client, partial(self._save, client)
         starter.start(client, self._saver, self.mesh)
         if self.mesh.servers == 0:

@@ -280,9 +280,9 @@ class Survival:
     def pushed(self, worker: int, drawn: int) -> None:
         self._ledger.pushed(worker, drawn)
 
-    def compute_again(self) -> None:
+    def compute_again(self, before: int) -> None:
         assert self._course is not None
-        self._course.again()
+        self._course.again(before)
 
     def receive(self, words: NDArray[np.int64]) -> None:
         assert self._course is not None
@@ -298,6 +298,17 @@ class Survival:
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.ends = self.waiting(ask)
+
+    @property
+    def rest(self) -> Callable[[], bool]:
+        """What applies gradients that are left at the end."""
+        assert self._course is not None
+        return self._course.rest
+
+    @rest.setter
+    def rest(self, ask: Callable[[], bool]) -> None:
+        assert self._course is not None
+        self._course.rest = self.waiting(ask)
 
 
 def prepare(
