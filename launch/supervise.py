@@ -12,13 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 
 from psgd.kernels.notice import say
 from psgd.launch.output.relay import Relays
 from psgd.launch.signal_forwarding import STOP, Forwarding, descendants
-from psgd.runtime.launcher_env import LAUNCHERS, name_of, place
+from psgd.runtime.launcher_env import rank_of
 
 GRACE_S = 3.0
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -31,6 +30,7 @@ def run(
     forwarding: Forwarding,
     forward: Sequence[int],
     look: Callable[[int], None] | None = None,
+    survives: bool = False,
 ) -> tuple[int, int]:
     """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0. Blocks.
 
@@ -42,6 +42,7 @@ def run(
         forwarding: knows the ranks.
         forward: signals that are for the ranks.
         look: called with mpiexec's process again and again.
+        survives: the job goes on without ranks that die.
     """
     caught: list[int] = []
     process: subprocess.Popen[bytes] | None = None
@@ -65,7 +66,7 @@ def run(
     # One that was ignored when the command started, as by nohup, stays ignored.
     before = {n: signal.signal(n, each) for n, each in handlers.items() if signal.getsignal(n) != signal.SIG_IGN}
     try:
-        relays = Relays()
+        relays = Relays(survives)
         process = subprocess.Popen(
             words,
             env=env,
@@ -159,7 +160,7 @@ class FirstEnded:
         if len(self._files) == self._size or not hasattr(os, "pidfd_open"):
             return
         for pid in descendants(mpiexec):
-            rank = _rank(pid)
+            rank = rank_of(pid)
             if rank is not None and rank not in self._files:
                 with contextlib.suppress(OSError):
                     self._files[rank] = os.pidfd_open(pid)
@@ -196,7 +197,7 @@ class StartWatch:
         """Looks for ranks that have died; to be called again and again. Does not block."""
         if self._begun is None:
             return
-        found = [(rank, pid) for pid in descendants(mpiexec) if (rank := _rank(pid)) is not None]
+        found = [(rank, pid) for pid in descendants(mpiexec) if (rank := rank_of(pid)) is not None]
         for rank, pid in found:  # a process that a rank has started comes behind it, with the same variables
             self._seen.setdefault(rank, pid)
         if found and self._limit == float("inf"):
@@ -212,14 +213,3 @@ class StartWatch:
             self.ranks, self._begun = sorted(gone), None
             with contextlib.suppress(ProcessLookupError):
                 os.kill(mpiexec, signal.SIGTERM)
-
-
-def _rank(pid: int) -> int | None:
-    """Which rank a process is by its variables; None for none, and for a launcher."""
-    try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    pairs = (os.fsdecode(word).partition("=") for word in words)
-    found = place({name: value for name, _, value in pairs})
-    return None if found is None or name_of(pid) in LAUNCHERS else found[0]

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from functools import partial
 
+from psgd.backend.interface import Repeats
 from psgd.checkpoint.extra import OWN
 from psgd.config import TrainConfig
 from psgd.connection import Connection
@@ -82,7 +83,10 @@ class Trainer:
         epoch, step, number, indices, _ = self._newest[-1 - before]
         self._model.begin(self._config.seed, worker, epoch, step)
         touch = partial(self._injector.poison, number) if "nan" in self._config.inject else None
-        self.backend.gradient(indices, None, touch)
+        if isinstance(self.backend, Repeats):
+            self.backend.again(indices, touch)
+        else:
+            self.backend.gradient(indices, None, touch)
         self.backend.wait()
 
     def _done(self, ps: Connection, sampler: Sampler) -> int:

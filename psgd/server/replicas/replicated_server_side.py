@@ -140,14 +140,10 @@ class ReplicatedServerTransport(AgreedServerTransport):
             return False
         return done
 
-    def _here_as_a_whole(self, worker: int, header: Header) -> bool:
+    def _followed(self, worker: int, header: Header) -> bool:
         if header.kind != _INIT and not (header.kind == _PUSH and header.samples):
             return True
-        try:
-            return self._link(worker).came()
-        except MPI.Exception as error:
-            self._notice(error)
-            return False
+        return self._link(worker).came()
 
     def _arrive(self, header: Header) -> None:
         if header.kind != _BYE and header.lost_servers != self.holders.bits:

@@ -15,9 +15,9 @@ def run(*arguments):
 
 
 def test_the_table_has_each_kind_of_rank():
-    code, said = run("--workers", "3", "--optimizer", "adam")
+    code, said = run("--workers", "3", "--optimizer", "adam", "--memory", "1GiB")
     assert not code and "worker, 3 of them, on cpu" in said and "server, 1 of them" in said
-    assert "optimizer state" in said.split("server")[1]
+    assert "optimizer state" in said.split("server")[1] and said.endswith("fits: each rank has 1.07 GB\n")
 
 
 def test_json_and_the_exit_code():
@@ -28,6 +28,14 @@ def test_json_and_the_exit_code():
     assert code == 1 and not json.loads(said)["fits"]
     code, said = run("--batch-size", "4096", "--hidden", "512", "--memory", "10MB")
     assert code == 1 and "the batch does not fit" in said
+
+
+def test_ranks_that_stand_by_are_counted():
+    words = ("--grow", "0.5:2,1:4", "--checkpoint-dir", "c", "--spares", "3", "--json")
+    found = {each["role"]: each["ranks"] for each in json.loads(run(*words)[1])["ranks"]}
+    assert found == {"worker": 4, "server": 1, "spare, in the place of another": 3}
+    code, said = run(*words[:-1])
+    assert code == 0 and "a spare that sleeps needs no more than that" in said
 
 
 def test_text_is_evaluated_in_few_samples():

@@ -28,6 +28,32 @@ def gradient_of(backend, params, batches):
     return total / samples
 
 
+def rounds_that_lose_one(batch_size, epochs, gone, death):
+    """What three workers that keep pace take in each round, of which one dies in round `death` of the first epoch.
+
+    Returns:
+        For each round and worker: who, epoch, step as `psgd.training.survival.course` numbers it, and the samples.
+    """
+
+    def cut(samples, steps):
+        return [samples[s * batch_size : (s + 1) * batch_size] for s in range(steps)]
+
+    living = [worker for worker in range(3) if worker != gone]
+    first = [order(SAMPLES, 0, 0)[w::3] for w in range(3)]
+    steps = -(-len(first[0]) // batch_size)
+    rounds = [[(w, 0, s, cut(first[w], steps)[s]) for w in range(3)] for s in range(death)]
+    rounds.append([(w, 0, death, cut(first[w], steps)[death]) for w in living])
+    left = first[gone][death * batch_size :]
+    extra = -(-len(left[0::2]) // batch_size)
+    rounds += [[(w, 0, steps + 1 + s, cut(left[p::2], extra)[s]) for p, w in enumerate(living)] for s in range(extra)]
+    rounds += [[(w, 0, s, cut(first[w], steps)[s]) for w in living] for s in range(death + 1, steps)]
+    for epoch in range(1, epochs):
+        parts = [order(SAMPLES, 0, epoch)[p::2] for p in range(2)]
+        steps = -(-len(parts[0]) // batch_size)
+        rounds += [[(w, epoch, s, cut(parts[p], steps)[s]) for p, w in enumerate(living)] for s in range(steps)]
+    return rounds
+
+
 def groups_that_lose_one(batch_size, epochs, death, accumulate=1, known=(1, 1)):
     """What is applied together where worker 1 of 3 has made `death` updates, in the first epoch, as it dies.
 
@@ -72,6 +98,12 @@ def first_backend(batch_size):
     params = preparation.first_params(TrainConfig(model="softmax"), model)
     backend.prepare(params)
     return backend, params
+
+
+def softmax(batch_size):
+    """The first parameters of the softmax model, and what gives its gradient of one batch."""
+    backend, params = first_backend(batch_size)
+    return params, lambda x, batch: gradient_of(backend, x, [np.array(batch, np.int64)]).astype(np.float32)
 
 
 def sync_that_loses_one(batch_size, epochs, lr, death, accumulate=1):
