@@ -1,8 +1,9 @@
 """The shards that one server holds, as one: each takes the same steps, those for which it stands by last."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from psgd.checkpoint.state import State
+from psgd.kernels.exact_squares import Limbs
 from psgd.optim.optimizer import Optimizer
 from psgd.server.replicas.holders import Holders
 from psgd.server.shard import Fetch, Shard, Vector, WeightedGradient
@@ -22,7 +23,10 @@ class HeldShards:
         params: the whole vector, of which this server has what it holds.
         ranges: the segments of all that it holds, in `params`.
         answered: how many of them, the first ones, it answers for.
+        add_up: with clipping, adds the digits of all shards from those that this server holds, by number. Collective.
     """
+
+    add_up: Callable[[Holders, Mapping[int, Limbs]], Limbs]
 
     def __init__(
         self, params: Vector, parts: Sequence[range], make: Callable[[int], Shard], server: int, holders: Holders
@@ -36,7 +40,7 @@ class HeldShards:
 
     def hold(self, holders: Holders) -> None:
         """From now on these hold what; what this server is to hold is here."""
-        self._held = holders.held_by(self._server)
+        self._holders, self._held = holders, holders.held_by(self._server)
         self.ranges = [
             range(self._parts[shard].start + r.start, self._parts[shard].start + r.stop)
             for shard in self._held
@@ -90,12 +94,21 @@ class HeldShards:
         settle: Callable[[int], None],
         emit: Callable[[int], None],
     ) -> None:
-        """As `psgd.server.shard.Shard.apply`, on each of them."""
+        """As `psgd.server.shard.Shard.apply`, on each of them; with clipping by the norm over all shards."""
+        digits = self._digits(group, fetch) if self.optimizer.clips and (group or self.open_samples) else None
         first = 0
         for shard in self._held:
             each = self._shards[shard]
-            each.apply(group, _behind(first, fetch), _after(first, settle), _after(first, emit))
+            each.apply(group, _behind(first, fetch), _after(first, settle), _after(first, emit), digits)
             first += len(each.ranges)
+
+    def _digits(self, group: Sequence[WeightedGradient], fetch: Fetch) -> Limbs:
+        first, own = 0, {}
+        for shard in self._held:
+            each = self._shards[shard]
+            own[shard] = each.gather(group, _behind(first, fetch))
+            first += len(each.ranges)
+        return self.add_up(self._holders, own)
 
     def add(self, contribution: WeightedGradient, fetch: Fetch) -> None:
         """As `psgd.server.shard.Shard.add`, on each of them."""

@@ -19,7 +19,6 @@ def test_several_servers_can(strategy):
     ("options", "servers", "said"),
     [
         ({}, 1, "got 1: add --servers 2"),
-        ({"clip_norm": 1.0}, 2, "--clip-norm"),
         ({"checkpoint_dir": Path("c")}, 2, "--spares replace servers"),
         ({"compress": "onebit"}, 2, "without dead workers"),
         ({"strategy": "hogwild"}, 2, "without dead workers"),
