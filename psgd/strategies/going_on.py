@@ -33,9 +33,8 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
     steps = values["accumulate"] in (None, 1)
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
-    saves = values["checkpoint_dir"] is None or not values["replicas"]
     refilled = not (values["spares"] or values["grow"]) or values["strategy"] in _MEET_AT_EPOCHS
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and steps and meets and saves and refilled and on_host
+    plain = whole and steps and meets and refilled and on_host
     plain = plain and not any(values[name] for name in _PER_WORKER)
     return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain

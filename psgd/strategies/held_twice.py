@@ -24,7 +24,5 @@ def check(values: Mapping[str, Any], servers: int, workers: int) -> None:
         return
     if not 2 <= servers <= _MOST:
         raise UsageError(f"--replicas 1: expected 2 to {_MOST} servers, got {servers}: add --servers 2")
-    if values["checkpoint_dir"]:
-        raise UsageError("--replicas 1: expected no --checkpoint-dir, with which --spares replace servers; omit one")
     if not going_on.survives(values, servers, workers):
         raise UsageError(f"--replicas 1: {going_on.WITHOUT}")

@@ -29,12 +29,12 @@ class SurvivingServer(Server):
     """
 
     hand_over: HandOver
+    all_decide = True
 
     def _initialize(self) -> None:
         self._dead: set[int] = set()
         self._held: set[int] = set()  # workers that have pushed and are not released
         self._untold: set[int] = set()  # workers that have been sent something which they read with their next answer
-        self._decides, self._publishes = True, False
         super()._initialize()
         self._wire.begun = True
         self.hand_over.started()

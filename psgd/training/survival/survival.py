@@ -265,6 +265,7 @@ def prepare(
         samples, params = metrics.samples_per_epoch, connection.params
         mesh.survival = survival = Survival(config, mesh, samples, metrics, duties, mine, params)
         survival.look_after(job, config.drop_straggler_after)
+        duties.also.append(connection.lead)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
         found = connection.resumed_from
