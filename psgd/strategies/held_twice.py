@@ -24,5 +24,10 @@ def check(values: Mapping[str, Any], servers: int, workers: int) -> None:
         return
     if not 2 <= servers <= _MOST:
         raise UsageError(f"--replicas 1: expected 2 to {_MOST} servers, got {servers}: add --servers 2")
+    if (values["spares"] or values["grow"]) and values["strategy"] != "sync":
+        raise UsageError(
+            f"--replicas 1: with --spares or --grow expected --strategy sync, whose workers end an epoch at one step, "
+            f"got {values['strategy']}"
+        )
     if not going_on.survives(values, servers, workers):
         raise UsageError(f"--replicas 1: {going_on.WITHOUT}")

@@ -82,6 +82,7 @@ class NormExchange:
             self._ended(server, request)
         if missing := [shard for shard in range(self._mesh.servers) if not came >> shard & 1]:
             first, second = holders.of(missing[0])
+            self._mesh.survival.not_survived()
             raise PeerLostError(
                 f"servers {first} and {second} ended: they held shard {missing[0]}, and nobody else did"
             )

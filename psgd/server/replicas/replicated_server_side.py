@@ -114,6 +114,7 @@ class ReplicatedServerTransport(AgreedServerTransport):
         moved = self.holders.moves(server)
         holders = Holders(self._mesh.servers, {*self.holders.lost, server})
         if lost := moves.carry_out(moved, self._shards, self._mesh, self.ended):
+            self._mesh.survival.not_survived()
             raise PeerLostError(
                 f"servers {server} and {lost[0].source} ended: they held shard {lost[0].shard}, and nobody else did"
             )

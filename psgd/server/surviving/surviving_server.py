@@ -75,6 +75,7 @@ class SurvivingServer(Server):
             entries = self.strategy.on_done(worker, now)
         everyone = set(range(self._options.workers))
         if not (living := everyone - self._dead):
+            self.hand_over.not_survived()
             raise PeerLostError("all workers have died")
         takers = sorted(everyone - self._done) or sorted(living)
         drawn, applied = self._clocks.drawn, self._clocks.drawn

@@ -19,6 +19,7 @@ def test_several_servers_can(strategy):
     ("options", "servers", "said"),
     [
         ({}, 1, "got 1: add --servers 2"),
+        ({"strategy": "async", "spares": 1, "checkpoint_dir": Path("c")}, 2, "expected --strategy sync.*got async"),
         ({"compress": "onebit"}, 2, "without dead workers"),
         ({"strategy": "hogwild"}, 2, "without dead workers"),
     ],

@@ -40,7 +40,7 @@ def keep_only_first_from(saves, step):
 
 
 @pytest.mark.job
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 @pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")
 def test_with_clipping_too_a_run_that_loses_servers_and_is_resumed_has_the_bits_of_an_undisturbed_one(
     psgd_command, tmp_path
@@ -63,6 +63,16 @@ def test_with_clipping_too_a_run_that_loses_servers_and_is_resumed_has_the_bits_
     found, _ = run("resumed", *words, "--resume", "--servers", "2", "--inject", "kill:s1@43")
     assert found == whole
     assert (saves / "step-000000048").is_dir()
+    # A spare joins at the end of the epoch in which a server dies, or at once where no holder of a shard is left.
+    for name, faults, kinds in (
+        ("joined", "kill:s1@10,kill:s0@40", ["lost", "grow", "lost", "grow"]),
+        ("again", "kill:s0@20,kill:s1@21", ["lost", "lost", "lost", "restart"]),
+    ):
+        words[1], log = str(tmp_path / name), tmp_path / f"{name}.log"
+        found, result = run(name, *words, "--servers", "2", "--spares", "2", "--log", str(log), "--inject", faults)
+        assert found == whole and sorted(result["lost_ranks"]) == [0, 1]
+        events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+        assert [event for event in events if event in ("lost", "grow", "restart")] == kinds
 
 
 @pytest.mark.job

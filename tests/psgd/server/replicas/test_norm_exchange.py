@@ -1,5 +1,7 @@
 """The norm over all shards on real ranks: each counts once, and what one of two holders has not said the other says."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,8 @@ def test_each_shard_counts_once_whoever_lives(comm):
 def test_one_that_dies_before_the_order_says_so_is_stood_in_for_and_two_holders_are_not(comm):
     mesh, all_live = Mesh(comm, servers=SERVERS), Holders(SERVERS)
     if mesh.role == "server":
+        told = []
+        mesh.survival = SimpleNamespace(not_survived=lambda: told.append(mesh.index))
         dead = set()
         norms = exchange(mesh, dead)
         assert total(norms, mesh, all_live) == WHOLE
@@ -62,6 +66,7 @@ def test_one_that_dies_before_the_order_says_so_is_stood_in_for_and_two_holders_
             if mesh.index != 3:
                 with pytest.raises(PeerLostError, match=r"servers 2 and 3 ended: they held shard 2"):
                     total(norms, mesh, all_live)
+                assert told
         norms.close()
     comm.Barrier()
     mesh.free()

@@ -71,6 +71,9 @@ class Hand:
     def started(self):
         pass
 
+    def not_survived(self):
+        self.asked.append("not survived")
+
     def lost(self, worker, applied, waiting, takers):
         self.asked.append((worker, list(applied), dict(waiting), list(takers)))
         return self.left, {taker: np.array([taker + 70]) for taker in takers}
