@@ -52,7 +52,10 @@ class HandOver(Protocol):
         """This rank has come through the start, which is made by all together: from now on others may die."""
 
     def lost_server(self, server: int) -> None:
-        """A server has died, and others hold its shards; on the other servers, where there are replicas."""
+        """A server has died, and others hold its shards; on the others and on workers, where there are replicas."""
+
+    def not_survived(self) -> None:
+        """Too many have died for the run to go on by itself, and this rank is about to say so with an error."""
 
     def lead(self, worker: int) -> None:
         """That worker is the first that lives: where there are no servers, it does what worker 0 has done."""

@@ -26,6 +26,7 @@ from psgd.training.survival.ledger import Ledger
 from psgd.training.survival.stragglers import Stragglers
 
 Found = TypeVar("Found")
+_AT_THE_LAST = "the run does not survive the next one", "after the next one the run begins again at a checkpoint"
 
 
 class Survival:
@@ -161,6 +162,7 @@ class Survival:
         servers = [server for server in range(mesh.servers) if mesh.server_rank(server) in alive]
         workers = [worker for worker in range(mesh.workers) if mesh.worker_rank(worker) in alive]
         if not workers:
+            self.not_survived()
             raise PeerLostError("all workers have died before the final evaluation was made")
         if mesh.servers and servers[:1] != [0] and not (mesh.replicas and servers):
             raise PeerLostError("server 0 has died before the final evaluation was made")
@@ -243,6 +245,9 @@ class Survival:
 
     def lost_server(self, server: int) -> None:
         self.gone_servers.append(server)
+        if self._course is not None:
+            self._course.shrunk = True
+            return
         first = min(set(range(self._mesh.servers)) - set(self.gone_servers))
         if self._mesh.index == first:
             self._take_over()
@@ -258,8 +263,12 @@ class Survival:
         say(
             f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: "
             f"{counted(left, 'other server')} {'has' if left == 1 else 'have'} all that it had"
-            + ("" if left > 1 else "; the run does not survive the next one")
+            + ("" if left > 1 else f"; {_AT_THE_LAST[TOLERANCE.look is not None]}")
         )
+
+    def not_survived(self) -> None:
+        if TOLERANCE.look is not None:  # which begins the run again at deaths that are not allowed
+            TOLERANCE.allow(())
 
     def lead(self, worker: int) -> None:
         if self._mesh.role == "worker" and worker == self._mesh.index:
@@ -342,6 +351,7 @@ def prepare(
         samples, params = metrics.samples_per_epoch, connection.params
         mesh.survival = survival = Survival(config, mesh, samples, metrics, duties, mine, params)
         survival.look_after(job, config.drop_straggler_after)
+        duties.also.append(connection.lead)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
         found = connection.resumed_from
