@@ -11,7 +11,7 @@ WITHOUT = (
     "mpirun --with-ft ulfm"
 )
 """What is said of an option that needs one."""
-_MEET_AT_EPOCHS = ("sync", "allreduce")
+MEET_AT_EPOCHS = ("sync", "allreduce")
 """All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once."""
 _PER_WORKER = ("record", "replay", "trace", "mesh", "shard")
 
@@ -34,7 +34,7 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     steps = values["accumulate"] in (None, 1)
     meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
     saves = values["checkpoint_dir"] is None or not values["replicas"]
-    refilled = not (values["spares"] or values["grow"]) or values["strategy"] in _MEET_AT_EPOCHS
+    refilled = not (values["spares"] or values["grow"]) or values["strategy"] in MEET_AT_EPOCHS
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
     plain = whole and steps and meets and saves and refilled and on_host
     plain = plain and not any(values[name] for name in _PER_WORKER)
