@@ -32,7 +32,7 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     strategy = catalog.find(values["strategy"])
     whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
     steps = values["accumulate"] in (None, 1)
-    meets = values["easgd_order"] in _EASGD_ORDERS and values["peers"] != "pairs"
+    meets = values["easgd_order"] in _EASGD_ORDERS
     saves = values["checkpoint_dir"] is None or not values["replicas"]
     refilled = not (values["spares"] or values["grow"]) or values["strategy"] in MEET_AT_EPOCHS
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]

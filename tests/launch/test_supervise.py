@@ -23,7 +23,7 @@ from psgd.launch.signal_forwarding import Forwarding
 numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP]
 for number in numbers:
     signal.signal(number, signal.SIG_IGN if "ignored" in sys.argv else signal.SIG_DFL)
-sent = "; ".join(f"kill -{number:d} $PPID" for number in numbers[: int(sys.argv[1])])
+sent = "; sleep 0.1; ".join(f"kill -{number:d} $PPID" for number in numbers[: int(sys.argv[1])])
 job = ["sh", "-c", f"{sent}; sleep 0.3; exit 7"]
 print(*supervise.run(job, os.environ, Forwarding(["nothing"], 1, True), [signal.SIGUSR1, signal.SIGUSR2]))
 assert all(signal.getsignal(n) == (signal.SIG_IGN if "ignored" in sys.argv else signal.SIG_DFL) for n in numbers)

@@ -210,6 +210,7 @@ class Survival:
         """Counts a death, writes it to the log and says it, where this rank leads."""
         self.gone.append(worker)
         seconds, left = self._metrics.elapsed_s(), self._mesh.workers - len(self.gone)
+        self._metrics.tell_next()
         rank = self._ranks([worker])[0]
         if not self._duties.leads:
             return
@@ -229,6 +230,7 @@ class Survival:
         if not self._duties.leads:
             return
         rank, seconds = self._in_job([server])[0], self._metrics.elapsed_s()
+        self._metrics.tell_next()
         cause = self._cause(rank)
         rank = self._number(rank)
         left, workers = self._mesh.servers - len(self.gone_servers), self._mesh.workers - len(self.gone)

@@ -27,7 +27,6 @@ def test_and_those_without(strategy):
     "option",
     [
         {"strategy": "easgd", "own": {"easgd_order": "round-robin"}},
-        {"strategy": "decentralized", "own": {"peers": "pairs"}},
         {"replicas": 1, "checkpoint_dir": Path("c")},
         {"record": Path("r")},
         {"replay": Path("r")},

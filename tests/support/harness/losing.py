@@ -25,13 +25,24 @@ def gradient_of(backend, params, batches):
     return total / samples
 
 
-def sync_that_loses_one(batch_size, epochs, lr, death):
-    """One process that loses worker 1 of 3 at its step `death` (from 0) of the first epoch."""
+def _softmax(batch_size):
     dataset = load("digits")
     model = build("softmax", dataset.sample_shape, dataset.classes)
     backend = HostBackend(model, dataset, validate(dataset), batch_size)
     params = preparation.first_params(TrainConfig(model="softmax"), model)
     backend.prepare(params)
+    return params, backend
+
+
+def softmax(batch_size):
+    """The first parameters of the softmax model, and what gives its gradient of one batch."""
+    params, backend = _softmax(batch_size)
+    return params, lambda x, batch: gradient_of(backend, x, [np.array(batch, np.int64)]).astype(np.float32)
+
+
+def sync_that_loses_one(batch_size, epochs, lr, death):
+    """One process that loses worker 1 of 3 at its step `death` (from 0) of the first epoch."""
+    params, backend = _softmax(batch_size)
 
     def cut(samples, steps):
         return [samples[s * batch_size : (s + 1) * batch_size] for s in range(steps)]
