@@ -12,7 +12,7 @@ from psgd.checkpoint.resume import Plan, States
 from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
 from psgd.kernels.errors import UsageError
-from psgd.kernels.notice import say
+from psgd.kernels.notice import counted, say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.agreement import agree
@@ -180,7 +180,7 @@ class Saver:
             if self._mesh.index == 0:
                 lost = len(self.found.manifest.run.get("lost", ()))  # type: ignore[arg-type]
                 say(
-                    f"warning: resume: the checkpoint has {self._was('workers')} worker(s)"
+                    f"warning: resume: the checkpoint has {counted(self._was('workers'), 'worker')}"
                     + (f" after {lost} had died" if lost else "")
                     + f", this run has {self._mesh.workers}"
                 )

@@ -4,7 +4,6 @@ Every worker has all parameters and the optimizer's whole state. A step sums sam
 worker order, divides by the samples, and every worker takes the same optimizer's step with the same bits.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -92,19 +91,10 @@ class AllreduceWorker(LockstepWorker):
         """Sums over all workers and takes the optimizer's step; `samples` are those of the gradient not added yet."""
         buckets, rounds = self._buckets, self._rounds
         rounds.join()
-        began = time.perf_counter()
-        buckets.launch(samples)
-        if buckets.early:
-            buckets.wait()
-            total = rounds.exchange(done=done, began=began)
-        else:  # in this order a round without samples moves nothing
-            total = rounds.exchange(done=done)
-            if total:
-                buckets.reduce()
+        total = buckets.complete(samples, lambda began: rounds.exchange(done=done, began=began))
         if buckets.early or total:
             rounds.count_allreduce(buckets.sum.nbytes)
         rounds.count()
-        buckets.clear()
         self.stop = rounds.stop
         if total:
             self._optimizer.take(buckets.sum, self._factor * buckets.unit / total, self._applied)

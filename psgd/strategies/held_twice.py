@@ -29,4 +29,4 @@ def check(values: Mapping[str, Any], servers: int, workers: int) -> None:
     if values["checkpoint_dir"]:
         raise UsageError("--replicas 1: expected no --checkpoint-dir, with which --spares replace servers; omit one")
     if not going_on.survives(values, servers, workers):
-        raise UsageError(f"--replicas 1: {going_on.WITHOUT}")
+        raise UsageError(going_on.without("--replicas 1", values, servers, workers))

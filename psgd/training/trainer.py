@@ -7,6 +7,7 @@ from typing import cast
 
 from mpi4py import MPI
 
+from psgd.backend.interface import Repeats
 from psgd.checkpoint.extra import OWN
 from psgd.config import TrainConfig
 from psgd.connection import Connection
@@ -111,7 +112,10 @@ class Trainer:
         epoch, step, number, indices, _ = self._newest
         self._model.begin(self._config.seed, worker, epoch, step)
         touch = partial(self._injector.poison, number) if "nan" in self._config.inject else None
-        self.backend.gradient(indices, None, touch)
+        if isinstance(self.backend, Repeats):
+            self.backend.again(indices, touch)
+        else:
+            self.backend.gradient(indices, None, touch)
         self.backend.wait()
 
     def _done(self, ps: Connection, sampler: Sampler) -> int:

@@ -23,10 +23,12 @@ class HandOver(Protocol):
     Attributes:
         failures: of the mesh's world, on the server.
         also_lost: what goes with a worker that dies, beside its samples, for the warning; nothing at first.
+        all_count: without servers, every worker has the run's counters; False at first.
     """
 
     failures: Deaths
     also_lost: str
+    all_count: bool
 
     def waiting(self, act: Callable[..., Any], **when: Callable[[], object]) -> Callable[..., Any]:
         """The same call, in which the server waits for workers (`psgd.training.survival.stragglers`)."""

@@ -11,7 +11,7 @@ from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.errors import AgreedUsageError, PeerLostError
-from psgd.kernels.notice import say
+from psgd.kernels.notice import counted, say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
@@ -42,6 +42,7 @@ class Survival:
 
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
+        all_count: without servers, every worker has the run's counters, and can lead to the very end.
         failures: of the mesh's world.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
@@ -59,6 +60,7 @@ class Survival:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
         self.also_lost = ""
+        self.all_count = False
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -92,10 +94,8 @@ class Survival:
         return [*map(self._number, self._ranks(self.gone)), *map(self._number, self._in_job(self.gone_servers))]
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
+        """Deaths are counted; from `started` on workers may die. `job` is all ranks."""
         self._job = job
-        if not self._mesh.servers:
-            self.started()
 
     def started(self) -> None:
         mesh = self._mesh
@@ -161,6 +161,9 @@ class Survival:
         if mesh.servers and servers[:1] != [0] and not (mesh.replicas and servers):
             raise PeerLostError("server 0 has died before the final evaluation was made")
         if not mesh.servers:
+            led = min(set(range(mesh.workers)).difference(self.gone))
+            if led not in workers and not self.all_count:
+                raise PeerLostError(f"worker {led}, which had the run's counters, died behind the last step")
             self.lead(workers[0])
         elif mesh.replicas and mesh.role == "server" and mesh.index == servers[0]:
             self._take_over()
@@ -190,9 +193,21 @@ class Survival:
 
     def _complete(self, living: MPI.Intracomm) -> None:
         """Gives servers the final parameters of a worker: one may have died before all servers had its part."""
+        living.Bcast([self._params, MPI.BYTE], root=self._first_worker(living))
+
+    def _first_worker(self, living: MPI.Intracomm) -> int:
+        """The rank in `living` of the first worker that lives."""
         places = living.Get_group().Translate_ranks(None, self._mesh.world.Get_group())
-        first = next(rank for rank, place in enumerate(places) if place >= self._mesh.servers)
-        living.Bcast([self._params, MPI.BYTE], root=first)
+        return min((place, rank) for rank, place in enumerate(places) if place >= self._mesh.servers)[1]
+
+    def among_living(self, act: Callable[[MPI.Intracomm, int], object]) -> None:
+        """Calls `act` on all ranks that live, and again where one dies meanwhile. Collective over them, blocks.
+
+        Args:
+            act: is given these, the one that leads first, and the first worker's rank among them. It may communicate
+                over them, and must be able to begin again.
+        """
+        Survivors(self._job, self._arrange).together(lambda living: act(living, self._first_worker(living)))
 
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
@@ -218,8 +233,8 @@ class Survival:
         rank = self._number(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
-            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
-            f"the {samples:,} samples that it had left{self.also_lost}"
+            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: the {samples:,} "
+            f"samples that it had left go to {counted(left, 'other worker')}{self.also_lost}"
         )
 
     def lost_server(self, server: int) -> None:
@@ -237,8 +252,9 @@ class Survival:
         of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
         self._duties.log.write("lost", time=seconds, cause=cause, **of_server)
         say(
-            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and have "
-            "all that it had" + ("" if left > 1 else "; the run does not survive the next one")
+            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: "
+            f"{counted(left, 'other server')} {'has' if left == 1 else 'have'} all that it had"
+            + ("" if left > 1 else "; the run does not survive the next one")
         )
 
     def lead(self, worker: int) -> None:
@@ -304,7 +320,8 @@ def prepare(
         AgreedUsageError: workers are to be dropped, and the run does not go on without them.
     """
     mesh, metrics = connection.mesh, connection.metrics
-    if switch.enabled() and going_on.survives(config.flat(), mesh.servers, mesh.workers):
+    asked = config.flat(), mesh.servers, mesh.workers
+    if switch.enabled() and going_on.survives(*asked):
         mine = None if course is None else course(mesh.workers, mesh.index)
         mesh.replicas = config.replicas
         samples, params = metrics.samples_per_epoch, connection.params
@@ -317,6 +334,6 @@ def prepare(
             # All begin at the same step, and are counted from there; else each is, from where it was.
             survival.resume([each.drawn(each.steps_behind(found.manifest.samples)) for each in survival.shares()])
     elif config.replicas:
-        raise AgreedUsageError(f"--replicas 1: {going_on.WITHOUT}")
+        raise AgreedUsageError(going_on.without("--replicas 1", *asked))
     elif config.drop_straggler_after is not None:
-        raise AgreedUsageError(f"--drop-straggler-after {config.drop_straggler_after:g}: {going_on.WITHOUT}")
+        raise AgreedUsageError(going_on.without(f"--drop-straggler-after {config.drop_straggler_after:g}", *asked))

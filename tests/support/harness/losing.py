@@ -25,6 +25,32 @@ def gradient_of(backend, params, batches):
     return total / samples
 
 
+def rounds_that_lose_one(batch_size, epochs, gone, death):
+    """What three workers that keep pace take in each round, of which one dies in round `death` of the first epoch.
+
+    Returns:
+        For each round and worker: who, epoch, step as `psgd.training.survival.course` numbers it, and the samples.
+    """
+
+    def cut(samples, steps):
+        return [samples[s * batch_size : (s + 1) * batch_size] for s in range(steps)]
+
+    living = [worker for worker in range(3) if worker != gone]
+    first = [order(SAMPLES, 0, 0)[w::3] for w in range(3)]
+    steps = -(-len(first[0]) // batch_size)
+    rounds = [[(w, 0, s, cut(first[w], steps)[s]) for w in range(3)] for s in range(death)]
+    rounds.append([(w, 0, death, cut(first[w], steps)[death]) for w in living])
+    left = first[gone][death * batch_size :]
+    extra = -(-len(left[0::2]) // batch_size)
+    rounds += [[(w, 0, steps + 1 + s, cut(left[p::2], extra)[s]) for p, w in enumerate(living)] for s in range(extra)]
+    rounds += [[(w, 0, s, cut(first[w], steps)[s]) for w in living] for s in range(death + 1, steps)]
+    for epoch in range(1, epochs):
+        parts = [order(SAMPLES, 0, epoch)[p::2] for p in range(2)]
+        steps = -(-len(parts[0]) // batch_size)
+        rounds += [[(w, epoch, s, cut(parts[p], steps)[s]) for p, w in enumerate(living)] for s in range(steps)]
+    return rounds
+
+
 def _softmax(batch_size):
     dataset = load("digits")
     model = build("softmax", dataset.sample_shape, dataset.classes)
@@ -43,24 +69,9 @@ def softmax(batch_size):
 def sync_that_loses_one(batch_size, epochs, lr, death):
     """One process that loses worker 1 of 3 at its step `death` (from 0) of the first epoch."""
     params, backend = _softmax(batch_size)
-
-    def cut(samples, steps):
-        return [samples[s * batch_size : (s + 1) * batch_size] for s in range(steps)]
-
-    first = [order(SAMPLES, 0, 0)[w::3] for w in range(3)]
-    steps = -(-len(first[0]) // batch_size)
-    groups = [[cut(first[w], steps)[s] for w in range(3)] for s in range(death)]
-    groups.append([cut(first[w], steps)[death] for w in (0, 2)])
-    left = first[1][death * batch_size :]
-    extra = -(-len(left[0::2]) // batch_size)
-    groups += [[cut(left[p::2], extra)[s] for p in range(2)] for s in range(extra)]
-    groups += [[cut(first[w], steps)[s] for w in (0, 2)] for s in range(death + 1, steps)]
-    for epoch in range(1, epochs):
-        parts = [order(SAMPLES, 0, epoch)[p::2] for p in range(2)]
-        steps = -(-len(parts[0]) // batch_size)
-        groups += [[cut(parts[p], steps)[s] for p in range(2)] for s in range(steps)]
-    for group in groups:
-        params -= (lr * gradient_of(backend, params, group)).astype(np.float32)
+    for taken in rounds_that_lose_one(batch_size, epochs, 1, death):
+        batches = [batch for _, _, _, batch in taken]
+        params -= (lr * gradient_of(backend, params, batches)).astype(np.float32)
     return params
 
 

@@ -59,7 +59,7 @@ def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more
     kills = "kill:3@30,kill:1@31,compute:0.003"
     done = psgd_command("train", *words, "--resume", "--workers", "4", "--inject", kills, timeout=90)
     assert done.returncode == 4, done.stderr
-    assert "has 2 worker(s) after 1 had died, this run has 4" in done.stderr
+    assert "has 2 workers after 1 had died, this run has 4" in done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert len(result["lost_ranks"]) == 2 and result["test_accuracy"] > 0.9
     # The epoch continues at a whole step of all; from there on each sample is applied exactly once.
@@ -125,3 +125,26 @@ def test_a_server_is_not_survived(psgd_command):
     done = psgd_command("train", "--inject", "kill:s0@30", timeout=90)
     assert done.returncode not in (0, 4) and done.seconds < 30
     assert "(dead: rank 0)" in done.stderr
+
+
+DIES_BEHIND_THE_LAST_STEP = """
+import os, signal, sys
+from mpi4py import MPI
+from psgd.checkpoint.saver import Saver
+from psgd.launch.cli import main
+
+def close(self, failed, real=Saver.close):
+    if MPI.COMM_WORLD.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self, failed)
+
+Saver.close = close
+sys.argv = ["psgd", "train", "--strategy", "STRATEGY", "--hidden", "16", "--epochs", "1", "--json"]
+main()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["hogwild", "sync"])
+def test_a_run_whose_only_counters_die_behind_the_last_step_has_no_result(strategy, job):
+    done = job(3, DIES_BEHIND_THE_LAST_STEP.replace("STRATEGY", strategy), ulfm=True, timeout=60)
+    assert done.returncode not in (0, 3, 4) and "(dead: rank 0)" in done.stderr and not done.stdout
