@@ -57,7 +57,7 @@ class AllreduceWorker(LockstepWorker):
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
         self._applied = 0
-        self._under_way = 0  # samples of the gradient of this round
+        self._passes: list[int] = []  # samples of each gradient of this round
         if survives:
             from psgd.worker.serverless.regroup import Regroup  # what few runs need
 
@@ -79,13 +79,14 @@ class AllreduceWorker(LockstepWorker):
     def _take_step(self, samples: int, loss: float) -> None:
         complete = self._buckets.add(samples)
         self._rounds.note(samples, loss)
+        self._passes.append(samples)
         if complete:
-            self._under_way = samples
             self._together(lambda: self._reduce(samples))
+            self._passes.clear()
 
     def _round(self, done: bool) -> None:
-        self._under_way = 0
         self._together(lambda: self._reduce(0, done))
+        self._passes.clear()
 
     def _reduce(self, samples: int, done: bool = False) -> None:
         """Sums over all workers and takes the optimizer's step; `samples` are those of the gradient not added yet."""
@@ -106,11 +107,13 @@ class AllreduceWorker(LockstepWorker):
         self._votes.decide(rounds.request, self.version)
 
     def put_back(self) -> None:
-        """What was the gradient is partly a sum by now: it is computed again, on the same parameters."""
+        """What was the gradient is partly a sum by now: all of it is computed again, on the same parameters."""
         super().put_back()
-        if self._under_way:
-            assert self._regroup is not None
-            self._regroup.hand_over.compute_again()
+        assert self._regroup is not None
+        for before, samples in zip(reversed(range(len(self._passes))), self._passes, strict=True):
+            if samples:
+                self._regroup.hand_over.compute_again(before)
+            self._buckets.add(samples)
 
     def revoke(self) -> None:
         super().revoke()

@@ -9,8 +9,14 @@ _EXPECTED = (
     "expected a run that goes on without dead workers (docs/failures.md#dead-workers), started by psgd train or by "
     "mpirun --with-ft ulfm"
 )
-MEET_AT_EPOCHS = ("sync", "allreduce")
-"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once."""
+_MEET_AT_EPOCHS = ("sync", "allreduce")
+"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once, and
+so they do where a step adds gradients of two epochs."""
+
+
+def meet_at_epochs(strategy: str, accumulate: int | None) -> bool:
+    """Whether all workers end an epoch at one step, at which a checkpoint may lie."""
+    return strategy in _MEET_AT_EPOCHS and accumulate in (None, 1)
 
 
 class Asked(NamedTuple):
@@ -33,14 +39,14 @@ class Asked(NamedTuple):
 
     @property
     def compresses(self) -> bool:
-        """Updates are sent compressed, by a codec with a memory that is not regrouped."""
-        return self.values["compress"] not in (None, "none") and self.values["strategy"] != "decentralized"
+        """Updates are sent to servers compressed, by a codec with a memory that is not regrouped."""
+        return self.values["compress"] not in (None, "none") and self.strategy.servers
 
     @property
     def stands_by(self) -> bool:
         """Ranks stand by that join at any step."""
         waits = self.values["spares"] or self.values["grow"]
-        return bool(waits) and self.values["strategy"] not in MEET_AT_EPOCHS
+        return bool(waits) and not meet_at_epochs(self.values["strategy"], self.values["accumulate"])
 
 
 ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
@@ -53,12 +59,10 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: run.values["shard"], "--shard"),
     (lambda run: run.values["device"] == "cuda", "--device cuda"),
     (lambda run: run.values["server_device"] == "cuda", "--server-device cuda"),
-    (lambda run: run.compresses, "--compress"),
-    (lambda run: run.values["accumulate"] not in (None, 1), "--accumulate"),
+    (lambda run: run.compresses, "--compress with servers"),
     (lambda run: run.values["record"], "--record (of all workers)"),
     (lambda run: run.values["replay"], "--replay (of all workers)"),
     (lambda run: run.values["trace"], "--trace"),
-    (lambda run: run.values["replicas"] and run.values["checkpoint_dir"], "--replicas with --checkpoint-dir"),
     (lambda run: run.stands_by, "--spares or --grow (with {strategy}, the run begins again at a checkpoint)"),
 )
 """Why a run ends when a worker dies: what asks for it, and how the user is told."""

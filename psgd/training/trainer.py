@@ -1,6 +1,7 @@
 """A worker's loop over its part of the data."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -36,7 +37,8 @@ class Trainer:
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
         self._course: Course | None = None
-        self._newest: CourseStep  # inside `train`
+        # Steps whose gradients may have to be computed again: those that make one update.
+        self._newest: deque[CourseStep] = deque(maxlen=config.own.get("accumulate") or 1)
 
     def course(self, workers: int, worker: int) -> Course:
         """The batches of this worker, one of so many. Made once."""
@@ -58,10 +60,12 @@ class Trainer:
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
         leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
-        meeting = self._meeting(ps) if leaves and config.strategy not in going_on.MEET_AT_EPOCHS else None
+        meets = going_on.meet_at_epochs(config.strategy, config.flat()["accumulate"])
+        meeting = self._meeting(ps) if leaves and not meets else None
         course.again = partial(self._again, ps.worker)
-        for self._newest in course.after(done):
-            epoch, step, number, indices, planned = self._newest
+        for newest in course.after(done):
+            self._newest.append(newest)
+            epoch, step, number, indices, planned = newest
             loss = 0.0
             injector.begin(number)
             self._model.begin(config.seed, ps.worker, epoch, step)
@@ -107,9 +111,9 @@ class Trainer:
             if not asked:
                 time.sleep(_PAUSE_S)
 
-    def _again(self, worker: int) -> None:
-        """Computes the newest gradient again, on the same parameters."""
-        epoch, step, number, indices, _ = self._newest
+    def _again(self, worker: int, before: int) -> None:
+        """Computes the gradient of the newest step, or of so many before it, again, on the same parameters."""
+        epoch, step, number, indices, _ = self._newest[-1 - before]
         self._model.begin(self._config.seed, worker, epoch, step)
         touch = partial(self._injector.poison, number) if "nan" in self._config.inject else None
         if isinstance(self.backend, Repeats):

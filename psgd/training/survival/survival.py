@@ -26,6 +26,7 @@ from psgd.training.survival.ledger import Ledger
 from psgd.training.survival.stragglers import Stragglers
 
 Found = TypeVar("Found")
+_AT_THE_LAST = "the run does not survive the next one", "after the next one the run begins again at a checkpoint"
 
 
 class Survival:
@@ -157,6 +158,7 @@ class Survival:
         servers = [server for server in range(mesh.servers) if mesh.server_rank(server) in alive]
         workers = [worker for worker in range(mesh.workers) if mesh.worker_rank(worker) in alive]
         if not workers:
+            self.not_survived()
             raise PeerLostError("all workers have died before the final evaluation was made")
         if mesh.servers and servers[:1] != [0] and not (mesh.replicas and servers):
             raise PeerLostError("server 0 has died before the final evaluation was made")
@@ -239,6 +241,9 @@ class Survival:
 
     def lost_server(self, server: int) -> None:
         self.gone_servers.append(server)
+        if self._course is not None:
+            self._course.shrunk = True
+            return
         first = min(set(range(self._mesh.servers)) - set(self.gone_servers))
         if self._mesh.index == first:
             self._take_over()
@@ -254,8 +259,12 @@ class Survival:
         say(
             f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: "
             f"{counted(left, 'other server')} {'has' if left == 1 else 'have'} all that it had"
-            + ("" if left > 1 else "; the run does not survive the next one")
+            + ("" if left > 1 else f"; {_AT_THE_LAST[TOLERANCE.look is not None]}")
         )
+
+    def not_survived(self) -> None:
+        if TOLERANCE.look is not None:  # which begins the run again at deaths that are not allowed
+            TOLERANCE.allow(())
 
     def lead(self, worker: int) -> None:
         if self._mesh.role == "worker" and worker == self._mesh.index:
@@ -280,9 +289,9 @@ class Survival:
     def pushed(self, worker: int, drawn: int) -> None:
         self._ledger.pushed(worker, drawn)
 
-    def compute_again(self) -> None:
+    def compute_again(self, before: int) -> None:
         assert self._course is not None
-        self._course.again()
+        self._course.again(before)
 
     def receive(self, words: NDArray[np.int64]) -> None:
         assert self._course is not None
@@ -298,6 +307,17 @@ class Survival:
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.ends = self.waiting(ask)
+
+    @property
+    def rest(self) -> Callable[[], bool]:
+        """What applies gradients that are left at the end."""
+        assert self._course is not None
+        return self._course.rest
+
+    @rest.setter
+    def rest(self, ask: Callable[[], bool]) -> None:
+        assert self._course is not None
+        self._course.rest = self.waiting(ask)
 
 
 def prepare(
@@ -327,6 +347,7 @@ def prepare(
         samples, params = metrics.samples_per_epoch, connection.params
         mesh.survival = survival = Survival(config, mesh, samples, metrics, duties, mine, params)
         survival.look_after(job, config.drop_straggler_after)
+        duties.also.append(connection.lead)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
         found = connection.resumed_from

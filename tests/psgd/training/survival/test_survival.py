@@ -23,13 +23,15 @@ def events_of(path, kind):
     [
         ("async", "kill:1@20,compute:0.003", 1, [2]),
         ("ssp", "kill:0@9,kill:2@30,compute:0.003", 2, [2, 4]),
-        ("softsync", "kill:2@45,slow:2:8,compute:0.001", 2, [4]),  # when the others are done
+        ("softsync --accumulate 5", "kill:2@45,slow:2:8,compute:0.001", 2, [4]),  # when the others are done
         ("sync", "kill:1@5,kill:0@6", 1, [1, 2]),
     ],
 )
 def test_each_sample_is_applied_exactly_once(strategy, faults, servers, ranks, psgd_command, tmp_path):
-    words = ["--strategy", strategy, "--workers", "3", "--epochs", "3", "--log", str(tmp_path / "log"), "--json"]
-    done = psgd_command("train", *words, "--servers", str(servers), "--inject", faults, timeout=90)
+    words = ["--workers", "3", "--epochs", "3", "--log", str(tmp_path / "log"), "--json"]
+    done = psgd_command(
+        "train", "--strategy", *strategy.split(), *words, "--servers", str(servers), "--inject", faults, timeout=90
+    )
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert sorted(result["lost_ranks"]) == ranks and result["samples"] == 3 * SAMPLES
@@ -68,14 +70,16 @@ def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more
     assert result["samples"] == after["samples"] + 3 * SAMPLES - behind
 
 
-def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path):
+@pytest.mark.parametrize(("accumulate", "death"), [(1, 2), (2, 1)])
+def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path, accumulate, death):
     words = ["--model", "softmax", "--workers", "3", "--epochs", "2", "--batch-size", "100", "--lr", "0.1"]
     path = tmp_path / "weights.npz"
-    done = psgd_command("train", *words, "--inject", "kill:1@3", "--save", str(path), timeout=90)
+    words += ["--accumulate", str(accumulate), "--inject", f"kill:1@{accumulate * (death + 1)}"]
+    done = psgd_command("train", *words, "--save", str(path), timeout=90)
     assert done.returncode == 4, done.stderr
     with np.load(path) as saved:
         found = dict(saved)
-    expected = named(sync_that_loses_one(100, 2, 0.1, death=2))
+    expected = named(sync_that_loses_one(100, 2, 0.1, death, accumulate))
     assert sorted(found) == sorted(expected)
     for name, right in expected.items():
         np.testing.assert_allclose(found[name].ravel(), right, rtol=1e-4, atol=1e-5)
