@@ -179,6 +179,11 @@ def _standing_by(config: TrainConfig) -> TrainConfig:
         return config
     if config.workers is not None or "data" in config.axes:
         raise UsageError(f"--grow {config.grow}: it says how many workers there are; omit --workers and data in --mesh")
+    if config.pipe_schedule is not None and not SCHEDULES[config.pipe_schedule].flushes:
+        raise UsageError(
+            f"--grow {config.grow}: expected a pipeline that is empty at an epoch's end, got --pipe-schedule "
+            f"{config.pipe_schedule}; omit one of them"
+        )
     return replace(config, workers=found[0].workers)
 
 

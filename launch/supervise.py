@@ -20,6 +20,7 @@ from psgd.launch.signal_forwarding import STOP, Forwarding, descendants
 from psgd.runtime.launcher_env import rank_of
 
 GRACE_S = 3.0
+_STOPPED_S = 2.0  # from one look to the next: this process, and likely the ranks, were stopped meanwhile
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[[int, FrameType | None], None]
 
@@ -189,7 +190,7 @@ class StartWatch:
         self.ranks: list[int] = []
         self._begun: Callable[[], bool] | None = begun
         self._size, self._patience_s = size, patience_s
-        self._limit = float("inf")
+        self._limit, self._looked = float("inf"), time.monotonic()
         self._seen: dict[int, int] = {}  # by rank; its process
         self._missed: set[int] = set()  # ranks that were not there at the look before
 
@@ -197,14 +198,18 @@ class StartWatch:
         """Looks for ranks that have died; to be called again and again. Does not block."""
         if self._begun is None:
             return
+        now = time.monotonic()
+        if now - self._looked > _STOPPED_S:
+            self._limit += now - self._looked
+        self._looked = now
         found = [(rank, pid) for pid in descendants(mpiexec) if (rank := rank_of(pid)) is not None]
         for rank, pid in found:  # a process that a rank has started comes behind it, with the same variables
             self._seen.setdefault(rank, pid)
         if found and self._limit == float("inf"):
-            self._limit = time.monotonic() + self._patience_s
+            self._limit = now + self._patience_s
         living = {pid for _, pid in found}
         missing = {rank for rank, pid in self._seen.items() if pid not in living}
-        if time.monotonic() > self._limit:
+        if now > self._limit:
             missing |= set(range(self._size)).difference(self._seen)
         gone, self._missed = missing & self._missed, missing  # a program that starts another has no variables meanwhile
         if self._begun():  # asked last: a rank that is gone by now may have ended well

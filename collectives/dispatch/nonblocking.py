@@ -159,10 +159,10 @@ class RequestQueue:
         Without a look at other communicators' requests: for a caller that makes one if this was not enough.
         """
         self.untouched = False
-        if self.threaded or not self._pending or self._pending[0] is not request or not self._turn.acquire(False):
+        if self.threaded or not self._turn.acquire(False):
             return False
-        try:
-            if not self._step(request):
+        try:  # only whose turn it is may look at the oldest: another thread may be about to take it out
+            if not self._pending or self._pending[0] is not request or not self._step(request):
                 return False
             self._pending.popleft()
             return True
@@ -178,7 +178,7 @@ class RequestQueue:
         """As `advance`, for the thread of `relief`, which must not call MPI where that grants no threads."""
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self._advance()
-        elif self._pending and self._pending[0].in_memory:
+        else:
             self._advance(quietly=True)
 
     def _advance(self, quietly: bool = False) -> None:

@@ -11,6 +11,7 @@ from psgd.collectives.dispatch.contract import describe
 from psgd.collectives.dispatch.control import Control
 from psgd.collectives.dispatch.waits import Waits
 from psgd.collectives.mpi.agreement import Mismatch, name_ranks
+from psgd.collectives.mpi.patience import JUMP_S
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.collectives.shm.shared_channel import SharedChannel
 from psgd.kernels.errors import PeerLostError
@@ -60,7 +61,7 @@ class StallWatchdog:
         self._published = published
         self._stall_s = stall_s
         self._timeout_s = timeout_s
-        self._since = self._next_look = 0.0
+        self._since = self._next_look = self._looked = 0.0
         self._call = self._reported = 0
 
     def begin(self, call: int) -> None:
@@ -86,7 +87,9 @@ class StallWatchdog:
             self._look(now)
 
     def _look(self, now: float) -> None:
-        self._since = self._since or now
+        if self._since and now - self._looked > JUMP_S:  # stopped, or nobody has tested: that was no waiting
+            self._since += now - self._looked
+        self._since, self._looked = self._since or now, now
         self._next_look = now + _LOOK_S
         waited = now - self._since
         if waited < _LOOK_S:

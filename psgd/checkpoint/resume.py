@@ -16,6 +16,7 @@ from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.pieces.model_part import ModelPart
 from psgd.checkpoint.pieces.rearranged import Rearranged, for_run
 from psgd.checkpoint.state import State
+from psgd.collectives.mpi.patience import Patience
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import say
 from psgd.nn.layout import Layout
@@ -162,9 +163,9 @@ def _find(plan: Plan, directory: Path) -> dict[str, Any]:
 
 
 def _await(proof: Path, rank: int) -> None:
-    limit = time.monotonic() + PATIENCE_S
+    patience = Patience(PATIENCE_S)
     while not proof.exists():
-        if time.monotonic() > limit:
+        if patience.over():
             raise UsageError(
                 f"checkpoints: rank {rank} on {MPI.Get_processor_name()} cannot see what rank 0 wrote to "
                 f"{proof.parent}: is the directory shared? All ranks need access to it"

@@ -14,6 +14,11 @@ _MEET_AT_EPOCHS = ("sync", "allreduce")
 so they do where a step adds gradients of two epochs."""
 
 
+def meet_at_epochs(strategy: str, accumulate: int | None) -> bool:
+    """Whether all workers end an epoch at one step, at which a checkpoint may lie."""
+    return strategy in _MEET_AT_EPOCHS and accumulate in (None, 1)
+
+
 class Asked(NamedTuple):
     """A run, by its options.
 
@@ -41,8 +46,7 @@ class Asked(NamedTuple):
     def stands_by(self) -> bool:
         """Ranks stand by that join at any step."""
         waits = self.values["spares"] or self.values["grow"]
-        meets = self.values["strategy"] in _MEET_AT_EPOCHS and self.values["accumulate"] in (None, 1)
-        return bool(waits) and not meets
+        return bool(waits) and not meet_at_epochs(self.values["strategy"], self.values["accumulate"])
 
 
 ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (

@@ -2,7 +2,11 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import cast
+
+from mpi4py import MPI
 
 from psgd.backend.interface import Repeats
 from psgd.checkpoint.extra import OWN
@@ -12,11 +16,13 @@ from psgd.data.sampler import Sampler
 from psgd.kernels.array import Array
 from psgd.runtime.faults import Injector
 from psgd.runtime.ulfm.options import last_epoch
+from psgd.strategies import going_on
 from psgd.training.survival.course import Course, CourseStep
 from psgd.training.task import Task
 
 _BEFORE = f"{OWN}steps_before"
 """What is saved with a worker that has begun at a checkpoint of other workers, and counts its clock from there."""
+_PAUSE_S = 1e-3  # between two empty steps of a worker that waits for the others
 
 
 class Trainer:
@@ -54,6 +60,8 @@ class Trainer:
         if done and self._reports(course) and self._due(done, course.steps):
             self._report(ps)  # it came after the checkpoint
         leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
+        meets = going_on.meet_at_epochs(config.strategy, config.flat()["accumulate"])
+        meeting = self._meeting(ps) if leaves and not meets else None
         course.again = partial(self._again, ps.worker)
         for newest in course.after(done):
             self._newest.append(newest)
@@ -69,14 +77,39 @@ class Trainer:
                     backend.wait()
                     injector.sleep(number, time.perf_counter() - start)
             ends = planned and step + 1 == course.steps
-            if (leaves and number + 1 >= leaves) or (ends and course.shrunk and config.spares):
+            if (leaves and not meeting and number + 1 >= leaves) or (ends and course.shrunk and config.spares):
                 leaves = 0  # for more workers to join; where workers keep pace, at the epoch's end
                 ps.save(stop=True)
             ps.step(len(indices), loss)
+            if leaves and meeting and number + 1 >= leaves:
+                self._leave_together(ps, meeting)
+                return
             if self._model.agreed(ps.stop) if may_stop else ps.stop:
                 return
             if self._reports(course) and planned and self._due(epoch * course.steps + step + 1, course.steps):
                 self._report(ps)
+
+    def _meeting(self, ps: Connection) -> Callable[[], Callable[[], bool]]:
+        """What is called when this worker has come to its last step, and gives a test whether all have.
+
+        Collective over the workers, blocks. Workers of a model in pieces keep pace: they come at the same step.
+        """
+        if self._config.parts > 1:
+            return lambda: lambda: True
+        workers = cast(MPI.Intracomm, ps.mesh.worker).Dup()  # where nobody else makes collectives meanwhile
+        return lambda: workers.Ibarrier().Test
+
+    def _leave_together(self, ps: Connection, meeting: Callable[[], Callable[[], bool]]) -> None:
+        """Keeps pace without samples until all have come to this step; then all save, and stop. Blocks."""
+        come, asked = meeting(), False
+        while not ps.stop:
+            if not asked and come():
+                asked = True
+                ps.save(stop=True)
+            ps.extra[_BEFORE] = int(ps.extra.get(_BEFORE, 0)) - 1  # an empty step is none of the course
+            ps.step(0)
+            if not asked:
+                time.sleep(_PAUSE_S)
 
     def _again(self, worker: int, before: int) -> None:
         """Computes the gradient of the newest step, or of so many before it, again, on the same parameters."""

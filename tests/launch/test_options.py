@@ -278,6 +278,10 @@ def test_a_strategy_takes_its_own_options(strategy, name):
         ({"spares": "1"}, "--spares: expected --checkpoint-dir with it"),
         ({"grow": "0.5:1,1:2"}, "--grow: expected --checkpoint-dir with it"),
         ({"grow": "0.5:1,1:2", "checkpoint_dir": "x", "workers": "2"}, "--grow 0.5:1,1:2: .* omit --workers"),
+        (
+            {"grow": "0.5:1,1:2", "checkpoint_dir": "x", "mesh": "pipe=2", "pipe_schedule": "pipedream"},
+            "--grow 0.5:1,1:2: .*got --pipe-schedule pipedream",
+        ),
         ({"spares": "1", "checkpoint_dir": "x", "device": "cuda"}, "--spares: expected ranks without GPUs"),
         ({"spares": "1", "checkpoint_dir": "x", "trace": "y"}, "--spares: a trace is of ranks that stay"),
         ({"strategy": "asinc"}, "did you mean async"),

@@ -127,3 +127,20 @@ def test_a_run_that_has_begun_is_left_alone():
     begun.append(True)
     watch.look(os.getpid())  # would be ended
     assert watch.ranks == []
+
+
+def test_time_in_which_all_were_stopped_is_none_for_a_rank_to_come(monkeypatch):
+    clock, killed = [100.0], []
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(supervise, "descendants", lambda pid: [7])
+    monkeypatch.setattr(supervise, "rank_of", lambda pid: 0)
+    monkeypatch.setattr(supervise.os, "kill", lambda pid, number: killed.append(pid))
+    watch = supervise.StartWatch(2, lambda: False, patience_s=3)
+    for passed in (0.0, 1.0, 500.0, 1.0, 0.5):
+        clock[0] += passed
+        watch.look(5)
+    assert watch.ranks == []
+    for passed in (1.0, 0.2):
+        clock[0] += passed
+        watch.look(5)
+    assert watch.ranks == [1] and killed == [5]

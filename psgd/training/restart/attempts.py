@@ -17,6 +17,7 @@ from typing import Any
 from mpi4py import MPI
 
 from psgd.checkpoint import folder
+from psgd.collectives.mpi.patience import Patience
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, PeerLostError
@@ -120,9 +121,9 @@ class Attempt:
 
     def _means_death(self, error: Exception) -> bool:
         """Whether this rank leaves with an error because another is dead. Blocks until that is known."""
-        limit = time.monotonic() + _NOTICE_S
+        patience = Patience(_NOTICE_S)
         while not self._called.is_set():
-            if (secondary(error) is None and not _of_a_call(error)) or time.monotonic() > limit:
+            if (secondary(error) is None and not _of_a_call(error)) or patience.over():
                 return False
             time.sleep(0.01)
         return True

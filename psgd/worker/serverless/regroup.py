@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives.mpi.patience import Patience
 from psgd.kernels.errors import PeerLostError
 from psgd.runtime.alarm import Alarm
 from psgd.runtime.mesh import Mesh
@@ -125,9 +126,9 @@ class Regroup:
 
     def _go_on(self, error: Exception) -> bool:
         """Regroups after an error; whether the round is complete all the same."""
-        limit = time.monotonic() + _PATIENCE_S
+        patience = Patience(_PATIENCE_S)
         while not self._deaths.failed():
-            if time.monotonic() > limit:
+            if patience.over():
                 raise error
             time.sleep(1e-3)
             MPI.COMM_SELF.Iprobe()  # progress

@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from psgd.collectives.mpi.patience import Patience
 from psgd.collectives.mpi.wait import Waiter
 from psgd.kernels.errors import PeerLostError
 from psgd.runtime.alarm import Alarm
@@ -116,9 +117,9 @@ class Reunion:
             self._saved += 1
             return True
         except AbandonedError:
-            limit = time.monotonic() + _PATIENCE_S
+            patience = Patience(_PATIENCE_S)
             while self._met == met and not self.look():
-                if time.monotonic() > limit:
+                if patience.over():
                     raise PeerLostError("a checkpoint was given up, but nobody has died") from None
                 time.sleep(1e-3)
         if self._saved > saved:  # others had left the barrier when they met

@@ -1,6 +1,8 @@
 """Non-blocking collectives: several at once, dropped, with temporaries, and errors from Test and Wait."""
 
 import time
+from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,3 +106,31 @@ def test_starting_an_operation_of_mpi_does_not_block(comm):
             request = c.Iallreduce(MPI.IN_PLACE, bits, MPI.BOR)
         request.Wait()
         assert bits[0] == 3
+
+
+class Vanishing(deque):
+    """Requests that another thread, whose turn it is, takes out as soon as somebody has seen that there are some."""
+
+    def __bool__(self):
+        found = len(self) > 0
+        self.clear()
+        return found
+
+    def __len__(self):
+        found = super().__len__()
+        self.clear()
+        return found
+
+
+@pytest.mark.parametrize("look", [lambda queue, request: queue.advance_one(request), lambda queue, _: queue.relieve()])
+def test_a_request_that_another_thread_ends_meanwhile_is_no_error(look, monkeypatch):
+    from psgd.collectives.dispatch import nonblocking
+
+    monkeypatch.setattr(nonblocking.MPI, "Query_thread", lambda: nonblocking.MPI.THREAD_SERIALIZED)
+    queue = nonblocking.RequestQueue(
+        SimpleNamespace(size=1, waiter=SimpleNamespace(crowded=False), watchdog=SimpleNamespace()), False
+    )
+    request = nonblocking.Request(queue, iter(()), lambda: False, in_memory=True)
+    queue._pending = Vanishing([request])
+    queue._turn.acquire()
+    assert not look(queue, request)

@@ -54,7 +54,11 @@ def made(monkeypatch, capsys):
         watchdog = StallWatchdog(comm, control, waits, (channel,), shared, words, published, stall_s, 1e9)
         watchdog.begin(5)
 
-        def after(seconds):
+        def after(seconds, at_once=False):
+            while seconds > 0.6 and not at_once:
+                clock[0] += 0.6
+                seconds -= 0.6
+                watchdog()
             clock[0] += seconds
             watchdog()
             return capsys.readouterr().err
@@ -115,6 +119,13 @@ def test_who_has_come_and_does_nothing_more_is_not_said_to_be_missing(made):
     one = made(node(behind=[2], met=True), published=True)
     one.after(0.0)
     assert "rank 2 has arrived, but made no progress for 1 s" in one.after(1.2)
+
+
+def test_the_time_in_which_this_rank_was_stopped_was_no_waiting(made):
+    one = made(node(behind=[2]), published=True)
+    one.after(0.0), one.after(0.5)
+    assert one.after(100.0, at_once=True) == ""
+    assert "rank 2 has not arrived for 1 s" in one.after(0.6)
 
 
 def test_only_the_first_that_is_there_says_so(made):

@@ -67,3 +67,25 @@ def test_failures_that_follow_from_others_are_told_apart():
     assert job_end.secondary(lost) == "rank 2 closed its side"
     assert job_end.secondary(following) == "rank 2 closed its side"
     assert job_end.secondary(ValueError("mine")) is None
+
+
+LAST = r"""
+import os, signal
+from mpi4py import MPI
+from psgd.runtime.job_end import JobRank
+
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+rank = JobRank(comm)
+assert not rank.alone() or comm.Get_failed().Get_size()
+while not rank.alone():
+    MPI.COMM_SELF.Iprobe()  # progress
+rank.end("the last one", 3)
+"""
+
+
+@pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")
+def test_of_the_last_that_lives_the_launcher_gets_the_code(job):
+    done = job(2, LAST, ulfm=True)
+    assert done.returncode == 3 and "the last one" in done.stderr

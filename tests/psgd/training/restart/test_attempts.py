@@ -65,15 +65,27 @@ def test_too_few_are_left(psgd_command, tmp_path):
     assert re.search(r"too few are left .* step \d0; the same command with --resume continues from it", done.stderr)
 
 
-def test_workers_join_at_an_epochs_end(psgd_command, tmp_path):
-    done = trained(psgd_command, tmp_path, "grown", "--grow", "0.3:1,1:2", "--strategy", "allreduce")
+@pytest.mark.parametrize(
+    ("strategy", "first", "words"),
+    [
+        ("allreduce", 1, []),
+        ("easgd", 2, ["--easgd-order", "round-robin", "--period", "5", "--inject", "slow:1:3,compute:0.001"]),
+        ("decentralized", 2, ["--inject", "slow:1:3,compute:0.001"]),
+    ],
+)
+def test_workers_join_at_an_epochs_end(strategy, first, words, psgd_command, tmp_path):
+    words = ["--grow", f"0.3:{first},1:{first + 1}", "--strategy", strategy, *words]
+    done = trained(psgd_command, tmp_path, "grown", *words)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    assert (result["workers"], result["lost_ranks"], result["samples"]) == (2, [], 3 * SAMPLES)
+    assert (result["workers"], result["lost_ranks"], result["samples"]) == (first + 1, [], 3 * SAMPLES)
     (grown,) = events_of(tmp_path / "grown.log", "grow")
-    assert (grown["ranks"], grown["joined"], grown["workers"]) == ([0, 1], [1], 2)
+    assert (grown["ranks"], grown["joined"], grown["workers"]) == ([*range(first + 1)], [first], first + 1)
     starts = events_of(tmp_path / "grown.log", "start")
-    assert [event["workers"] for event in starts] == [1, 2]
+    assert [event["workers"] for event in starts] == [first, first + 1]
+    # Where the first part has ended: no step is made twice, and none is left out.
+    manifests = [json.loads(path.read_text()) for path in (tmp_path / "grown").glob("step-*/manifest.json")]
+    assert any(each["samples"] == SAMPLES and each["run"]["workers"] == first for each in manifests)
 
 
 @pytest.mark.parametrize(("strategy", "faults", "lost"), [("sync", "kill:1@20", 2), ("allreduce", "kill:0@20", 0)])
