@@ -5,7 +5,6 @@ from typing import Any
 
 from psgd.strategies import catalog
 
-_EASGD_ORDERS = (None, "sync", "async", "hogwild")
 WITHOUT = (
     "expected a run that goes on without dead workers (docs/failures.md#dead-workers), started by psgd train or by "
     "mpirun --with-ft ulfm"
@@ -32,10 +31,10 @@ def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
     strategy = catalog.find(values["strategy"])
     whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
     steps = values["accumulate"] in (None, 1)
-    meets = values["easgd_order"] in _EASGD_ORDERS
-    saves = values["checkpoint_dir"] is None or not values["replicas"]
+    in_turn = values["easgd_order"] == "round-robin"  # whose checkpoints are made by one worker after the other
+    saves = values["checkpoint_dir"] is None or not (values["replicas"] or in_turn)
     refilled = not (values["spares"] or values["grow"]) or values["strategy"] in _MEET_AT_EPOCHS
     on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and steps and meets and saves and refilled and on_host
+    plain = whole and steps and saves and refilled and on_host
     plain = plain and not any(values[name] for name in _PER_WORKER)
     return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain

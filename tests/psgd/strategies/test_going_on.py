@@ -26,7 +26,7 @@ def test_and_those_without(strategy):
 @pytest.mark.parametrize(
     "option",
     [
-        {"strategy": "easgd", "own": {"easgd_order": "round-robin"}},
+        {"strategy": "easgd", "own": {"easgd_order": "round-robin"}, "checkpoint_dir": Path("c")},
         {"replicas": 1, "checkpoint_dir": Path("c")},
         {"record": Path("r")},
         {"replay": Path("r")},
