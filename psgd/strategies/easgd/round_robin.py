@@ -217,7 +217,7 @@ class RoundRobinOrder(ExchangeOrder):
         ended = bool(self._head[LAST] >= 0)
         if not ended:
             self._ring.expect()
-        if self._ring.right != last:  # that worker has the final centre, and expects no more
+        if self._ring.right not in (last, self._rank):  # they have the final centre, and expect none
             self._ring.send()
             self._ring.wait_sent()
         if self._votes.reached:
