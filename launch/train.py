@@ -92,10 +92,11 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    goes_on = going_on.survives(chosen.flat(), servers, workers)
-    held_twice.check(chosen.flat(), servers, workers)
+    of_run = chosen.flat(), servers, workers
+    goes_on = going_on.survives(*of_run)
+    held_twice.check(*of_run)
     if chosen.drop_straggler_after is not None and not goes_on:
-        raise UsageError(f"--drop-straggler-after {chosen.drop_straggler_after:g}: {going_on.WITHOUT}")
+        raise UsageError(going_on.without(f"--drop-straggler-after {chosen.drop_straggler_after:g}", *of_run))
     code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
     if code and chosen.trace is not None:
         _merge_trace(chosen.trace)
@@ -161,6 +162,11 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     return replace(config, servers=servers, workers=workers)
 
 
+def _at_first(config: TrainConfig, size: int) -> int:
+    """How many ranks of a job of `size` the run begins with: all but those that stand by."""
+    return size - standing_by(config.spares, config.grow, config.parts)
+
+
 def _replicas(config: TrainConfig, size: int) -> int:
     """How many copies of the model so many ranks hold, with servers.
 
@@ -197,7 +203,7 @@ def _fitting(config: TrainConfig) -> TrainConfig | UsageError:
     if size is None or rank:
         return config
     try:
-        fitted = fit(config, size)
+        fitted = fit(config, _at_first(config, size))
         build = functools.partial(options.model_of, config)
         refusal.check(fitted, fitted.servers or 0, fitted.workers or 1, here, build)
     except UsageError as error:
@@ -226,7 +232,6 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     told = comm.Get_rank() == 0 and exit_status.VARIABLE not in os.environ  # else psgd's launcher says it
     with guard(comm, functools.partial(_advice, config) if told and isinstance(config, TrainConfig) else None):
         from psgd.launch.output import logs
-        from psgd.runtime.job_end import DIVERGED
         from psgd.training import run
         from psgd.training.restart.attempts import attempts
 
@@ -239,6 +244,8 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
                 with logs.output(chosen.log_dir, team) as said, attempt:
                     note, progress = said.progress.note, said.progress
                     startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)
+                    if verbose and (why := _ends_at_a_death(chosen)):
+                        note(f"this run does not go on without a worker that dies: {why}")
                     request.tell = note
                     result = run(chosen, team, progress, request)
                     if attempt.leaves(result, request.stops):
@@ -252,16 +259,40 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             code = _refuse(error, TOLERANCE.living(comm).rank)
             leave(comm, code)
             return code
-        complete, code = _wrote_all(comm, None if said is None else said.lost, result is not None), 0
+        complete = _wrote_all(comm, None if said is None else said.lost, result is not None)
         living = TOLERANCE.living(comm)
-        if result is not None:
-            code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
-            code = code or (LOST if result.get("lost_ranks") or living.size < comm.size else 0)
-        code = code or int(not complete)
+        code = _code(result, complete, died=living.size < comm.size)
         if living.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
     return code
+
+
+def _ends_at_a_death(config: TrainConfig) -> str | None:
+    """Why a run of several ranks does not go on without a dead worker, where this MPI can; else None."""
+    servers, workers = config.servers or 0, config.workers or 1
+    if servers + workers == 1 or not switch.built_in():
+        return None
+    why = going_on.obstacle(config.flat(), servers, workers)
+    return why if why or switch.enabled() else "mpirun without --with-ft ulfm"
+
+
+def _code(result: Mapping[str, object] | None, complete: bool, died: bool) -> int:
+    """A rank's exit code.
+
+    Args:
+        result: of the run; None where another rank has it.
+        complete: all that the run had to write could be written.
+        died: a rank is dead by now.
+    """
+    found = result or {}
+    if found.get("requeue"):
+        return requests.REQUEUE
+    if found.get("diverged"):
+        return DIVERGED
+    if not complete:
+        return 1
+    return LOST if found.get("lost_ranks") or (found and died) else 0
 
 
 def _wrote_all(comm: Any, error: OutputError | None, has_result: bool) -> bool:
@@ -307,7 +338,7 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     try:
         if isinstance(config, UsageError):
             raise config
-        size = comm.size - standing_by(config.spares, config.grow, config.parts)
+        size = _at_first(config, comm.size)
         if size < comm.size and not switch.enabled():
             raise UsageError(
                 "--spares, --grow: expected Open MPI 5 and ranks that survive deaths: start psgd train by itself, or "

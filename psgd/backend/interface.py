@@ -29,6 +29,14 @@ class Tallies(Protocol):
     tally: Tally | None
 
 
+@runtime_checkable
+class Repeats(Protocol):
+    """A backend whose gradient changes more than the bound vector, such as the statistics of BatchNorm."""
+
+    def again(self, indices: NDArray[np.int64], touch: Callable[[Array], None] | None = None) -> None:
+        """Computes a gradient once more, as `Backend.gradient` does. All else stays as the first time has left it."""
+
+
 class Backend(Protocol):
     """Model, data and buffers on one device."""
 

@@ -145,12 +145,15 @@ class WrappedTree(BoundModel):
 
     def begin(self, comm: MPI.Comm, wait: Wait, kept: Mapping[str, Any]) -> None:
         self._take(carried.broadcast([*self._state, *self._frozen], comm, wait, 0, self._device))
-        if (own := kept.get(_STATE)) is not None:
-            self._state = carried.unpacked(self._state, own, self._device)
+        self.put_back(kept)
 
     def kept(self) -> dict[str, NDArray[np.uint8]]:
         data = carried.packed(self._state)
         return {_STATE: data} if data.size else {}
+
+    def put_back(self, kept: Mapping[str, Any]) -> None:
+        if (own := kept.get(_STATE)) is not None:
+            self._state = carried.unpacked(self._state, own, self._device)
 
     def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
         mine = self._state

@@ -1,40 +1,93 @@
 """Which runs go on without a worker that dies. All others end, as without ULFM, and resume from a checkpoint."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from psgd.strategies import catalog
 
-WITHOUT = (
+_EXPECTED = (
     "expected a run that goes on without dead workers (docs/failures.md#dead-workers), started by psgd train or by "
     "mpirun --with-ft ulfm"
 )
-"""What is said of an option that needs one."""
 _MEET_AT_EPOCHS = ("sync", "allreduce")
-"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once."""
-_PER_WORKER = ("record", "replay", "trace", "mesh", "shard")
+"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once, and
+so they do where a step adds gradients of two epochs."""
 
 
-def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
-    """Whether a run with these options would go on, where the MPI does.
+class Asked(NamedTuple):
+    """A run, by its options.
 
-    What a checkpoint, a record, a trace, a codec or sharding keeps by worker is not regrouped, nor are models in pieces
-    or of a file of the user.
+    Attributes:
+        values: the options of `psgd train` by name, as `psgd.config.TrainConfig.flat` has them.
+        servers: how many there are.
+        workers: how many there are.
+    """
+
+    values: Mapping[str, Any]
+    servers: int
+    workers: int
+
+    @property
+    def strategy(self) -> catalog.Strategy:
+        """What is known of its strategy."""
+        return catalog.find(self.values["strategy"])
+
+    @property
+    def compresses(self) -> bool:
+        """Updates are sent to servers compressed, by a codec with a memory that is not regrouped."""
+        return self.values["compress"] not in (None, "none") and self.strategy.servers
+
+    @property
+    def saves_in_turn(self) -> bool:
+        """Checkpoints are made by one worker after the other: a death may come between two of them."""
+        return self.values["easgd_order"] == "round-robin" and self.values["checkpoint_dir"] is not None
+
+    @property
+    def stands_by(self) -> bool:
+        """Ranks stand by that join at any step."""
+        waits = self.values["spares"] or self.values["grow"]
+        meets = self.values["strategy"] in _MEET_AT_EPOCHS and self.values["accumulate"] in (None, 1)
+        return bool(waits) and not meets
+
+
+ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
+    (lambda run: not run.values["survive"], "--no-survive"),
+    (lambda run: run.workers < 2, "one worker alone"),
+    (lambda run: not run.strategy.survives, "--strategy {strategy}"),
+    (lambda run: bool(run.servers) != run.strategy.servers, "--servers {servers}"),
+    (lambda run: run.saves_in_turn, "--checkpoint-dir with --easgd-order round-robin"),
+    (lambda run: run.values["mesh"], "--mesh (a model in pieces)"),
+    (lambda run: run.values["shard"], "--shard"),
+    (lambda run: run.values["device"] == "cuda", "--device cuda"),
+    (lambda run: run.values["server_device"] == "cuda", "--server-device cuda"),
+    (lambda run: run.compresses, "--compress with servers"),
+    (lambda run: run.values["record"], "--record (of all workers)"),
+    (lambda run: run.values["replay"], "--replay (of all workers)"),
+    (lambda run: run.values["trace"], "--trace"),
+    (lambda run: run.stands_by, "--spares or --grow (with {strategy}, the run begins again at a checkpoint)"),
+)
+"""Why a run ends when a worker dies: what asks for it, and how the user is told."""
+
+
+def obstacle(values: Mapping[str, Any], servers: int, workers: int) -> str | None:
+    """Why a run with these options would end when a worker dies, in a few words; None where it goes on.
 
     Args:
         values: the options of `psgd train` by name, as `psgd.config.TrainConfig.flat` has them.
         servers: how many there are.
         workers: how many there are.
     """
-    if not values["survive"]:
-        return False
-    strategy = catalog.find(values["strategy"])
-    whole = values["compress"] in (None, "none") or values["strategy"] == "decentralized"
-    steps = values["accumulate"] in (None, 1)
-    in_turn = values["easgd_order"] == "round-robin"  # whose checkpoints are made by one worker after the other
-    saves = values["checkpoint_dir"] is None or not (values["replicas"] or in_turn)
-    refilled = not (values["spares"] or values["grow"]) or values["strategy"] in _MEET_AT_EPOCHS
-    on_host = "cuda" not in (values["device"], values["server_device"]) and ":" not in values["model"]
-    plain = whole and steps and saves and refilled and on_host
-    plain = plain and not any(values[name] for name in _PER_WORKER)
-    return strategy.survives and bool(servers) == strategy.servers and workers > 1 and plain
+    run = Asked(values, servers, workers)
+    why = next((reason for holds, reason in ENDS if holds(run)), None)
+    return None if why is None else why.format_map({**values, "servers": servers})
+
+
+def survives(values: Mapping[str, Any], servers: int, workers: int) -> bool:
+    """Whether a run with these options would go on, where the MPI does; the arguments are those of `obstacle`."""
+    return obstacle(values, servers, workers) is None
+
+
+def without(option: str, values: Mapping[str, Any], servers: int, workers: int) -> str:
+    """The message for an option that needs a run that goes on; the other arguments are those of `obstacle`."""
+    why = obstacle(values, servers, workers)
+    return f"{option}: {_EXPECTED}" + ("" if why is None else f", got {why}")

@@ -44,6 +44,11 @@ class KeptBuffers:
         data = buffers.packed(list(self._module.buffers()))
         return {_NAME: data} if data.size else {}
 
+    def put_back(self, kept: Mapping[str, Any]) -> None:
+        """The buffers are again as `kept` has given them."""
+        if (data := kept.get(_NAME)) is not None:
+            buffers.unpack(list(self._module.buffers()), data)
+
     def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
         """All have what the mode says. Collective, blocks."""
         if steps == 0 and comm.rank == first:

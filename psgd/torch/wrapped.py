@@ -188,6 +188,9 @@ class Wrapped(BoundModel):
     def kept(self) -> dict[str, NDArray[np.uint8]]:
         return self._kept.kept()
 
+    def put_back(self, kept: Mapping[str, Any]) -> None:
+        self._kept.put_back(kept)
+
     def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
         self._kept.end(comm, wait, first, steps)
 

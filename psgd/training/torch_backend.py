@@ -21,7 +21,7 @@ LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class TorchBackend:
-    """Implements `psgd.backend.interface.Backend`. Autograd's hooks announce what is final, not this.
+    """Implements `psgd.backend.interface.Backend` and `Repeats`. Autograd's hooks announce what is final, not this.
 
     Args:
         model: wrapped; a connection binds it to the vectors of a run.
@@ -66,6 +66,12 @@ class TorchBackend:
         loss = self._loss(self._module(self._tensor(x)), torch.from_numpy(y))
         loss.backward()
         return float(loss.item())
+
+    def again(self, indices: NDArray[np.int64], touch: Callable[[Array], None] | None = None) -> None:
+        kept = self._model.kept()
+        self.gradient(indices, None, touch)
+        self._model.gather()
+        self._model.put_back(kept)
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:
         """The module is in its mode for evaluation meanwhile."""

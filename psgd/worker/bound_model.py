@@ -8,6 +8,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.nn.layout import Layout
+from psgd.runtime.mesh import Mesh
 from psgd.worker.interface import Vector
 
 Wait = Callable[[MPI.Request], None]
@@ -72,6 +73,9 @@ class BoundModel(Protocol):
     def kept(self) -> dict[str, NDArray[np.uint8]]:
         """What a worker saves beside its parameters."""
 
+    def put_back(self, kept: Mapping[str, Any]) -> None:
+        """All that `kept` has given is again as it was then. Does not communicate."""
+
     def end(self, comm: MPI.Comm, wait: Wait, first: int, steps: int | None) -> None:
         """Settles the buffers of all ranks. Collective.
 
@@ -81,3 +85,27 @@ class BoundModel(Protocol):
             first: the first worker's rank.
             steps: of this worker; None on a server.
         """
+
+
+def settle(model: BoundModel, mesh: Mesh, wait: Wait, steps: int | None) -> None:
+    """The block is over: the model is unbound, and all ranks that live settle their buffers.
+
+    Collective, blocks.
+
+    Args:
+        model: of this rank.
+        mesh: of the run.
+        wait: blocks until a request is done.
+        steps: of this worker; None on a server.
+    """
+    model.unbind()
+    if mesh.survival is None:
+        model.end(mesh.world, wait, mesh.servers, steps)
+        return
+    kept = model.kept()
+
+    def end(living: MPI.Intracomm, first: int) -> None:
+        model.put_back(kept)  # one may have died in it, when some had settled theirs
+        model.end(living, wait, first, steps)
+
+    mesh.survival.among_living(end)

@@ -43,3 +43,14 @@ def test_all_start_alike_and_end_by_the_mode(comm):
 
 def test_a_module_without_buffers_keeps_nothing():
     assert KeptBuffers(torch.nn.Linear(2, 2), "average").kept() == {}
+
+
+def test_what_was_kept_is_put_back():
+    one = module(1.0)
+    kept = KeptBuffers(one, "average")
+    saved = kept.kept()
+    one[0].running_mean += 3
+    kept.put_back({})
+    assert one[0].running_mean.eq(4).all()
+    kept.put_back(saved)
+    assert one[0].running_mean.eq(1).all()

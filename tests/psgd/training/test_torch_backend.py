@@ -95,3 +95,15 @@ def test_an_evaluation_tells_labels_and_predictions():
     labels, predicted = (np.concatenate(each) for each in zip(*seen, strict=True))
     np.testing.assert_array_equal(labels, digits.test.y)
     assert right == (labels == predicted).sum() < len(labels)
+
+
+def test_a_gradient_that_is_computed_again_is_the_same_and_counts_once_in_the_buffers():
+    module, model, _, _, backend = parts()
+    rows = np.arange(30)
+    backend.gradient(rows)
+    right, buffers = model.grads.copy(), [buffer.clone() for buffer in module.buffers()]
+    model.grads.fill(7)
+    module.zero_grad()  # as a sum over all workers has left it, and the module's own method
+    backend.again(rows)
+    np.testing.assert_array_equal(model.grads, right)
+    assert all(torch.equal(*pair) for pair in zip(module.buffers(), buffers, strict=True))
