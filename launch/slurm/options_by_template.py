@@ -40,5 +40,5 @@ def check_trials(trials: Sequence[str], gpus: int) -> None:
                 raise UsageError(
                     f"--trial {text!r}: all jobs of an array have the same ranks; expected {option} after --"
                 )
-        if not gpus and (flag := on_gpu(text.split())):
-            raise UsageError(f"--trial {text!r}: {flag} cuda needs GPUs; expected --gpus-per-node N")
+        if not gpus and (gpu := on_gpu(text.split())):
+            raise UsageError(f"--trial {text!r}: {gpu} cuda needs GPUs; expected --gpus-per-node N")

@@ -43,6 +43,11 @@ class Asked(NamedTuple):
         return self.values["compress"] not in (None, "none")
 
     @property
+    def saves_in_turn(self) -> bool:
+        """Checkpoints are made by one worker after the other: a death may come between two of them."""
+        return self.values["easgd_order"] == "round-robin" and self.values["checkpoint_dir"] is not None
+
+    @property
     def stands_by(self) -> bool:
         """Ranks stand by that join at any step."""
         waits = self.values["spares"] or self.values["grow"]
@@ -54,7 +59,7 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: run.workers < 2, "one worker alone"),
     (lambda run: not run.strategy.survives, "--strategy {strategy}"),
     (lambda run: bool(run.servers) != run.strategy.servers, "--servers {servers}"),
-    (lambda run: run.values["easgd_order"] == "round-robin", "--easgd-order round-robin"),
+    (lambda run: run.saves_in_turn, "--checkpoint-dir with --easgd-order round-robin"),
     (lambda run: run.values["mesh"], "--mesh (a model in pieces)"),
     (lambda run: run.values["shard"], "--shard"),
     (lambda run: run.values["device"] == "cuda", "--device cuda"),

@@ -23,6 +23,11 @@ from psgd.strategies.catalog import STRATEGIES
 
 LEAST_ACCURACY, LIMIT_S = 0.9, 240.0
 KINDS = ("workers", "servers", "spares")
+VARIANTS = {
+    "easgd in turn": ("easgd", "--easgd-order", "round-robin"),
+    "decentralized in pairs": ("decentralized", "--peers", "pairs"),
+}
+"""Further runs whose workers die: a strategy, and the options that make it another. Without checkpoints."""
 
 
 @dataclass
@@ -30,7 +35,7 @@ class Outcome:
     """What came of a run.
 
     Attributes:
-        strategy: of the run.
+        strategy: of the run, or the name of one of `VARIANTS`.
         kind: who was killed: one of `KINDS`.
         killed: ranks that were killed.
         detected_s: of each of these that the log told of, how long after the kill it did.
@@ -56,7 +61,8 @@ class Outcome:
 
 def strategies(kind: str) -> list[str]:
     """Those whose runs go on when such ranks die."""
-    return [name for name, each in STRATEGIES.items() if each.survives and (kind != "servers" or each.servers)]
+    found = [name for name, each in STRATEGIES.items() if each.survives and (kind != "servers" or each.servers)]
+    return [*found, *VARIANTS] if kind == "workers" else found
 
 
 class Hunt:
@@ -122,12 +128,13 @@ def run(strategy: str, workers: int, rng: random.Random, kind: str = "workers", 
         kind: who is killed.
         epochs: of the run.
     """
-    servers = int(STRATEGIES[strategy].servers) * (2 if kind == "servers" else 1)
+    name, *options = VARIANTS.get(strategy, (strategy,))
+    servers = int(STRATEGIES[name].servers) * (2 if kind == "servers" else 1)
     outcome = Outcome(strategy, kind)
-    with tempfile.TemporaryDirectory(prefix="psgd-faults-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="psgd-faults-") as place:
+        folder = Path(place)
         log, kills = folder / "log", 1 if kind == "servers" else rng.randint(1, workers - 1)
-        words = ["--strategy", strategy, "--workers", str(workers), "--epochs", str(epochs)]
+        words = ["--strategy", name, *options, "--workers", str(workers), "--epochs", str(epochs)]
         words += ["--inject", "compute:0.01", "--log", str(log), "--json"]
         candidates = range(servers, servers + workers)  # without servers rank 0 is one of them
         if kind == "spares":
@@ -196,7 +203,7 @@ def check(outcome: Outcome, code: int, out: str, err: str, epochs: int) -> None:
         wrong.append(f"lost ranks {result['lost_ranks']}, killed {outcome.killed}")
     if not result["test_accuracy"] >= LEAST_ACCURACY:
         wrong.append(f"accuracy {result['test_accuracy']}, expected {LEAST_ACCURACY} or more")
-    if STRATEGIES[outcome.strategy].servers:
+    if outcome.strategy not in VARIANTS and STRATEGIES[outcome.strategy].servers:
         _check_pushes(outcome, result["pushes"])
 
 

@@ -5,6 +5,7 @@ last exchange has not reached anybody, and goes to the others. How far it had co
 with parameters. An exchange with it that was under way is dropped: the other one has moved, or has not.
 """
 
+import time
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ from psgd.worker.context import RunContext
 from psgd.worker.serverless.checkpoint_barrier import AbandonedError
 from psgd.worker.serverless.reunion import Reunion
 
+_PATIENCE_S = 2.0  # until an exchange among those that live is given up
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -175,10 +177,14 @@ class SurvivingGossipWorker(GossipWorker):
         exchanges, deaths = self.exchanges, MpiDeaths(comm)
         exchanges.go_on([rank for rank, worker in enumerate(self._members) if worker in members])
 
+        limit = time.monotonic() + _PATIENCE_S
+
         def idle() -> bool:
             if comm.Is_revoked() or deaths.failed():
                 raise PeerLostError("one more has died")
             exchanges.look()
+            if not exchanges.idle and time.monotonic() > limit:
+                exchanges.go_on(())  # a call that failed may have taken a message with it: this exchange is given up
             return exchanges.idle
 
         if exchanges.active:

@@ -33,7 +33,7 @@ class CentreRing:
 
     def __init__(self, context: RunContext, words: int) -> None:
         workers = context.workers
-        self._liveness = Liveness(workers, context.alarm)
+        self._liveness = self._watch(context)
         self._waiter = Waiter.for_node(workers, self._liveness.check)
         self._comm = comm = workers.Dup()
         self.rank, self.size = comm.rank, comm.size
@@ -46,6 +46,10 @@ class CentreRing:
         self._sends = [comm.Send_init(each, self.right, Tag.DATA) for each in (self.head, self.centre)]
         self._close = weakref.finalize(self, close, self._receives, self._sends)
         self._here = self.rank == 0  # the centre, before its first round
+
+    def _watch(self, context: RunContext) -> Liveness:
+        """What waits call to look after the others. Collective over the workers, blocks."""
+        return Liveness(context.workers, context.alarm)
 
     def begin(self, params: Vector, resumed: bool) -> None:
         """Brings the centre to worker 0. Collective, blocks.

@@ -48,6 +48,10 @@ def _near(order: Making, context: RunContext) -> Callable[..., Any]:
         from psgd.strategies.easgd.surviving_shared import SurvivingSharedOrder
 
         return partial(SurvivingSharedOrder, **order.keywords)
+    if context.mesh.survival is not None and order is RoundRobinOrder:
+        from psgd.strategies.easgd.surviving_round_robin import SurvivingRoundRobinOrder
+
+        return SurvivingRoundRobinOrder
     if order is SynchronousOrder or not on_device(context.params):
         return order
     from psgd.strategies.easgd.on_gpu import OnHost

@@ -35,7 +35,10 @@ def test_and_those_without(strategy):
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ({"strategy": "easgd", "own": {"easgd_order": "round-robin"}}, "--easgd-order round-robin"),
+        (
+            {"strategy": "easgd", "own": {"easgd_order": "round-robin"}, "checkpoint_dir": Path("c")},
+            "--checkpoint-dir with --easgd-order round-robin",
+        ),
         ({"record": Path("r")}, "--record (of all workers)"),
         ({"replay": Path("r")}, "--replay (of all workers)"),
         ({"trace": Path("t")}, "--trace"),

@@ -76,12 +76,12 @@ leave(comm, 0)
 
 
 def test_those_that_live_have_taken_all_once(job, tmp_path):
-    options = {"peers": "pairs", "inject": "kill:1@7,kill:0@16,compute:0.004"}  # one of each kind, and the first
+    options = {"peers": "pairs", "inject": "kill:1@7,kill:0@16,kill:3@22,compute:0.004"}  # all but one
     text = RUN.replace("OPTIONS", repr(options)).replace("FOLDER", str(tmp_path)).replace("LR", str(LR))
     done = job(4, text.replace("EPOCHS", str(EPOCHS)), ulfm=True, timeout=90)
     assert done.returncode == 0, done.stderr
     samples, lost = json.loads(done.stdout.splitlines()[-1])
-    assert samples == EPOCHS * SAMPLES and sorted(lost) == [0, 1]
+    assert samples == EPOCHS * SAMPLES and sorted(lost) == [0, 1, 3]
     logs = [[json.loads(line) for line in (tmp_path / str(w)).read_text().splitlines()] for w in range(4)]
     steps = [[value for what, value in log if what == "step"] for log in logs]
     taken = Counter(sample for w, own in enumerate(steps) if w not in lost for step in own for sample in step)
