@@ -58,7 +58,6 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: run.values["accumulate"] not in (None, 1), "--accumulate"),
     (lambda run: run.values["record"], "--record (of all workers)"),
     (lambda run: run.values["replay"], "--replay (of all workers)"),
-    (lambda run: run.values["trace"], "--trace"),
     (lambda run: run.values["replicas"] and run.values["checkpoint_dir"], "--replicas with --checkpoint-dir"),
     (lambda run: run.stands_by, "--spares or --grow (with {strategy}, the run begins again at a checkpoint)"),
 )

@@ -40,6 +40,8 @@ class Survival:
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
         failures: of the mesh's world.
+        on_lost: called where this rank tells of a death, with the dead's rank; for a trace.
+        on_regroup: called on workers without servers, when those that live are together again.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
 
@@ -56,6 +58,8 @@ class Survival:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
         self.also_lost = ""
+        self.on_lost: Callable[[int], object] = _untold
+        self.on_regroup: Callable[[], object] = _untold
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -198,6 +202,7 @@ class Survival:
             return
         log, cause = self._duties.log, self._cause(rank)
         rank = self._number(rank)
+        self.on_lost(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
@@ -214,6 +219,7 @@ class Survival:
         rank, seconds = self._in_job([server])[0], self._metrics.elapsed_s()
         cause = self._cause(rank)
         rank = self._number(rank)
+        self.on_lost(rank)
         left, workers = self._mesh.servers - len(self.gone_servers), self._mesh.workers - len(self.gone)
         of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
         self._duties.log.write("lost", time=seconds, cause=cause, **of_server)
@@ -225,6 +231,7 @@ class Survival:
     def lead(self, worker: int) -> None:
         if self._mesh.role == "worker" and worker == self._mesh.index:
             self._take_over()
+        self.on_regroup()
 
     def _take_over(self) -> None:
         if not self._duties.leads:
@@ -263,6 +270,10 @@ class Survival:
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.ends = self.waiting(ask)
+
+
+def _untold(*_: object) -> None:
+    pass
 
 
 def prepare(

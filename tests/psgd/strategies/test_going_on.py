@@ -34,7 +34,6 @@ def test_and_those_without(strategy):
         ({"replicas": 1, "checkpoint_dir": Path("c")}, "--replicas with --checkpoint-dir"),
         ({"record": Path("r")}, "--record (of all workers)"),
         ({"replay": Path("r")}, "--replay (of all workers)"),
-        ({"trace": Path("t")}, "--trace"),
         ({"compress": "onebit"}, "--compress"),
         ({"device": "cuda"}, "--device cuda"),
         ({"server_device": "cuda"}, "--server-device cuda"),
