@@ -122,7 +122,7 @@ def run(
             look = start.look if survives else first.look if found.vendor != mpiexec.OPEN_MPI else None
         before = node_memory.files()
         try:
-            code, caught = supervise.run(words, env, Forwarding(program, ranks, local), forward, look)
+            code, caught = supervise.run(words, env, Forwarding(program, ranks, local), forward, look, survives)
         finally:
             node_memory.remove_leftovers(before)
         if code > LOST and not caught and exit_status.read(result) is None and first.ranks:

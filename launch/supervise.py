@@ -31,6 +31,7 @@ def run(
     forwarding: Forwarding,
     forward: Sequence[int],
     look: Callable[[int], None] | None = None,
+    survives: bool = False,
 ) -> tuple[int, int]:
     """Runs mpiexec to its end; returns its exit code, and the signal that ended it, or 0. Blocks.
 
@@ -42,6 +43,7 @@ def run(
         forwarding: knows the ranks.
         forward: signals that are for the ranks.
         look: called with mpiexec's process again and again.
+        survives: the job goes on without ranks that die.
     """
     caught: list[int] = []
     process: subprocess.Popen[bytes] | None = None
@@ -65,7 +67,7 @@ def run(
     # One that was ignored when the command started, as by nohup, stays ignored.
     before = {n: signal.signal(n, each) for n, each in handlers.items() if signal.getsignal(n) != signal.SIG_IGN}
     try:
-        relays = Relays()
+        relays = Relays(survives)
         process = subprocess.Popen(
             words,
             env=env,

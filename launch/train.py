@@ -255,11 +255,11 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             code = _refuse(error, TOLERANCE.living(comm).rank)
             leave(comm, code)
             return code
+        complete, code = _wrote_all(comm, None if said is None else said.lost, result is not None), 0
         living = TOLERANCE.living(comm)
-        complete, code = _wrote_all(living, None if said is None else said.lost), 0
         if result is not None:
             code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
-            code = code or (LOST if result.get("lost_ranks") else 0)
+            code = code or (LOST if result.get("lost_ranks") or living.size < comm.size else 0)
         code = code or int(not complete)
         if living.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
@@ -276,26 +276,32 @@ def _ends_at_a_death(config: TrainConfig) -> str | None:
     return why if why or switch.enabled() else "mpirun without --with-ft ulfm"
 
 
-def _wrote_all(comm: Any, error: OutputError | None) -> bool:
+def _wrote_all(comm: Any, error: OutputError | None, has_result: bool) -> bool:
     """Whether all that the run had to write could be written; else rank 0 says what could not. Collective.
 
     Args:
-        comm: all ranks.
-        error: of the result, on rank 0.
+        comm: all ranks; those that live see to it.
+        error: of the result, on the rank that has it.
+        has_result: that is this one.
 
     Returns:
-        On rank 0 whether that is so; True elsewhere.
+        On the first rank that lives whether that is so; True elsewhere.
     """
     from psgd.runtime.agreement import gather
 
-    lost = dict.fromkeys(name for each in gather(comm, {"lost": new_files.lost()}) for name in each["lost"])
-    if comm.rank != 0:
+    mine = {"lost": new_files.lost(), "has_result": has_result}
+    everyone = TOLERANCE.together(comm, lambda living: gather(living, mine))
+    lost = dict.fromkeys(name for each in everyone for name in each["lost"])
+    if TOLERANCE.living(comm).rank != 0:
         return True
+    told = any(each["has_result"] for each in everyone)
+    if not told:
+        say("error: the run is complete, but the rank that had its result died, perhaps before it was printed")
     if lost:
         say(f"error: the run is complete, but could not write all of {', '.join(lost)}")
     if error is not None:
         standard_streams.give_up(error)
-    return not lost and error is None
+    return told and not lost and error is None
 
 
 def _stopped(path: str) -> str:

@@ -105,6 +105,9 @@ def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
     if "--config" in names(words):  # what render cannot know, as it reads no file
         devices = ["--device", config.device, "--server-device", config.server_device]
         settle(KINDS[kind], [*words, *devices], given["gpus_per_node"])
+        for name in ("spares", "grow"):
+            if (found := getattr(config, name)) and options.flag(name) not in names(words):
+                train = [*(train or KINDS[kind].example), options.flag(name), str(found)]
     for text in given["trial"]:
         try:
             build([*words, *text.split()])

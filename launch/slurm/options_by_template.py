@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.slurm.devices import on_gpu
+from psgd.launch.slurm.training import names
 
 _LONGEST_DELAY_S = 65535  # that Slurm takes
 
@@ -32,7 +33,12 @@ def check_long_job(delay_s: int, restarts: int, time_min: int) -> None:
 
 
 def check_trials(trials: Sequence[str], gpus: int) -> None:
-    """Refuses trials that need GPUs where the array asks for none. Raises UsageError."""
+    """Refuses trials that need GPUs where the array asks for none, or another number of ranks. Raises UsageError."""
     for text in trials:
+        for flag in ("--spares", "--grow"):
+            if flag in names(text.split()):
+                raise UsageError(
+                    f"--trial {text!r}: all jobs of an array have the same ranks; expected {flag} after --"
+                )
         if not gpus and (flag := on_gpu(text.split())):
             raise UsageError(f"--trial {text!r}: {flag} cuda needs GPUs; expected --gpus-per-node N")

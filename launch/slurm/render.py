@@ -11,7 +11,7 @@ from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.resources import Resources, resources
 from psgd.launch.slurm.templates import KINDS, Template
-from psgd.launch.slurm.training import names, number, training, trials, value
+from psgd.launch.slurm.training import names, number, standing_by, training, trials, value
 from psgd.strategies.catalog import STRATEGIES
 
 _RULE = "-" * 104
@@ -72,18 +72,24 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
         f"OPTIONS=({shlex.join(words)})",
         f"# {_RULE[2:]}",
     ]
-    return "\n".join(lines) + "\n" + _body(kind, batch.launcher, gpus > 0)
+    return "\n".join(lines) + "\n" + _body(kind, batch.launcher, gpus > 0, size.idle > 0)
 
 
 def _size(chosen: Template, words: Sequence[str], batch: BatchOptions, gpus: int) -> Resources:
     strategy = value(words, "--strategy") or "sync"
+    idle, first = standing_by(words)
+    if idle and batch.launcher == "srun":
+        raise UsageError("--spares, --grow: expected --launcher mpirun, as srun ends the job when a rank dies")
+    if first is not None and batch.workers is not None:
+        raise UsageError(f"--workers {batch.workers}: --grow says how many workers there are; omit it")
     return resources(
         chosen,
         servers=number(words, "--servers", batch.servers),
-        workers=number(words, "--workers", batch.workers),
+        workers=number(words, "--workers", batch.workers) if first is None else first,
         nodes=batch.nodes,
         gpus_per_node=gpus,
         serverless=strategy in STRATEGIES and not STRATEGIES[strategy].servers,
+        idle=idle,
     )
 
 
@@ -150,9 +156,11 @@ def _environment(venv: str | None, container: str | None, gpus: bool) -> list[st
     return [f"VENV={where} # where psgd is installed", f"RUN=() # in a container: VENV= and RUN=({image}psgd.sif)"]
 
 
-def _body(kind: str, launcher: str, gpus: bool) -> str:
+def _body(kind: str, launcher: str, gpus: bool, survives: bool) -> str:
     """The shell that follows the block."""
     start = shell.MPIRUN if launcher == "mpirun" else shell.SRUN_GPUS if gpus else shell.SRUN
+    if survives:
+        start = shell.MPIRUN_ULFM
     if kind == "long_job":
         step = shell.NEW_STEP if launcher == "srun" else ""
         return shell.PRELUDE + start + shell.PATIENTLY + step + shell.RUN_LONG

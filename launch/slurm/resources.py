@@ -13,7 +13,8 @@ class Resources:
     Attributes:
         servers: ranks that hold the parameters.
         nodes: number of nodes.
-        tasks: ranks in all.
+        tasks: ranks in all, those that stand by too.
+        idle: of these, those that stand by at first.
         tasks_per_node: the most on one node.
     """
 
@@ -21,10 +22,18 @@ class Resources:
     nodes: int
     tasks: int
     tasks_per_node: int
+    idle: int = 0
 
 
 def resources(
-    kind: Template, *, servers: int | None, workers: int | None, nodes: int | None, gpus_per_node: int, serverless: bool
+    kind: Template,
+    *,
+    servers: int | None,
+    workers: int | None,
+    nodes: int | None,
+    gpus_per_node: int,
+    serverless: bool,
+    idle: int = 0,
 ) -> Resources:
     """Fills in what is None: workers fill the nodes, one a GPU where there are any, and nodes hold the workers.
 
@@ -35,6 +44,7 @@ def resources(
         nodes: None: as many as the workers need.
         gpus_per_node: 0 for CPUs only.
         serverless: the strategy has no servers.
+        idle: ranks beside these that stand by at first: spares, and workers that join later.
 
     Raises:
         UsageError: a number out of range, or numbers that do not go together.
@@ -57,11 +67,11 @@ def resources(
     if servers == 0 and workers > 1 and not serverless:
         raise UsageError(f"--servers 0: expected --workers 1 with it, got {workers}")
     if nodes is None:
-        nodes = -(-workers // per_node) if per_node else 1
-    tasks = servers + workers
+        nodes = -(-(workers + idle) // per_node) if per_node else 1
+    tasks = servers + workers + idle
     if nodes > tasks:
         raise UsageError(f"--nodes {nodes}: expected at most one per rank, got {tasks} ranks")
     if gpus_per_node and workers > nodes * gpus_per_node:
         have = f"{nodes} nodes with {gpus_per_node} each"
         raise UsageError(f"--workers {workers}: expected at most one per GPU, got {have}; ask for more --nodes")
-    return Resources(servers, nodes, tasks, -(-tasks // nodes))
+    return Resources(servers, nodes, tasks, -(-tasks // nodes), idle)

@@ -30,6 +30,11 @@ MPIRUN = """
 start=(mpirun -n "$SLURM_NTASKS")
 """
 
+MPIRUN_ULFM = """
+# The job survives the death of ranks; with --no-kill Slurm does not end it at the loss of a node.
+start=(mpirun -n "$SLURM_NTASKS" --with-ft ulfm)
+"""
+
 PATIENTLY = """
 patiently() { # COMMAND: repeats it while the controller is busy, for about two minutes
     local pause

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.slurm.templates import KINDS, TRIALS
+from psgd.parallel import axes
+from psgd.runtime.ulfm import options as ulfm
 from psgd.user import reference
 
 _FILES = ("--model", "--dataset")
@@ -80,3 +82,15 @@ def number(words: Sequence[str], flag: str, given: int | None) -> int | None:
     if given not in (None, int(text)):
         raise UsageError(f"{flag}: {given} before --, {text} after it; give it once")
     return int(text)
+
+
+def standing_by(words: Sequence[str]) -> tuple[int, int | None]:
+    """How many ranks stand by at first, and with how many of workers `--grow` begins; None without it.
+
+    Raises:
+        UsageError: no number of spares.
+    """
+    grow, mesh = value(words, "--grow"), value(words, "--mesh")
+    found, parts = ulfm.phases(grow), 1 if mesh is None else axes.ranks_of_a_copy(axes.parse(mesh))
+    idle = ulfm.standing_by(number(words, "--spares", None) or 0, grow, parts)
+    return idle, parts * found[0].workers if found else None

@@ -52,6 +52,8 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
     click.echo(f"{size:,} parameters of {run.dtype}, {nbytes}\n")
     click.echo("\n".join(table.lines(found)))
     click.echo(f"\nbeside it, on the host: Python, MPI and compiled code, about {table.text(BASE_BYTES)} a rank")
+    if chosen.spares:
+        click.echo("a spare that sleeps needs no more than that")
     for line in said:
         click.echo(line)
     return 1 if said else 0

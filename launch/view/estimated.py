@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 from psgd.config import TrainConfig
 from psgd.estimate import whole_run
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, of_vectors
+from psgd.estimate.standing_by import with_spares
 from psgd.estimate.whole_run import RunMemory
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
 from psgd.nn.evaluation import EVALUATION_BATCH
 from psgd.nn.model import Model
+from psgd.runtime.ulfm.options import phases
 from psgd.user import reference, script
 
 if TYPE_CHECKING:
@@ -21,7 +23,9 @@ BUFFERS = "buffers and frozen parameters"
 
 
 def of_config(config: TrainConfig, servers: int, workers: int) -> RunMemory:
-    """Estimates a run. Runs the user's files where the options name some; starts no MPI.
+    """Estimates a run with its spares; one that grows, with the workers of its end.
+
+    Runs the user's files where the options name some; starts no MPI.
 
     Args:
         config: the run.
@@ -31,6 +35,12 @@ def of_config(config: TrainConfig, servers: int, workers: int) -> RunMemory:
     Raises:
         UsageError: a model that cannot be, or cannot be estimated.
     """
+    grows = phases(config.grow)
+    return with_spares(_of_ranks(config, servers, grows[-1].workers if grows else workers))
+
+
+def _of_ranks(config: TrainConfig, servers: int, workers: int) -> RunMemory:
+    """Of those that act."""
     from psgd.training.from_file import DataDescription, read_dataset
 
     dataset, found = read_dataset(config), reference.find("--model", config.model)

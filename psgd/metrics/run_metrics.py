@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from psgd.metrics.push_numbers import PushNumbers
 from psgd.metrics.wait_log import WaitLog
 from psgd.runtime.jsonable import JSON, fact, number, numbers, section, whole, wholes
 
@@ -39,6 +40,7 @@ class RunMetrics:
         pushes: pushes applied, by worker. Those of 0 samples do not count.
         waited: pushes, by worker, after which it had to wait for another's push or end, those of 0 samples too. Without
             servers: rounds in which another worker came later.
+        push_numbers: of this rank's pushes, where there are servers.
         dropped: pushes that arrived and were never applied, by worker: those that waited for others when the run broke.
         samples: samples applied.
         steps: groups applied.
@@ -67,6 +69,7 @@ class RunMetrics:
         self.pushes = [0] * workers
         self.waited = [0] * workers
         self.dropped = [0] * workers
+        self.push_numbers = PushNumbers(workers)
         self.waits = waits
         self.leads = True
         self.samples = 0
@@ -160,6 +163,10 @@ class RunMetrics:
             if now >= self._next_event:
                 self._next_event = now + _NAP_S
                 self._tell("progress")
+
+    def tell_next(self) -> None:
+        """The next progress is told at once, however soon after the last: something has held it up."""
+        self._next_event = 0.0
 
     def report(self, accuracy: float, loss: float, seconds: float | None = None) -> None:
         """The parameters were evaluated, `seconds` after the start; None is just now."""

@@ -104,6 +104,12 @@ class JobRank:
                 return f" (dead: rank {', '.join(map(str, ranks))})"
         return ""
 
+    def alone(self) -> bool:
+        """Whether ULFM knows all others to be dead."""
+        with contextlib.suppress(Exception):
+            return bool(self.comm.Get_failed().Get_size() == self.size - 1)
+        return False
+
     def end(self, text: str, code: int, wait_s: float = 0.0) -> NoReturn:
         """Writes `text` once, in one write, and ends the job with `code` (1 where the system would read 0).
 
@@ -138,6 +144,8 @@ class JobRank:
                 self.comm.Revoke()
         if MPI.COMM_WORLD.Get_size() == 1 and place() is None:
             os._exit(code)  # nobody else is to be ended, and Open MPI would say that it cannot find what to say
+        if self.size > 1 and self.alone():
+            os._exit(code)  # else mpirun would return 0
         with contextlib.suppress(Exception):
             MPI.COMM_WORLD.Abort(code)
         os._exit(code)

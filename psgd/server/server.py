@@ -79,6 +79,7 @@ class Server:
         self._answer = Header(shard=options.index)
         self._clocks = ClockCheck(options.workers, options.index)
         self._resumed = False
+        self._numbers = self.metrics.push_numbers
         self._pending: dict[int, Header] = {}
         self._arrived = [0.0] * options.workers  # when each worker's newest push did
         self._done: set[int] = set()
@@ -227,6 +228,7 @@ class Server:
                 emit(segment)
         for each in applied:  # after the answers, which workers wait for
             self.metrics.count(*each)
+        self._numbers.apply(entry.group)
         if steps:
             self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
         self._ended = entry.ends_log
@@ -273,5 +275,6 @@ class Server:
         point = self.position.restore(log)
         if len(wholes(log, "clocks")) == self._options.workers:
             self._clocks.restore(point.clocks, wholes(log, "positions"))
+            self._numbers.resume(point.clocks)
         if self._decides:
             self.strategy.restore(point)

@@ -49,7 +49,6 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: not run.strategy.survives, "--strategy {strategy}"),
     (lambda run: bool(run.servers) != run.strategy.servers, "--servers {servers}"),
     (lambda run: run.values["easgd_order"] == "round-robin", "--easgd-order round-robin"),
-    (lambda run: run.values["peers"] == "pairs", "--peers pairs"),
     (lambda run: run.values["mesh"], "--mesh (a model in pieces)"),
     (lambda run: run.values["shard"], "--shard"),
     (lambda run: run.values["device"] == "cuda", "--device cuda"),

@@ -1,14 +1,16 @@
 """The end of a run: the final parameters evaluated, and what `psgd train --json` prints."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from psgd.backend.interface import Tallies
 from psgd.config import TrainConfig
 from psgd.connection import Connection
+from psgd.metrics import push_numbers
 from psgd.metrics.outcomes import Outcomes
 from psgd.metrics.perplexity import perplexity
 from psgd.metrics.run_metrics import RunMetrics
@@ -16,6 +18,20 @@ from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import clean
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.training.trainer import Trainer
+
+
+class Evaluated(NamedTuple):
+    """What the ranks have found together.
+
+    Attributes:
+        leads: this rank makes the result of it.
+        total: correct predictions, sum of losses, bytes sent and received; there only.
+        of_ranks: what each says of itself.
+    """
+
+    leads: bool
+    total: NDArray[np.float64]
+    of_ranks: list[dict[str, Any]]
 
 
 def collect(
@@ -44,30 +60,17 @@ def collect(
         The result on rank 0, or the one that goes on in its place; None elsewhere.
     """
     seconds, survival = metrics.elapsed_s(), connection.mesh.survival
-    comm = comm if survival is None else survival.end(comm)
-    part = _part(comm, connection)
-    correct, loss_sum, sent, received = 0.0, 0.0, 0, 0
-    seen = Outcomes()
-    if trainer is not None:
-        if isinstance(trainer.backend, Tallies) and not tokens:
-            trainer.backend.tally = seen.add
-        correct, loss_sum = trainer.backend.evaluate(*part)
-        if not counts:
-            correct, loss_sum = 0, 0.0
-        sent, received = connection.bytes_sent, connection.bytes_received
-    mine = np.array([correct, loss_sum, sent, received], np.float64)
-    own: dict[str, Any] = {}
-    if trainer is not None:
-        own = {"worker": connection.mesh.index, "count": connection.skipped, "outcomes": seen.counts.tolist()}
-    of_workers = gather(comm, own)
-    total = np.empty_like(mine)
-    comm.Reduce(mine, total, MPI.SUM, root=0)
-    if comm.Get_rank() != 0:
+
+    def act(living: MPI.Intracomm) -> Evaluated:
+        return _evaluate(living, connection, metrics, trainer, tokens, counts)
+
+    leads, total, of_ranks = act(comm) if survival is None else survival.end(comm, act)
+    if not leads:
         return None
     metrics.report(total[0].item() / max(1, test_samples), total[1].item() / max(1, test_samples), seconds)
     dropped = list(metrics.dropped)
     outcomes = Outcomes()
-    for each in filter(None, of_workers):
+    for each in (each for each in of_ranks if "worker" in each):
         dropped[each["worker"]] += each["count"]
         outcomes.merge(each["outcomes"])
     vendor, version = MPI.get_vendor()
@@ -111,10 +114,44 @@ def collect(
         }
     )
     found |= clean({f"test_{name}": value for name, value in outcomes.means().items()})
+    if (pushes := push_numbers.together(of_ranks, connection.workers)) is not None:
+        found["pushes"] = pushes
     if tokens:
         found |= clean({"tokens_per_second": tokens * metrics.samples / seconds})
         found |= clean({"test_perplexity": perplexity(total[1].item() / max(1, test_samples))})
     return found
+
+
+def _evaluate(
+    comm: MPI.Intracomm,
+    connection: Connection,
+    metrics: RunMetrics,
+    trainer: Trainer | None,
+    tokens: int,
+    counts: bool,
+) -> Evaluated:
+    """Evaluates this worker's part. Collective, blocks; made again, with other parts, where a worker dies in it."""
+    part = _part(comm, connection)
+    correct, loss_sum, sent, received = 0.0, 0.0, 0, 0
+    seen = Outcomes()
+    if trainer is not None:
+        if isinstance(trainer.backend, Tallies) and not tokens:
+            trainer.backend.tally = seen.add
+        correct, loss_sum = trainer.backend.evaluate(*part)
+        if not counts:
+            correct, loss_sum = 0, 0.0
+        sent, received = connection.bytes_sent, connection.bytes_received
+    mine = np.array([correct, loss_sum, sent, received], np.float64)
+    own: dict[str, Any] = {}
+    if trainer is not None:
+        own = {"count": connection.skipped, "outcomes": seen.counts.tolist()}
+        own |= metrics.push_numbers.of_worker(connection.mesh.index)
+    elif connection.servers:
+        own = metrics.push_numbers.of_server(connection.mesh.index)
+    of_ranks = gather(comm, own)
+    total = np.empty_like(mine)
+    comm.Reduce(mine, total, MPI.SUM, root=0)
+    return Evaluated(comm.Get_rank() == 0, total, of_ranks)
 
 
 def _part(comm: MPI.Intracomm, connection: Connection) -> tuple[int, int]:

@@ -30,6 +30,7 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
         super().__init__(context.params, grads, transport.worker, CheckpointStatus())
         self.transport = transport
         self._pushes = 0
+        self._numbers = context.metrics.push_numbers
         self._drawn = 0
         self._checkpoints = 0  # so far
         self._was_done = False  # at the checkpoint that the run resumes from
@@ -64,7 +65,9 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
         header = self.transport.header
         header.push, header.version, header.samples, header.position = self._pushes, self.version, samples, self._drawn
         header.loss, header.checkpoint_request = loss, self.checkpoint.request
+        self._numbers.sent = self._pushes
         answer = self.transport.exchange(_PUSH, samples > 0)
+        self._numbers.acknowledged = self._pushes
         self.version, self.stop, self.checkpoint.reached = answer.version, answer.stop, False
         if answer.checkpoints > self._checkpoints or answer.checkpoint_request:
             self._note_checkpoint(answer)
@@ -116,6 +119,7 @@ class PushPullWorker(WorkerBase, Generic[Transport]):
                 f"worker {self._index} saved {self._pushes} pushes of {self._drawn} samples, but the servers had "
                 f"counted {counted[0]} of {counted[1]}: the files are not of one checkpoint"
             )
+        self._numbers.sent = self._numbers.acknowledged = self._pushes
         return []
 
     def report(self, accuracy: float, loss: float) -> None:

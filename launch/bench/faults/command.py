@@ -42,9 +42,10 @@ def faults(
     """Kill ranks of training runs at random, and check each run.
 
     The strategies that survive it take turns. After each run: it ended by itself, every sample of every epoch was
-    applied exactly once, it knows who died, and its accuracy is as it should be. The exit code is 1 if that did not
-    hold of all runs, or if one in two runs of a strategy took more than 1.2 times as long as it would have undisturbed,
-    with those that were left.
+    applied exactly once, it knows who died, and its accuracy is as it should be. Where there are servers, no push that
+    they had acknowledged is lost, and none was applied twice. The exit code is 1 if that did not hold of all runs, or
+    if one in two runs of a strategy took more than 1.2 times as long as it would have undisturbed, with those that were
+    left.
     """
     mpiexec.library()
     turns = _turns(kinds, strategies)
@@ -65,12 +66,18 @@ def faults(
         click.echo(json.dumps(found | {"by_strategy": rows}))
     else:
         click.echo(table(rows))
-        click.echo(f"{counted(found['runs'], 'run')}, {counted(found['kills'], 'kill')}, {_said(found)}")
+        click.echo(f"{counted(found['runs'], 'run')}, {counted(found['kills'], 'kill')}, {_said(found)}{_lost(found)}")
     return int(found["wrong"] > 0 or bool(_slow(rows)))
 
 
 def _said(found: dict[str, Any]) -> str:
     return f"{found['wrong']} wrong" if found["wrong"] else "all as they should be"
+
+
+def _lost(found: dict[str, Any]) -> str:
+    if found["lost"] is None:
+        return ""
+    return f"; {found['lost']} of {counted(found['acknowledged'], 'acknowledged push', 'es')} lost"
 
 
 def _slow(rows: dict[str, dict[str, Any]]) -> list[str]:

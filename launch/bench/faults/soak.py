@@ -14,7 +14,9 @@ from typing import Any
 
 from psgd.launch import spawn
 from psgd.launch.bench.faults.pace import undisturbed_s
+from psgd.launch.bench.faults.pauses import pauses_s
 from psgd.launch.signal_forwarding import descendants
+from psgd.metrics import push_numbers
 from psgd.runtime.job_end import LOST
 from psgd.strategies.catalog import STRATEGIES
 
@@ -32,8 +34,11 @@ class Outcome:
         kind: who was killed: one of `KINDS`.
         killed: ranks that were killed.
         detected_s: of each of these that the log told of, how long after the kill it did.
+        paused_s: of each of these, how long after the kill training made progress again; not with spares.
         seconds: of the run.
         slower: `seconds` by those that it would have taken undisturbed; None where that is not known.
+        acknowledged: pushes that servers have answered, of the workers that lived; None where there are no servers.
+        lost: of these, how many were not applied.
         wrong: what did not hold; empty if all did.
     """
 
@@ -41,8 +46,11 @@ class Outcome:
     kind: str = "workers"
     killed: list[int] = field(default_factory=list)
     detected_s: dict[int, float] = field(default_factory=dict)
+    paused_s: dict[int, float] = field(default_factory=dict)
     seconds: float = 0.0
     slower: float | None = None
+    acknowledged: int | None = None
+    lost: int | None = None
     wrong: list[str] = field(default_factory=list)
 
 
@@ -153,6 +161,8 @@ def run(strategy: str, workers: int, rng: random.Random, kind: str = "workers", 
             out.seek(0)
             err.seek(0)
             check(outcome, process.returncode, out.read().decode(), err.read().decode(), epochs)
+        if kind != "spares":
+            outcome.paused_s = pauses_s(events(log), outcome.detected_s)
         if not outcome.wrong and kind != "spares":
             found = undisturbed_s(events(log), outcome.detected_s)
             outcome.slower = None if found is None else outcome.seconds / found
@@ -184,7 +194,7 @@ def _rank_of(pid: int) -> int | None:
 
 
 def check(outcome: Outcome, code: int, out: str, err: str, epochs: int) -> None:
-    """What must hold: the run ended by itself, with each sample applied once, and knows who died."""
+    """What must hold: the run ended by itself, with each sample and push applied once, and knows who died."""
     wrong = outcome.wrong
     if code != (LOST if outcome.killed else 0):
         wrong.append(f"exit code {code}: {err.strip()[-300:]}")
@@ -197,3 +207,14 @@ def check(outcome: Outcome, code: int, out: str, err: str, epochs: int) -> None:
         wrong.append(f"lost ranks {result['lost_ranks']}, killed {outcome.killed}")
     if not result["test_accuracy"] >= LEAST_ACCURACY:
         wrong.append(f"accuracy {result['test_accuracy']}, expected {LEAST_ACCURACY} or more")
+    if STRATEGIES[outcome.strategy].servers:
+        _check_pushes(outcome, result["pushes"])
+
+
+def _check_pushes(outcome: Outcome, pushes: dict[str, Any]) -> None:
+    """Each push has a number: servers have applied all that they have acknowledged, each once."""
+    outcome.acknowledged = sum(number or 0 for number in pushes["acknowledged"])
+    outcome.lost = push_numbers.lost(pushes)
+    if outcome.lost:
+        outcome.wrong.append(f"{outcome.lost} of {outcome.acknowledged} acknowledged pushes are lost: {pushes}")
+    outcome.wrong += push_numbers.repeated(pushes)

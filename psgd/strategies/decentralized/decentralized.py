@@ -27,8 +27,16 @@ def create(workers: int, peers: str, window: int) -> Callable[[RunContext], Work
             more; of those sent whole no more than `flood_worker.WHOLE_AHEAD`. Without effect with pairs.
     """
     if peers == "pairs":
-        return GossipWorker
+        return _averaging
     return partial(_flooding, peers=peers, window=window)
+
+
+def _averaging(context: RunContext) -> Worker:
+    if context.mesh.survival is None:
+        return GossipWorker(context)
+    from psgd.strategies.decentralized.surviving_gossip import SurvivingGossipWorker
+
+    return SurvivingGossipWorker(context)
 
 
 def _flooding(context: RunContext, peers: str, window: int) -> Worker:

@@ -21,7 +21,7 @@ from psgd.checkpoint import restore
 from psgd.checkpoint.declared import Arrays, Combine, Fact, Item, OwnFacts
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi import byte_counts
-from psgd.kernels.errors import UsageError
+from psgd.kernels.errors import PeerLostError, UsageError
 from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.agreement import gather
 from psgd.runtime.jsonable import JSON, wholes
@@ -53,8 +53,10 @@ class GossipWorker(FreeRunningWorker):
         super().__init__(context, context.params, "decentralized", words=WORDS)
         self.disagreement = 0.0
         self._rank = self._workers.rank
+        self._leader = 0  # whose metrics are filled, and who says that all shall stop
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
+        self._members = list(range(self._workers.size))
         self._private = self._workers.Dup()
         self.exchanges = Exchanges(self._private, self.params)
         self._random = generator(0, "decentralized", "pairs", self._rank)
@@ -71,23 +73,28 @@ class GossipWorker(FreeRunningWorker):
     def _take_step(self, samples: int, loss: float) -> None:
         """Waits for nobody."""
         self._liveness.check()
-        exchanges, lines = self.exchanges, self.exchanges.lines
+        lines = self.exchanges.lines
         line = lines[self._rank]
         if samples:
             self._optimizer.take(self.grads, self._factor, float(lines[:, SAMPLES].sum()))
             line[PUSHES] += 1
             line[SAMPLES] += samples
             line[LOSS] += samples * loss
-        if self._rank == 0:
+        if self._rank == self._leader:
             line[STOP] = self._metrics.stop
+        self._exchange()
+        self._meet(self._optimizer.version)
+        self.version, self.stop = int(lines[:, PUSHES].sum()), lines[:, STOP].any().item() or self.checkpoint.stopping
+        if self._rank == self._leader:
+            self._show()
+
+    def _exchange(self) -> None:
+        """Takes what has arrived, and begins another exchange where this worker does so."""
+        exchanges = self.exchanges
         with self._liveness.guard():
             exchanges.look()
-            if exchanges.active and exchanges.idle:
+            if exchanges.active and exchanges.idle and exchanges.passive:
                 exchanges.ask(exchanges.passive[self._random.integers(len(exchanges.passive))])
-        self._meet(self._optimizer.version)
-        self.version, self.stop = int(lines[:, PUSHES].sum()), bool(lines[0, STOP]) or self.checkpoint.stopping
-        if self._rank == 0:
-            self._show()
 
     def spans(self) -> list[Traceable]:
         return [Span(self._optimizer, "take", "apply"), Span(self.exchanges, "look", "pull")]
@@ -97,10 +104,10 @@ class GossipWorker(FreeRunningWorker):
         if self.exchanges.active:
             with self._liveness.guard():
                 self._waiter.soon(self._idle)
-        line = self.exchanges.lines[self._rank].tolist()
-        self.exchanges.lines[:] = self._barrier.enter(self._optimizer.version, self._idle, words=line)
+        line, members = self.exchanges.lines[self._rank].tolist(), self._members
+        self.exchanges.lines[members] = self._barrier.enter(self._optimizer.version, self._idle, words=line)
         self.version, self._samples_then = self.exchanges.lines[:, (PUSHES, SAMPLES)].sum(0).astype(int).tolist()
-        if self._rank == 0:
+        if self._rank == self._leader:
             self._show()
         self._barrier.leave()
 
@@ -141,38 +148,48 @@ class GossipWorker(FreeRunningWorker):
 
     def report(self, accuracy: float, loss: float) -> None:
         """Worker 0's counts at once, others' at the end."""
-        if self._rank == 0:
+        if self._rank == self._leader:
             self._metrics.report(accuracy, loss)
         else:
             self._reports.append((accuracy, loss))
 
     def finish(self) -> None:
-        exchanges = self.exchanges
-        mine = {
-            "line": exchanges.lines[self._rank].tolist(),
-            "seconds": (self.waited_s, self._computed_s),
-            "reports": self._reports,
-        }
+        seconds, everyone = (self.waited_s, self._computed_s), list[Any]()
         with self._liveness.guard():
-            if exchanges.active:
-                self._waiter.soon(self._idle)
-                for partner in exchanges.passive if self._rank == 0 and self.stop else []:
-                    exchanges.ask(partner)  # its last one may have begun before the stop; all others ask one of these
-                    self._waiter.soon(self._idle)
-            all_here = self._private.Ibarrier()  # the active come when they are idle, so then no exchange is under way
-            self._waiter.until(lambda: self._answered() and all_here.Test())
+            self._end()
+            exchanges = self.exchanges
+            mine = {"line": exchanges.lines[self._rank].tolist(), "seconds": seconds, "reports": self._reports}
             everyone = gather(self._workers, mine)
-        exchanges.lines[:] = [each["line"] for each in everyone]
+        if not everyone:
+            raise PeerLostError("decentralized: a worker died as the run ended")
+        exchanges.lines[self._members] = [each["line"] for each in everyone]
         self.version = int(exchanges.lines[:, PUSHES].sum())
-        if self._rank == 0:
+        if self._rank == self._leader:
             self._show()
-            for worker, each in enumerate(everyone):
+            for worker, each in zip(self._members, everyone, strict=True):
                 self._metrics.ended(worker, *each["seconds"])
                 for accuracy, loss in each["reports"]:
                     self._metrics.report(accuracy, loss)
         exchanges.close()
         self._take_mean()
         self._close([self._private])
+
+    def _end(self) -> None:
+        """Waits until all are done, and no exchange is under way. Blocks."""
+        self._say_done()
+        self._waiter.until(self._all_done)
+
+    def _say_done(self) -> None:
+        exchanges = self.exchanges
+        if exchanges.active:
+            self._waiter.soon(self._idle)
+            for partner in exchanges.passive if self._rank == self._leader and self.stop else []:
+                exchanges.ask(partner)  # its last one may have begun before the stop; all others ask one of these
+                self._waiter.soon(self._idle)
+        self._all_here = self._private.Ibarrier()  # the active come when they are idle: then no exchange is under way
+
+    def _all_done(self) -> bool:
+        return self._answered() and self._all_here.Test()
 
     def _answered(self) -> bool:
         """The same while it waits for the end, where it may be called to a checkpoint."""

@@ -30,23 +30,24 @@ class Exchanges:
     Args:
         comm: the workers, for nothing else.
         params: this worker's, moved by exchanges.
+        lines: as below, where some workers have died; None: of all those in `comm`, 0 at first.
 
     Attributes:
         active: this worker begins exchanges, with those that are not.
-        passive: the workers that are not.
+        passive: the ranks that are not.
         lines: of each worker its steps, their samples and losses, and whether it stops, as far as known; the caller
             writes its own.
         count: exchanges done.
         bytes_sent, bytes_received: lines included.
     """
 
-    def __init__(self, comm: MPI.Intracomm, params: Vector) -> None:
+    def __init__(self, comm: MPI.Intracomm, params: Vector, lines: NDArray[np.float64] | None = None) -> None:
         self.active = comm.rank % 2 == 0
         self.passive = list(range(1, comm.size, 2))
-        self.lines = np.zeros((comm.size, WORDS))
+        self.lines = np.zeros((comm.size, WORDS)) if lines is None else lines
         self.count = self.bytes_sent = self.bytes_received = 0
         self._comm, self._params = comm, params
-        self._mine, self._theirs = _Letter(comm.size, params), _Letter(comm.size, params)
+        self._mine, self._theirs = _Letter(len(self.lines), params), _Letter(len(self.lines), params)
         self._partner = 0
         self._status = MPI.Status()
         self._receives: list[MPI.Request] = []
@@ -60,6 +61,7 @@ class Exchanges:
 
     def ask(self, partner: int) -> None:
         """Begins an exchange, on an active worker that is idle. Does not block."""
+        self._partner = partner
         self._receives.append(self._comm.Irecv([self._theirs.data, MPI.BYTE], partner, Tag.REPLY))
         self._send(partner, Tag.PUSH)
 
@@ -106,6 +108,6 @@ class Exchanges:
         np.add(self._params, theirs.params, out=self._params)
         newer = theirs.lines[:, PUSHES] > self.lines[:, PUSHES]
         self.lines[newer] = theirs.lines[newer]
-        self.lines[0, STOP] = max(self.lines[0, STOP], theirs.lines[0, STOP])
+        np.maximum(self.lines[:, STOP], theirs.lines[:, STOP], out=self.lines[:, STOP])
         self.bytes_received += theirs.data.nbytes
         self.count += 1

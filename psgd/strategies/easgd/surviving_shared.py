@@ -35,6 +35,11 @@ class SurvivingSharedOrder(SharedOrder):
         super().__init__(context, votes, period, locks)
         self._barrier = CheckpointBarrier(self._workers, votes, self._liveness, self._waiter, survives=True)
 
+    def begin(self, resumed: bool) -> None:
+        lines = self._lines
+        lines.put(_REACHED, lines.line(lines.place).samples)
+        super().begin(resumed)
+
     def note(self, samples: int, loss: float) -> None:
         self._reunion.drawn += samples
         super().note(samples, loss)
@@ -72,7 +77,8 @@ class SurvivingSharedOrder(SharedOrder):
                 self._counts.set_back(worker, lines.word(worker, _REACHED))
         comm.Barrier()
         self._dead = dead
-        return [now - then for now, then in zip(lines.samples(), self._begun, strict=True)]
+        # Not what those that live have drawn since: one that dies before its next exchange has not brought it either.
+        return [lines.word(worker, _REACHED) - then for worker, then in enumerate(self._begun)]
 
     def settle(self, comm: MPI.Intracomm, members: list[int]) -> None:
         self._workers, self._members = comm, members

@@ -26,6 +26,7 @@ from psgd.runtime.agreement import broadcast, gather
 from psgd.runtime.job_end import secondary
 from psgd.runtime.ulfm import switch
 from psgd.runtime.ulfm.deaths import means_death
+from psgd.runtime.ulfm.survivors import Survivors
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.training.restart import fitting
 from psgd.training.restart.crew import Crew
@@ -33,6 +34,10 @@ from psgd.training.restart.family import Family
 
 _NOTICE_S = 5.0  # until MPI knows of the death that made a call fail
 _COME_S = 120.0  # from a call to meet until a rank comes: it may be in the middle of a long step
+
+
+class _AgainError(Exception):
+    """The attempt has not ended well on some rank that lives."""
 
 
 class Attempt:
@@ -44,12 +49,14 @@ class Attempt:
         fine: it ended well.
         leads: this rank has its result.
         left: it ended for one with more workers, which begins at its last checkpoint.
-        ended: on the rank that leads, the part of a run that grows is over with it.
+        ended: the part of a run that grows is over with it.
+        met: whether it has ended well for all, once all that live have met; None before.
     """
 
     def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None) -> None:
         self.config = config
         self.fine = self.leads = self.left = self.ended = False
+        self.met: bool | None = None
         self._crew, self._family = crew, Family()
         self.comm = comm if crew is None else self._family.adopt(comm)
         self._called = threading.Event()
@@ -59,7 +66,7 @@ class Attempt:
         if self._crew is not None:
             BACKGROUND.add(self._family)
             TOLERANCE.allow(())
-            TOLERANCE.survivors = None
+            TOLERANCE.survivors = TOLERANCE.gathers = None
             TOLERANCE.look = self._look
         return self
 
@@ -68,9 +75,11 @@ class Attempt:
     ) -> bool:
         if error is None:
             self.fine = True
-            if self._crew is not None:
+            if self._crew is not None and self.met is None:
                 self._crew.wake()
             return False
+        if isinstance(error, _AgainError):
+            return True
         if self._crew is None or not isinstance(error, Exception):
             return False
         if not self._means_death(error):
@@ -83,7 +92,8 @@ class Attempt:
     def leaves(self, result: Mapping[str, Any] | None, asked: bool) -> bool:
         """Whether what `run` returned is not the end of the run, since more workers are to join.
 
-        Collective over those that act and live, blocks.
+        All meet here, before anything is said of the result: a death later on costs no other attempt. Collective over
+        those that live, blocks.
 
         Args:
             result: of `run` on this rank.
@@ -92,10 +102,20 @@ class Attempt:
         self.leads = result is not None
         if self._crew is None:
             return False
-        mine = {"left": result is not None and fitting.left(self.config, result), "asked": asked}
-        everyone = gather(self.comm if TOLERANCE.survivors is None else TOLERANCE.survivors, mine)
+        mine = {
+            "left": result is not None and fitting.left(self.config, result),
+            "ended": result is not None and fitting.has_ended(self.config, result),
+            "asked": asked,
+        }
+        everyone = TOLERANCE.together(self.comm, lambda comm: gather(comm, mine))
         self.left = any(each["left"] for each in everyone) and not any(each["asked"] for each in everyone)
-        self.ended = result is not None and fitting.has_ended(self.config, result)
+        self.ended = any(each["ended"] for each in everyone)
+        self._crew.wake()
+        self.met = self._crew.meet(True)
+        BACKGROUND.discard(self._family)
+        TOLERANCE.look = _ends
+        if not self.met:
+            raise _AgainError
         return self.left
 
     def _means_death(self, error: Exception) -> bool:
@@ -154,11 +174,11 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
             attempt.fine = not crew.rung
         else:
             yield attempt
-        fine = crew.meet(attempt.fine)
+        fine = crew.meet(attempt.fine) if attempt.met is None else attempt.met
         TOLERANCE.look = _ends
         lost, places = len(crew.lost), crew.numbers[: crew.acting]
         crew.regroup(None if fine else partial(fitting.acts, config), attempt.leads)
-        TOLERANCE.survivors = crew.job
+        Survivors(crew.job, complete=True)
         said = broadcast(crew.job, {"left": attempt.left, "ended": attempt.ended}) if fine else {}
         if fine and not said["left"]:
             return

@@ -143,7 +143,9 @@ class Crew:
                 everyone = gather(living, mine)
                 places = [each["place"] for each in everyone]
                 if wanted is None:
-                    first = next(rank for rank, each in enumerate(everyone) if each["leads"])
+                    leaders = [rank for rank, each in enumerate(everyone) if each["leads"]]  # none, where it is dead
+                    acts = [rank for rank, place in enumerate(places) if place is not None]
+                    first = (leaders or acts or [0])[0]
                     acting, order = sum(place is not None for place in places), led(places, first)
                 else:
                     acting = wanted(len(everyone))

@@ -35,6 +35,16 @@ class SamplesAhead:
         """The first epoch of which the worker can have nothing under way."""
         return self._next_epoch + (not self._pieces)
 
+    def begun(self, drawn: int) -> int:
+        """The first epoch of which the worker has nothing when it has drawn so many samples in all, or a later one.
+
+        That may be more than it has advanced by, as where what it draws counts only once it has exchanged.
+        """
+        left = drawn - self._drawn - sum(map(len, self._pieces))
+        if left <= 0:
+            return self._next_epoch
+        return self._next_epoch + -(-left // max(1, len(range(self._share[0], self._samples, self._share[1]))))
+
     def advance(self, drawn: int) -> None:
         """The worker has drawn so many samples in all. Orders of whole epochs that are behind it are not made."""
         ahead, self._drawn = drawn - self._drawn, drawn

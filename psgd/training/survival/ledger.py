@@ -52,7 +52,9 @@ class Ledger:
                 plan.advance(drawn)
                 plan.take_over(samples)
             plan.advance(applied[each])
-        begun = min(self._epochs, max(plan.horizon for plan in self._plans.values()))
+        known = [plan.horizon for plan in self._plans.values()]
+        known += [self._plans[each].begun(drawn) for each, drawn in waiting.items()]
+        begun = min(self._epochs, max(known))
         dead = self._plans.pop(worker)
         dead.reshare(begun, (0, 1))
         heard = [samples for _, samples in self._next.pop(worker)]

@@ -1,7 +1,7 @@
 """One rank's part in going on without the dead: what is asked of it by the server's loop, or by the worker's."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
-from psgd.kernels.errors import AgreedUsageError
+from psgd.kernels.errors import AgreedUsageError, PeerLostError
 from psgd.kernels.notice import say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
-from psgd.runtime.ulfm.deaths import MpiDeaths, means_death
+from psgd.runtime.ulfm.deaths import MpiDeaths
+from psgd.runtime.ulfm.survivors import Survivors
 from psgd.runtime.ulfm.tolerance import TOLERANCE
 from psgd.strategies import going_on
 from psgd.training.survival.board import Board
@@ -23,6 +24,8 @@ from psgd.training.survival.course import Course
 from psgd.training.survival.duties import Duties
 from psgd.training.survival.ledger import Ledger
 from psgd.training.survival.stragglers import Stragglers
+
+Found = TypeVar("Found")
 
 
 class Survival:
@@ -132,22 +135,63 @@ class Survival:
         """A call in which this rank waits for others; `when` is as `Stragglers.around` has it."""
         return act if self.watch is None else self.watch.around(act, **when)
 
-    def end(self, job: MPI.Intracomm) -> MPI.Intracomm:
-        """From now on, no more may die. Collective over those of `job` that live, blocks.
+    def end(self, job: MPI.Intracomm, act: Callable[[MPI.Intracomm], Found]) -> Found:
+        """What all do together behind the last step. Collective over those of `job` that live, blocks.
+
+        From now on only who has the run's counters must live: a worker without servers, with replicas a server, else
+        server 0.
+
+        Args:
+            job: all ranks.
+            act: is given those that live, of which the one that leads is rank 0; again where one dies meanwhile.
 
         Returns:
-            These; the one that leads is its rank 0.
+            What it returned.
         """
         if self.watch is not None:
             self.watch.end()
-        failures = MpiDeaths(job)
-        living = self._duties.first(failures.shrink())
-        alive = living.Get_group().Translate_ranks(None, job.Get_group())
-        TOLERANCE.allow(set(range(job.Get_size())) - set(alive))
-        TOLERANCE.survivors = living
-        if self._mesh.replicas and len(alive) < job.Get_size():
+        servers = range(0 if self._mesh.replicas else 1, self._mesh.servers)
+        TOLERANCE.allow(self._ranks(range(self._mesh.workers)) + self._in_job(servers))
+        return Survivors(job, self._arrange).together(act)
+
+    def _arrange(self, living: MPI.Intracomm) -> MPI.Intracomm:
+        """Those that live, who leads in front; tells of those whose death nobody has told. Collective, blocks."""
+        mesh, group = self._mesh, living.Get_group()
+        alive = set(group.Translate_ranks(None, mesh.world.Get_group()))
+        servers = [server for server in range(mesh.servers) if mesh.server_rank(server) in alive]
+        workers = [worker for worker in range(mesh.workers) if mesh.worker_rank(worker) in alive]
+        if not workers:
+            raise PeerLostError("all workers have died before the final evaluation was made")
+        if mesh.servers and servers[:1] != [0] and not (mesh.replicas and servers):
+            raise PeerLostError("server 0 has died before the final evaluation was made")
+        if not mesh.servers:
+            self.lead(workers[0])
+        elif mesh.replicas and mesh.role == "server" and mesh.index == servers[0]:
+            self._take_over()
+        for worker in sorted(set(range(mesh.workers)).difference(workers, self.gone)):
+            self.gone.append(worker)
+            self._tell_late(mesh.worker_rank(worker), f"worker {worker}", worker=worker)
+        for server in sorted(set(range(mesh.servers)).difference(servers, self.gone_servers)):
+            self.gone_servers.append(server)
+            self._tell_late(mesh.server_rank(server), f"server {server}", server=server)
+        living = self._duties.first(living)
+        if mesh.replicas and living.Get_size() < self._job.Get_size():
             self._complete(living)
         return living
+
+    def _tell_late(self, rank: int, name: str, **which: int) -> None:
+        """Of a death behind the last step, of a rank of the mesh's world."""
+        if not self._duties.leads:
+            return
+        rank, seconds = self._in_job([rank])[0], self._metrics.elapsed_s()
+        number, cause = self._number(rank), self._cause(rank)
+        left = self._mesh.workers - len(self.gone)
+        self.on_lost(number)
+        self._duties.log.write("lost", time=seconds, rank=number, cause=cause, samples=0, workers_left=left, **which)
+        say(
+            f"warning: {name} (rank {number}) is lost after {seconds:.2f} s, {cause}: all was trained, and {left} "
+            "worker(s) make the final evaluation"
+        )
 
     def _complete(self, living: MPI.Intracomm) -> None:
         """Gives servers the final parameters of a worker: one may have died before all servers had its part."""
@@ -165,21 +209,7 @@ class Survival:
             act: is given these, the one that leads first, and the first worker's rank among them. It may communicate
                 over them, and must be able to begin again.
         """
-        failures = MpiDeaths(self._job)
-        while True:
-            fine, living, first = 1, failures.shrink(), None
-            try:
-                first = self._duties.first(living)
-                act(first, self._first_worker(first))
-            except MPI.Exception as error:
-                if not means_death(error):
-                    raise
-                fine = 0
-                for comm in (first, living):
-                    if comm is not None and not comm.Is_revoked():
-                        comm.Revoke()
-            if failures.agree(fine):
-                return
+        Survivors(self._job, self._arrange).together(lambda living: act(living, self._first_worker(living)))
 
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
@@ -197,6 +227,7 @@ class Survival:
         """Counts a death, writes it to the log and says it, where this rank leads."""
         self.gone.append(worker)
         seconds, left = self._metrics.elapsed_s(), self._mesh.workers - len(self.gone)
+        self._metrics.tell_next()
         rank = self._ranks([worker])[0]
         if not self._duties.leads:
             return
@@ -217,6 +248,7 @@ class Survival:
         if not self._duties.leads:
             return
         rank, seconds = self._in_job([server])[0], self._metrics.elapsed_s()
+        self._metrics.tell_next()
         cause = self._cause(rank)
         rank = self._number(rank)
         self.on_lost(rank)

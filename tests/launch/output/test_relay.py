@@ -2,7 +2,9 @@ import errno
 import os
 import threading
 
-from psgd.launch.output.relay import Relay, Relays
+import pytest
+
+from psgd.launch.output.relay import Relay, Relays, WithoutDeaths
 
 
 def through(target, *pieces):
@@ -89,3 +91,26 @@ def test_a_slow_reader_gets_all(monkeypatch):
     assert got == 120_000
     for descriptor in (read, write):
         os.close(descriptor)
+
+
+SAID = b"NBC_Progress: an error 77 was found during schedule 0x55aec8d2d200 at row-offset 0 - aborting the schedule\n\n"
+
+
+@pytest.mark.parametrize("length", [1, 3, 7, 1000])
+def test_what_mpi_says_of_ended_calls_is_left_out_however_it_comes(length):
+    other = SAID.replace(b"77", b"16")  # of another error
+    text = (
+        b"epoch 1\r" + SAID + b"\nN NBC_ NBC_x\n" + SAID.replace(b"77", b"75") + SAID + other + b"half NBC_Progress: an"
+    )
+    left = WithoutDeaths()
+    pieces = [left.take(text[i : i + length]) for i in range(0, len(text), length)]
+    assert b"".join([*pieces, left.rest()]) == b"epoch 1\r\nN NBC_ NBC_x\n" + other + b"half NBC_Progress: an"
+
+
+def test_what_begins_no_such_line_is_passed_on_at_once():
+    left = WithoutDeaths()
+    assert [left.take(piece) for piece in (b"epoch 1", b"\rNBC_x", b"NBC_Progress of 1")] == [
+        b"epoch 1",
+        b"\rNBC_x",
+        b"NBC_Progress of 1",
+    ]

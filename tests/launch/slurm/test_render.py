@@ -189,3 +189,27 @@ WRONG = [
 def test_what_does_not_go_together_is_refused(kind, given, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         render(kind, **given)
+
+
+@pytest.mark.parametrize(
+    ("words", "tasks"),
+    [
+        ("--spares 2", 11),
+        ("--grow 0.25:2,1:4", 5),
+        ("--grow 0.25:2,1:4 --spares=1", 6),
+        ("--strategy allreduce --grow 0.5:2,1:3 --mesh pipe=2 --spares 1", 7),
+    ],
+)
+def test_ranks_that_stand_by_are_tasks_too(words, tasks):
+    text = render("long_job", words.split(), launcher="mpirun")
+    assert asked(text)["ntasks"] == str(tasks)
+    assert 'start=(mpirun -n "$SLURM_NTASKS" --with-ft ulfm)' in text
+    with pytest.raises(UsageError, match="--spares, --grow: expected --launcher mpirun"):
+        render("long_job", words.split())
+
+
+def test_who_joins_when_is_said_once():
+    with pytest.raises(UsageError, match="--workers 3: --grow says how many"):
+        render("long_job", ["--grow", "0.5:2,1:3"], workers=3, launcher="mpirun")
+    with pytest.raises(UsageError, match="all jobs of an array have the same ranks"):
+        render("array", trial=["--spares 1"], launcher="mpirun")

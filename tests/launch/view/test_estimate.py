@@ -30,6 +30,14 @@ def test_json_and_the_exit_code():
     assert code == 1 and "the batch does not fit" in said
 
 
+def test_ranks_that_stand_by_are_counted():
+    words = ("--grow", "0.5:2,1:4", "--checkpoint-dir", "c", "--spares", "3", "--json")
+    found = {each["role"]: each["ranks"] for each in json.loads(run(*words)[1])["ranks"]}
+    assert found == {"worker": 4, "server": 1, "spare, in the place of another": 3}
+    code, said = run(*words[:-1])
+    assert code == 0 and "a spare that sleeps needs no more than that" in said
+
+
 def test_text_is_evaluated_in_few_samples():
     text = ("--dataset", "genesis", "--model", "gpt", "--batch-size", "8", "--strategy", "allreduce", "--json")
     few, many = (

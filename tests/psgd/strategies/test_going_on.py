@@ -30,7 +30,6 @@ def test_and_those_without(strategy):
     ("option", "why"),
     [
         ({"strategy": "easgd", "own": {"easgd_order": "round-robin"}}, "--easgd-order round-robin"),
-        ({"strategy": "decentralized", "own": {"peers": "pairs"}}, "--peers pairs"),
         ({"replicas": 1, "checkpoint_dir": Path("c")}, "--replicas with --checkpoint-dir"),
         ({"record": Path("r")}, "--record (of all workers)"),
         ({"replay": Path("r")}, "--replay (of all workers)"),

@@ -1,9 +1,11 @@
 """The result: sums over the workers on rank 0, None elsewhere."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from harness import mpi
 from mpi4py import MPI
 
 from psgd.config import TrainConfig
@@ -75,3 +77,66 @@ def test_without_outcomes_there_is_no_f1(backend, tokens):
     )
     assert getattr(backend, "tally", None) is None
     assert result["test_accuracy"] == 0.25 and not {"test_f1", "test_recall", "test_precision"} & set(result)
+
+
+DIES = r"""
+import os, signal, sys
+from psgd.launch.cli import main
+from psgd.training import result
+from psgd.training.restart.attempts import Attempt
+
+place, rank = sys.argv.pop(1).split(":")
+at_once = os.environ["OMPI_COMM_WORLD_RANK"] == rank
+evaluate, leaves = result._evaluate, Attempt.leaves
+
+
+def die(where):
+    if at_once and place == where:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying(*words):
+    die("evaluation")
+    return evaluate(*words)
+
+
+def leaving(*words):
+    die("end")
+    return leaves(*words)
+
+
+result._evaluate, Attempt.leaves = dying, leaving
+main()
+"""
+
+
+@pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")
+@pytest.mark.parametrize(
+    ("strategy", "dies", "spares"),
+    [("allreduce", "evaluation:0", 0), ("sync", "evaluation:2", 1), ("allreduce", "end:1", 1)],
+)
+def test_a_worker_that_dies_behind_the_last_step_costs_nothing(strategy, dies, spares, job, tmp_path):
+    words = [
+        "train",
+        "--strategy",
+        strategy,
+        "--hidden",
+        "8",
+        "--epochs",
+        "1",
+        "--json",
+        "--log",
+        str(tmp_path / "log"),
+    ]
+    if spares:
+        words += ["--spares", "1", "--checkpoint-dir", str(tmp_path / "saves"), "--checkpoint-every", "10"]
+    done = job(3 + spares, f"import sys\nsys.argv[1:] = {[dies, *words]}\n{DIES}", ulfm=True, timeout=60)
+    assert done.returncode == 4, done.stderr
+    (printed,) = done.stdout.splitlines()
+    found, rank = json.loads(printed), int(dies[-1])
+    assert found["samples"] == 1497 and 0.1 < found["test_accuracy"] <= 1 and "begins again" not in done.stderr
+    if dies.startswith("evaluation"):
+        assert found["lost_ranks"] == [rank] and done.stderr.count(f"(rank {rank}) is lost after") == 1
+        events = map(json.loads, (tmp_path / "log").read_text().splitlines())
+        lost = [event for event in events if event["event"] == "lost"]
+        assert [event["rank"] for event in lost] == [rank]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from psgd.checkpoint.requests import SAVE, SAVE_AND_STOP
+from psgd.metrics.run_metrics import RunMetrics
 from psgd.server.wire import Header, MessageKind
 from psgd.worker.push_pull import PushPullWorker
 
@@ -28,6 +29,7 @@ class Script:
 
 class Context:
     params = np.ones(4)
+    metrics = RunMetrics(2)
 
 
 def worker_of(*answers):
@@ -48,6 +50,7 @@ def test_each_push_says_where_this_worker_stands():
     assert transport.asked[:3] == [(push, True, 1, 0, 3, 3, 0), (push, False, 2, 5, 0, 3, 0), (report, 0.75, 2.0)]
     assert transport.asked[3][:2] == (done, False) and worker.version == 7
     assert transport.header.waited_s == worker.waited_s
+    assert worker._numbers.of_worker(0) == {"worker": 0, "sent": 2, "acknowledged": 2}
 
 
 @pytest.mark.parametrize(("stop", "leaving"), [(False, False), (True, False), (True, True)])

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from psgd.metrics.run_metrics import RunMetrics
 from psgd.server.wire import Header, MessageKind
 from psgd.worker import surviving_push_pull
 from psgd.worker.surviving_push_pull import SurvivingPushPullWorker
@@ -25,7 +26,8 @@ class FakeTransport:
 def worker(more, monkeypatch):
     monkeypatch.setattr(surviving_push_pull, "SurvivingWorkerTransport", FakeTransport)
     survival = SimpleNamespace(ends=None)
-    context = SimpleNamespace(params=np.zeros(3), mesh=SimpleNamespace(replicas=0, survival=survival), more=more)
+    mesh, metrics = SimpleNamespace(replicas=0, survival=survival), RunMetrics(2)
+    context = SimpleNamespace(params=np.zeros(3), mesh=mesh, metrics=metrics, more=more)
     return SurvivingPushPullWorker(context, SimpleNamespace(own=np.zeros(3))), survival
 
 

@@ -3,6 +3,7 @@
 Codecs are psgd's; what is simulated is what is put into them, in which order, and what becomes of what they say.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -207,3 +208,50 @@ def pairs(
                 progress = True
     assert at == [len(log) for log in logs] and not post
     return x
+
+
+def pairs_of_which_some_die(
+    start: Vector,
+    logs: Sequence[Sequence[tuple[str, Any]]],
+    dead: Sequence[int],
+    rate: float,
+    gradient: Callable[[Vector, Any], Vector],
+) -> dict[int, Vector]:
+    """As `pairs` where workers were killed, whose logs end anywhere; those that live drop exchanges with them.
+
+    Args:
+        start: see `harness.simulation`.
+        logs: of each worker as there, but ("step", batch).
+        dead: these workers.
+        rate: of each step.
+        gradient: of parameters and a batch.
+
+    Returns:
+        The parameters of each worker that lives.
+    """
+    x, at = [start.copy() for _ in logs], [0] * len(logs)
+    sent: dict[int, Vector] = {}
+    partner: dict[int, int] = {}
+    post: dict[tuple[int, int], list[Vector]] = defaultdict(list)  # who asked may answer next, in other pairs
+    progress = True
+    while progress:
+        progress = False
+        for k, log in enumerate(logs):
+            while at[k] < len(log):
+                what, with_ = log[at[k]]
+                if (what == "answer" and not post[with_, k]) or (what == "move" and not post[partner[k], k]):
+                    break
+                if what == "step":
+                    x[k] = x[k] - x[k].dtype.type(rate) * gradient(x[k], with_)
+                elif what in ("ask", "answer"):
+                    partner[k] = with_
+                    sent[k] = x[k].copy()
+                    post[k, with_].append(sent[k])
+                elif what == "move":
+                    x[k] += (post[partner[k], k].pop(0) - sent[k]) * x[k].dtype.type(0.5)
+                at[k] += 1
+                progress = True
+    living = [k for k in range(len(logs)) if k not in dead]
+    assert [at[k] for k in living] == [len(logs[k]) for k in living]
+    assert all(k in dead or other in dead for (k, other), left in post.items() if left)
+    return {k: x[k] for k in living}

@@ -25,6 +25,21 @@ def gradient_of(backend, params, batches):
     return total / samples
 
 
+def _softmax(batch_size):
+    dataset = load("digits")
+    model = build("softmax", dataset.sample_shape, dataset.classes)
+    backend = HostBackend(model, dataset, validate(dataset), batch_size)
+    params = preparation.first_params(TrainConfig(model="softmax"), model)
+    backend.prepare(params)
+    return params, backend
+
+
+def softmax(batch_size):
+    """The first parameters of the softmax model, and what gives its gradient of one batch."""
+    params, backend = _softmax(batch_size)
+    return params, lambda x, batch: gradient_of(backend, x, [np.array(batch, np.int64)]).astype(np.float32)
+
+
 def rounds_that_lose_one(batch_size, epochs, gone, death):
     """What three workers that keep pace take in each round, of which one dies in round `death` of the first epoch.
 
@@ -53,11 +68,7 @@ def rounds_that_lose_one(batch_size, epochs, gone, death):
 
 def sync_that_loses_one(batch_size, epochs, lr, death):
     """One process that loses worker 1 of 3 at its step `death` (from 0) of the first epoch."""
-    dataset = load("digits")
-    model = build("softmax", dataset.sample_shape, dataset.classes)
-    backend = HostBackend(model, dataset, validate(dataset), batch_size)
-    params = preparation.first_params(TrainConfig(model="softmax"), model)
-    backend.prepare(params)
+    params, backend = _softmax(batch_size)
     for taken in rounds_that_lose_one(batch_size, epochs, 1, death):
         batches = [batch for _, _, _, batch in taken]
         params -= (lr * gradient_of(backend, params, batches)).astype(np.float32)

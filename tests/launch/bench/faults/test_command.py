@@ -36,11 +36,13 @@ def test_it_sums_up(monkeypatch):
     found = json.loads(done.output)
     row = found.pop("by_strategy")
     assert found == {
-        **{"runs": 1, "kills": 2, "wrong": 0},
+        **{"runs": 1, "kills": 2, "wrong": 0, "acknowledged": None, "lost": None, "paused_s": None},
         "detected_s": {"median": pytest.approx(0.3), "max": 0.5},
         "slower": {"median": 1.1, "max": 1.1},
     }
     assert row == {"sync, workers": found}
+    done, _ = run(monkeypatch, [outcome(acknowledged=7, lost=0)], "--minutes", "0")
+    assert "0 of 7 acknowledged pushes lost" in done.output
 
 
 def test_what_is_wrong_is_said_and_fails(monkeypatch):

@@ -9,15 +9,26 @@ from harness import mpi
 from psgd.launch.bench.faults import soak
 
 
+def _pushes(applied, newest):
+    return {"acknowledged": [9, None], "servers": [{"server": 0, "applied": applied, "newest": newest}]}
+
+
 def result(**changes):
-    values = {"samples": 800, "train_samples": 100, "lost_ranks": [2], "test_accuracy": 0.95, "seconds": 1.0}
+    values = {
+        "pushes": _pushes([9, 4], [9, 4]),
+        "samples": 800,
+        "train_samples": 100,
+        "lost_ranks": [2],
+        "test_accuracy": 0.95,
+        "seconds": 1.0,
+    }
     return json.dumps(values | changes) + "\n"
 
 
 def test_what_holds_is_not_wrong():
     outcome = soak.Outcome("async", killed=[2])
     soak.check(outcome, 4, "said before\n" + result(), "", 8)
-    assert outcome.wrong == [] and outcome.seconds == 1.0
+    assert outcome.wrong == [] and outcome.seconds == 1.0 and (outcome.acknowledged, outcome.lost) == (9, 0)
     soak.check(outcome := soak.Outcome("async"), 0, result(lost_ranks=[]), "", 8)
     assert outcome.wrong == []
 
@@ -30,6 +41,8 @@ def test_what_holds_is_not_wrong():
         (4, {"samples": 799}, "799 samples applied, expected 800"),
         (4, {"lost_ranks": []}, "lost ranks"),
         (4, {"test_accuracy": 0.5}, "accuracy 0.5"),
+        (4, {"pushes": _pushes([8, 4], [8, 4])}, "1 of 9 acknowledged pushes are lost"),
+        (4, {"pushes": _pushes([10, 4], [9, 4])}, "server 0 has applied 10 pushes of worker 0"),
     ],
 )
 def test_what_does_not_is(code, changes, said):
@@ -53,3 +66,6 @@ def test_a_run(strategy, kind, monkeypatch):
         monkeypatch.setenv(name, value)
     outcome = soak.run(strategy, 3, random.Random(1), kind)
     assert outcome.wrong == [] and outcome.killed and sorted(outcome.detected_s) == sorted(outcome.killed)
+    if kind == "workers":
+        assert outcome.lost == 0 and outcome.acknowledged > 0
+        assert all(outcome.paused_s[rank] >= outcome.detected_s[rank] for rank in outcome.paused_s)

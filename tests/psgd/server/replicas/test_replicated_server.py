@@ -96,6 +96,7 @@ def test_what_waits_in_a_group_is_pushed_again():
     wire, hand, server = serve("sync", [*of("PUSH", 0), LostServer(1), *of("PUSH", 1, 0), *end])
     assert wire.bounced == [0] and hand.servers == [1]
     assert server.metrics.pushes == [1, 1] and server.metrics.dropped == [0, 0]
+    assert server.metrics.push_numbers.applied == server.metrics.push_numbers.newest == [1, 1]
     np.testing.assert_array_equal(server.shard.params, -1.0)
 
 

@@ -104,3 +104,64 @@ def test_in_step_all_stay_in_step():
             play.answer(worker)
         assert len({course.steps for course in play.courses[::2]}) == 1
     assert play.applied == Counter(dict.fromkeys(range(SAMPLES), EPOCHS))
+
+
+class Periods:
+    """Workers whose samples count once they exchange, some steps apart; those that live hear of a death at once."""
+
+    def __init__(self, rng, workers, period):
+        self.rng, self.period, self.ledger = rng, period, Ledger(SAMPLES, SEED, EPOCHS, workers, BATCH)
+        self.courses = [Course(Sampler(SAMPLES, workers, w, BATCH, SEED), EPOCHS) for w in range(workers)]
+        for worker, course in enumerate(self.courses):
+            course.ends = lambda worker=worker: self.ends(worker)
+        self.steps = [course.after(0) for course in self.courses]
+        self.drawn, self.reached, self.taken = [0] * workers, [0] * workers, [0] * workers
+        self.since, self.applied = [[] for _ in self.courses], Counter()
+        self.living, self.done, self.deaths = set(range(workers)), set(), 0
+        self.inside = 0  # calls of `next` that have not returned: those workers are at their end, and cannot go on yet
+
+    def exchange(self, worker):
+        self.applied.update(self.since[worker])
+        self.since[worker], self.reached[worker] = [], self.drawn[worker]
+
+    def ends(self, worker):
+        """The others go on, until the run is over or one has died."""
+        deaths = self.deaths
+        if worker in self.living:
+            self.exchange(worker)
+            self.done.add(worker)
+        while self.living - self.done and self.deaths == deaths:
+            self.turn()
+        return self.deaths == deaths
+
+    def turn(self):
+        if len(self.living) > 1 and self.inside < 2 and self.rng.random() < 0.04:
+            self.kill(int(self.rng.choice(sorted(self.living))))
+            return
+        worker = int(self.rng.choice(sorted(self.living - self.done)))
+        self.inside += 1
+        step = next(self.steps[worker], None)
+        self.inside -= 1
+        if step is not None and worker in self.living:
+            self.since[worker] += step.samples.tolist()
+            self.drawn[worker] += len(step.samples)
+            self.taken[worker] += 1
+            if self.taken[worker] % self.period == 0:
+                self.exchange(worker)
+
+    def kill(self, worker):
+        self.living.remove(worker)
+        self.done, self.deaths = set(), self.deaths + 1
+        takers = sorted(self.living)
+        waiting = {each: self.drawn[each] for each in takers}
+        for taker, words in self.ledger.lose(worker, list(self.reached), waiting, takers)[1].items():
+            self.courses[taker].receive(words)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_has_not_been_exchanged_is_taken_again(seed):
+    rng = np.random.default_rng(seed)
+    play = Periods(rng, int(rng.integers(2, 6)), int(rng.integers(1, 7)))
+    while play.living - play.done:
+        play.turn()
+    assert play.applied == Counter(dict.fromkeys(range(SAMPLES), EPOCHS))
