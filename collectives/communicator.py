@@ -106,6 +106,12 @@ class Communicator(StartedVerbs):
         """Whether a progress thread carries out non-blocking calls on this rank."""
         return self._queue.threaded
 
+    def threaded_on_all(self) -> bool:
+        """Returns whether progress threads carry out non-blocking calls on all ranks. Collective, blocks."""
+        flag = np.array([self.threaded], np.int64)
+        self.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
+        return bool(flag[0])
+
     @property
     def reads_private_memory(self) -> bool:
         """Whether all ranks are on one node, where each may read the others' memory. The same on all ranks."""

@@ -69,6 +69,12 @@ class CompressedAllreduce:
         self._comm.Allreduce(MPI.IN_PLACE, zeros)
         self._calls, (self.bytes_sent, self.bytes_received) = calls, moved
 
+    def among(self, comm: Gathering) -> "CompressedAllreduce":
+        """The same among other ranks: with this codec and what was counted so far. Its first call compares arrays."""
+        made = CompressedAllreduce(comm, self.codec)
+        made.bytes_sent, made.bytes_received = self.bytes_sent, self.bytes_received
+        return made
+
     def fine(self, update: NDArray[Any]) -> NDArray[np.bool_]:
         """Whose updates are finite; call it first, and leave the step away where not all are. Collective, blocks.
 

@@ -1,7 +1,8 @@
-"""One line to the user, on stderr, from wherever something is to be said."""
+"""One line to the user, on stderr, from wherever something is to be said; and its words for numbers of things."""
 
 import contextlib
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 
@@ -16,3 +17,14 @@ def say(text: str, stream: TextIO | None = None) -> None:
     if stream is not None:  # without a stderr, print would take stdout
         with contextlib.suppress(OSError, ValueError):
             print(f"psgd: {text}", file=stream, flush=True)
+
+
+def counted(number: int, what: str, ending: str = "s") -> str:
+    """Writes a number of things: `1 server`, `2 workers`, `2 batches` with another `ending`."""
+    return f"{number:,} {what}{'' if number == 1 else ending}"
+
+
+def listed(numbers: Iterable[int], what: str = "rank") -> str:
+    """Writes which they are: `rank 3`, `ranks 3, 5`."""
+    shown = [str(number) for number in numbers]
+    return f"{what}{'' if len(shown) == 1 else 's'} {', '.join(shown)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psgd.kernels.errors import CheckpointError
-from psgd.launch.output.summary import counted
+from psgd.kernels.notice import counted
 from psgd.launch.usage.groups import Group
 
 if TYPE_CHECKING:

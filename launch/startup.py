@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from psgd.kernels.notice import counted
 from psgd.launch import cores, node_memory, threads
 from psgd.launch.output import exit_status
-from psgd.launch.output.summary import counted
 from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 
 from psgd.kernels.notice import say
 from psgd.launch.output.relay import Relays
 from psgd.launch.signal_forwarding import STOP, Forwarding, descendants
-from psgd.runtime.launcher_env import LAUNCHERS, name_of, place
+from psgd.runtime.launcher_env import rank_of
 
 GRACE_S = 3.0
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -161,7 +160,7 @@ class FirstEnded:
         if len(self._files) == self._size or not hasattr(os, "pidfd_open"):
             return
         for pid in descendants(mpiexec):
-            rank = _rank(pid)
+            rank = rank_of(pid)
             if rank is not None and rank not in self._files:
                 with contextlib.suppress(OSError):
                     self._files[rank] = os.pidfd_open(pid)
@@ -198,7 +197,7 @@ class StartWatch:
         """Looks for ranks that have died; to be called again and again. Does not block."""
         if self._begun is None:
             return
-        found = [(rank, pid) for pid in descendants(mpiexec) if (rank := _rank(pid)) is not None]
+        found = [(rank, pid) for pid in descendants(mpiexec) if (rank := rank_of(pid)) is not None]
         for rank, pid in found:  # a process that a rank has started comes behind it, with the same variables
             self._seen.setdefault(rank, pid)
         if found and self._limit == float("inf"):
@@ -214,14 +213,3 @@ class StartWatch:
             self.ranks, self._begun = sorted(gone), None
             with contextlib.suppress(ProcessLookupError):
                 os.kill(mpiexec, signal.SIGTERM)
-
-
-def _rank(pid: int) -> int | None:
-    """Which rank a process is by its variables; None for none, and for a launcher."""
-    try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    pairs = (os.fsdecode(word).partition("=") for word in words)
-    found = place({name: value for name, _, value in pairs})
-    return None if found is None or name_of(pid) in LAUNCHERS else found[0]

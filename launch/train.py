@@ -162,6 +162,11 @@ def fit(config: TrainConfig, size: int) -> TrainConfig:
     return replace(config, servers=servers, workers=workers)
 
 
+def _at_first(config: TrainConfig, size: int) -> int:
+    """How many ranks of a job of `size` the run begins with: all but those that stand by."""
+    return size - standing_by(config.spares, config.grow, config.parts)
+
+
 def _replicas(config: TrainConfig, size: int) -> int:
     """How many copies of the model so many ranks hold, with servers.
 
@@ -198,7 +203,7 @@ def _fitting(config: TrainConfig) -> TrainConfig | UsageError:
     if size is None or rank:
         return config
     try:
-        fitted = fit(config, size)
+        fitted = fit(config, _at_first(config, size))
         build = functools.partial(options.model_of, config)
         refusal.check(fitted, fitted.servers or 0, fitted.workers or 1, here, build)
     except UsageError as error:
@@ -227,7 +232,6 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
     told = comm.Get_rank() == 0 and exit_status.VARIABLE not in os.environ  # else psgd's launcher says it
     with guard(comm, functools.partial(_advice, config) if told and isinstance(config, TrainConfig) else None):
         from psgd.launch.output import logs
-        from psgd.runtime.job_end import DIVERGED
         from psgd.training import run
         from psgd.training.restart.attempts import attempts
 
@@ -255,12 +259,9 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             code = _refuse(error, TOLERANCE.living(comm).rank)
             leave(comm, code)
             return code
-        complete, code = _wrote_all(comm, None if said is None else said.lost, result is not None), 0
+        complete = _wrote_all(comm, None if said is None else said.lost, result is not None)
         living = TOLERANCE.living(comm)
-        if result is not None:
-            code = requests.REQUEUE if result.get("requeue") else DIVERGED if result.get("diverged") else 0
-            code = code or (LOST if result.get("lost_ranks") or living.size < comm.size else 0)
-        code = code or int(not complete)
+        code = _code(result, complete, died=living.size < comm.size)
         if living.rank == 0 and exit_status.report(code) and code != requests.REQUEUE:
             code = 0  # mpiexec would take another for a crash
     leave(comm, code)
@@ -274,6 +275,24 @@ def _ends_at_a_death(config: TrainConfig) -> str | None:
         return None
     why = going_on.obstacle(config.flat(), servers, workers)
     return why if why or switch.enabled() else "mpirun without --with-ft ulfm"
+
+
+def _code(result: Mapping[str, object] | None, complete: bool, died: bool) -> int:
+    """A rank's exit code.
+
+    Args:
+        result: of the run; None where another rank has it.
+        complete: all that the run had to write could be written.
+        died: a rank is dead by now.
+    """
+    found = result or {}
+    if found.get("requeue"):
+        return requests.REQUEUE
+    if found.get("diverged"):
+        return DIVERGED
+    if not complete:
+        return 1
+    return LOST if found.get("lost_ranks") or (found and died) else 0
 
 
 def _wrote_all(comm: Any, error: OutputError | None, has_result: bool) -> bool:
@@ -319,7 +338,7 @@ def _agreed(config: TrainConfig | UsageError, comm: Any) -> TrainConfig:
     try:
         if isinstance(config, UsageError):
             raise config
-        size = comm.size - standing_by(config.spares, config.grow, config.parts)
+        size = _at_first(config, comm.size)
         if size < comm.size and not switch.enabled():
             raise UsageError(
                 "--spares, --grow: expected Open MPI 5 and ranks that survive deaths: start psgd train by itself, or "

@@ -80,7 +80,10 @@ class TrainConfig:
         1, None, "Number of ranks that compute gradients.", shown="2; under mpirun or srun, the other ranks"
     ).field()
     servers: int | None = whole(
-        0, None, "Number of ranks that hold the parameters.", shown="1; 0 on a single rank"
+        0,
+        None,
+        "Number of ranks that hold the parameters.",
+        shown="1; 0 on a single rank, and for strategies without",
     ).field()
     mesh: str | None = parallel.MESH.field()
     cut: str | None = parallel.CUT.field()

@@ -202,6 +202,10 @@ class Connection:
         """On rank 0 the newest complete checkpoint, None if there is none yet; None on other ranks."""
         return self._saver.path
 
+    def lead(self) -> None:
+        """This rank goes on with what rank 0 has done, which has died: `checkpoint` is known here from now on."""
+        self._saver.lead()
+
     @property
     def extra(self) -> dict[str, Any]:
         """What else this worker saves: numbers, strings, lists and dicts of them, arrays. Restored on resuming."""
@@ -308,15 +312,9 @@ class Connection:
                 self._watch.begin(self._given)
                 self._begin(make(params, options.optimizer, options.segment, self.metrics, options.updates))
             else:
-                context = RunContext(
-                    mesh,
-                    self._params,
-                    options.optimizer,
-                    self.metrics,
-                    options.compression,
-                    self._teardown.listen(),
-                    options.accumulate,
-                )
+                alarm = self._teardown.listen()
+                common = mesh, self._params, options.optimizer, self.metrics, options.compression
+                context = RunContext(*common, alarm, options.accumulate)
                 self._watch.begin(self._given)
                 self._begin(options.strategy(context))
         except BaseException as error:
@@ -357,9 +355,9 @@ class Connection:
 
             client = Staged(client, self._given, self._options.updates is not None)
         if self._options.accumulate > 1 and not client.accumulates:
-            client = AccumulatingWorker(client, self._options.accumulate)
+            client = AccumulatingWorker(client, self._options.accumulate, self.mesh.survival)
         self._client, client.checkpoint.on_reached = client, partial(self._save, client)
-        starter.start(client, self._saver, warns=self.mesh.index == 0)
+        starter.start(client, self._saver, self.mesh)
         if self.mesh.servers == 0:
             self._saver.recount()
         if self._model is not None:

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.one_mpi]
 
 TRAIN = """
 from psgd.launch.cli import main

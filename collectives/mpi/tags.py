@@ -20,6 +20,7 @@ class Tag(IntEnum):
     STEP_LOSS = 12  # last stage of a pipeline that is never empty to the others: the loss of a step
     VIEW = 13  # server to worker: who is gone, and what the receiver takes over
     REPLICA = 14  # server to server: a shard that the receiver is to hold too
+    NORM = 15  # server to server: squares of the gradients of the shards that the sender holds
     LANE = 64  # and the tags behind it: a segment between GPUs, by lane
     TIED = 128  # and the tags behind it: a stage's gradient of a parameter that others hold too, by parameter
     EDGE = 256  # and the tags behind it: from one stage of a pipeline to its neighbour, by edge and direction

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from psgd.kernels.notice import counted
+
 
 def format_nbytes(nbytes: float) -> str:
     """Writes a number of bytes with three digits: `12.3 MB`."""
@@ -11,11 +13,6 @@ def format_nbytes(nbytes: float) -> str:
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
     return f"{nbytes:,.3g} TB"
-
-
-def counted(number: int, what: str, ending: str = "s") -> str:
-    """Writes a number of things: `1 server`, `2 workers`, `2 batches` with another `ending`."""
-    return f"{number:,} {what}{'' if number == 1 else ending}"
 
 
 def text(result: Mapping[str, Any]) -> str:
@@ -48,7 +45,8 @@ def text(result: Mapping[str, Any]) -> str:
     add("time", "seconds", "{:.2f} s")
     if result.get("bytes_sent") is not None and result.get("bytes_received") is not None:
         sent, received = format_nbytes(result["bytes_sent"]), format_nbytes(result["bytes_received"])
-        lines.append(("bytes moved", f"{sent} sent, {received} received"))
+        among = " between copies of the model" if result.get("bubble") else ""
+        lines.append(("bytes moved", f"{sent} sent, {received} received{among}"))
     staleness = result.get("staleness")
     if staleness and staleness.get("mean") is not None:
         lines.append(("staleness", f"mean {staleness['mean']:.2f}, largest {staleness['max']}"))
@@ -61,7 +59,7 @@ def text(result: Mapping[str, Any]) -> str:
     if bubble := result.get("bubble"):
         lines.append(("bubble", _bubble(bubble)))
     if result.get("lost_ranks"):
-        lines.append(("lost ranks", str(result["lost_ranks"])))
+        lines.append(("lost ranks", ", ".join(map(str, result["lost_ranks"]))))
     add("checkpoint", "checkpoint", "{}")
     return "\n".join(f"{name:<12} {value}" for name, value in lines)
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import counted
 from psgd.launch.output import picture
-from psgd.launch.output.summary import counted
 from psgd.launch.plot.log import Run, read
 from psgd.launch.whole_numbers import Whole
 

@@ -35,10 +35,10 @@ def check_long_job(delay_s: int, restarts: int, time_min: int) -> None:
 def check_trials(trials: Sequence[str], gpus: int) -> None:
     """Refuses trials that need GPUs where the array asks for none, or another number of ranks. Raises UsageError."""
     for text in trials:
-        for flag in ("--spares", "--grow"):
-            if flag in names(text.split()):
+        for option in ("--spares", "--grow"):
+            if option in names(text.split()):
                 raise UsageError(
-                    f"--trial {text!r}: all jobs of an array have the same ranks; expected {flag} after --"
+                    f"--trial {text!r}: all jobs of an array have the same ranks; expected {option} after --"
                 )
         if not gpus and (flag := on_gpu(text.split())):
             raise UsageError(f"--trial {text!r}: {flag} cuda needs GPUs; expected --gpus-per-node N")

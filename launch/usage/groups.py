@@ -7,7 +7,13 @@ import click
 
 
 class Group(click.Group):
-    """A click group; an unknown command is an error that lists the known ones."""
+    """A click group; an unknown command is an error that lists the known ones, and help has their whole sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands, without cutting off what they do."""
+        with formatter.section("Commands"):
+            found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+            formatter.write_dl([(name, each.get_short_help_str(10_000)) for name, each in found if each is not None])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Suggests the nearest name for an unknown one."""

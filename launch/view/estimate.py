@@ -54,7 +54,7 @@ def estimate(config: str | None, memory: str | None, taught: bool, as_json: bool
     click.echo(f"\nbeside it, on the host: Python, MPI and compiled code, about {table.text(BASE_BYTES)} a rank")
     if chosen.spares:
         click.echo("a spare that sleeps needs no more than that")
-    for line in said:
+    for line in said if said or available is None else [f"fits: each rank has {table.text(available)}"]:
         click.echo(line)
     return 1 if said else 0
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psgd.launch.output.summary import counted
+from psgd.kernels.notice import counted
 from psgd.launch.view.job_log import JobLog
 
 _BAR = 20

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from psgd.checkpoint import extra, vectors
+from psgd.checkpoint import extra, folder, vectors
 from psgd.checkpoint.requests import CheckpointRequest
 from psgd.checkpoint.resume import Plan, States
-from psgd.checkpoint.state import State
+from psgd.checkpoint.state import State, Stead
 from psgd.checkpoint.writer import Writer
-from psgd.kernels.errors import UsageError
-from psgd.kernels.notice import say
+from psgd.kernels.errors import CheckpointError, UsageError
+from psgd.kernels.notice import counted, say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.metrics.trace.span import Span, Traceable
 from psgd.runtime.agreement import agree
@@ -21,6 +21,7 @@ from psgd.runtime.jsonable import JSON, section, whole, wholes
 from psgd.runtime.mesh import Mesh
 
 Taken = TypeVar("Taken")
+_NOBODYS = Stead()
 
 
 def _nobody_listens(step: int) -> None:
@@ -67,6 +68,7 @@ class Saver:
         self._first = plan.part is None or plan.part.first
         self._newest = -1 if plan.found is None else plan.found.manifest.step
         self._counted: dict[str, JSON] = {}  # rank 0's counters at the checkpoint that the run resumes from
+        self._writers: Mapping[str, int] = {}  # of parts that others save than those whose they are: their ranks
         self._writer: Writer | None = None
         if plan.directory is not None:
             own = self._name if plan.part is None else plan.part.name + self._name
@@ -79,15 +81,41 @@ class Saver:
         return [] if self._mesh.survival is None else list(self._mesh.survival.gone)
 
     def _dead(self) -> list[str]:
-        """The names of workers that are known to have died, though perhaps not everywhere. Does not block."""
-        survival, servers = self._mesh.survival, self._mesh.servers
-        return [] if survival is None else [f"worker-{rank - servers}" for rank in survival.failures.failed()]
+        """The parts of the newest checkpoint whose writers are known to have died. Does not block."""
+        mesh = self._mesh
+        if mesh.survival is None:
+            return []
+        writers = {f"server-{index}": mesh.server_rank(index) for index in range(mesh.servers)}
+        writers |= {f"worker-{index}": mesh.worker_rank(index) for index in range(mesh.workers)}
+        writers |= self._writers
+        failed = mesh.survival.failures.failed()
+        return [name for name, rank in writers.items() if rank in failed]
+
+    def lead(self) -> None:
+        """Another rank that led has died, and this one goes on in its place. Does not communicate.
+
+        Raises:
+            CheckpointError: another run has taken the folder meanwhile.
+        """
+        plan = self._plan
+        if plan.directory is None or self._writer is None or plan.claim is not None:
+            return
+        try:
+            plan.claim = folder.hold(plan.directory)
+        except UsageError as error:
+            raise CheckpointError(str(error)) from None
+        newest = folder.newest(plan.directory)
+        self._writer.published = None if newest is None else newest.path
 
     def _names(self, workers: Sequence[int] | None = None) -> list[str]:
         some = range(self._mesh.workers) if workers is None else workers
         chosen = [worker for worker in some if worker not in self._gone]
         names = [f"server-{index}" for index in range(self._mesh.servers)] + [f"worker-{index}" for index in chosen]
         return [piece + name for piece in ([""] if self._part is None else self._part.pieces) for name in names]
+
+    @property
+    def _name_of_first(self) -> str:
+        return "server-0" if self._mesh.servers else "worker-0"
 
     @property
     def active(self) -> bool:
@@ -105,8 +133,14 @@ class Saver:
         made = None if self._writer is None else self._writer.published
         return made or (None if self.found is None else self.found.path)
 
-    def save(self, step: int, leaving: bool, state_of: Callable[[], State]) -> None:
+    def save(self, step: int, leaving: bool, state_of: Callable[[], State], stead: Stead = _NOBODYS) -> None:
         """This rank stands at the checkpoint `step`. Returns when its state is copied.
+
+        Args:
+            step: of the checkpoint, the same on all ranks.
+            leaving: all stop after it.
+            state_of: gives this rank's state.
+            stead: what is saved in the place of servers that have died.
 
         Raises:
             CheckpointError: the one before could not be written.
@@ -117,18 +151,24 @@ class Saver:
         self._newest = step
         if (gone := self._gone) and not self._mesh.servers:
             self._leads = self._mesh.index == min(set(range(self._mesh.workers)) - set(gone))
+        self._leads = self._leads or self._name_of_first in stead.states
         state = state_of()
-        state.tensors = {name: on_host(tensor) for name, tensor in state.tensors.items()}
         tensors, facts = extra.split(self.extra)
-        state.tensors |= tensors
-        state.facts["loop"] = {"clock": self.clock, **facts}
+        for each in (state, *stead.states.values()):
+            each.tensors = {name: on_host(tensor) for name, tensor in each.tensors.items()}
+            each.facts["loop"] = {"clock": self.clock, **facts}
+        state.tensors.update(tensors)
+        first = stead.states.get(self._name_of_first, state)
         if self._leads:
-            state.facts["metrics"] = self._metrics.facts()
+            first.facts["metrics"] = self._metrics.facts()
+        if stead.writers != self._writers:
+            self._writer.wait()  # what is being written looks at the old ones
+            self._writers = stead.writers
         if not (self._leads and self._first):
-            self._writer.save(step, state)
+            self._writer.save(step, state, more=stead.states)
             self.on_save(step)
             return
-        facts = state.facts
+        facts = first.facts
         manifest = self._plan.manifest(
             step,
             facts["samples"],
@@ -139,7 +179,7 @@ class Saver:
         if gone:
             run = manifest.run | {"workers": self._mesh.workers - len(gone), "lost": gone}
             manifest = replace(manifest, run=run)
-        self._writer.save(step, state, manifest, self._names(facts.get("savers")))
+        self._writer.save(step, state, manifest, self._names(facts.get("savers")), stead.states)
         self.on_save(step)
 
     def restored(self, take: Callable[[], Taken]) -> Taken:
@@ -151,7 +191,7 @@ class Saver:
         assert self.found is not None
         complaint = None
         try:
-            if self._leads:
+            if self._leads or self._mesh.survival is not None:  # or may have to lead later
                 self._counted = section(States(self.found)[0].facts, "metrics")
                 self._metrics.restore(self._counted)  # now, so that an error is one of all ranks
             taken = take()
@@ -180,7 +220,7 @@ class Saver:
             if self._mesh.index == 0:
                 lost = len(self.found.manifest.run.get("lost", ()))  # type: ignore[arg-type]
                 say(
-                    f"warning: resume: the checkpoint has {self._was('workers')} worker(s)"
+                    f"warning: resume: the checkpoint has {counted(self._was('workers'), 'worker')}"
                     + (f" after {lost} had died" if lost else "")
                     + f", this run has {self._mesh.workers}"
                 )
@@ -206,16 +246,26 @@ class Saver:
         assert found is not None
         return dict(extra.own_of(found.state(name) for name in found.manifest.names("worker")))
 
-    def parts(self, part: range) -> tuple[Mapping[str, Any], Mapping[str, JSON], State | None]:
-        """A server's range of what all servers had, server 0's facts, and its own state where servers are the same."""
+    def parts(
+        self, wanted: Mapping[int, range]
+    ) -> tuple[dict[int, Mapping[str, Any]], Mapping[str, JSON], State | None]:
+        """Some servers' ranges of what all servers had, by their indices.
+
+        Returns:
+            These, server 0's facts, and this server's own state where servers are the same.
+        """
         assert self.found is not None
         states = States(self.found)
         first = states[0]
         if self._was("servers") == self._mesh.servers:
-            own = first if self._leads else self.found.state(self._name)
-            return own.tensors, first.facts, own
+            found = {index: self.found.state(f"server-{index}") if index else first for index in wanted}
+            return {index: state.tensors for index, state in found.items()}, first.facts, found[self._mesh.index]
         whole_vectors = vectors.assemble(state for state in states if vectors.is_sharded(state))
-        return {name: vector[part.start : part.stop] for name, vector in whole_vectors.items()}, first.facts, None
+        cut: dict[int, Mapping[str, Any]] = {
+            index: {name: vector[part.start : part.stop] for name, vector in whole_vectors.items()}
+            for index, part in wanted.items()
+        }
+        return cut, first.facts, None
 
     def pulled(self, part: range) -> dict[int, Any]:
         """By worker, a server's range of what compressed answers have brought it to; of those that have saved it."""

@@ -1,8 +1,8 @@
 """What one rank saves, and what it gets back."""
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,3 +37,15 @@ class State:
     def finite(self) -> bool:
         """Whether the weights in it are numbers. A state that has others is not saved, and not believed."""
         return all(bool(np.isfinite(self.tensors[name]).all()) for name in WEIGHTS if name in self.tensors)
+
+
+class Stead(NamedTuple):
+    """Who saves the parts of servers that have died.
+
+    Attributes:
+        writers: of each such part's name, the rank of the mesh's world that saves it; the same on all servers.
+        states: those that this rank saves, by name; views.
+    """
+
+    writers: Mapping[str, int] = {}
+    states: Mapping[str, State] = {}

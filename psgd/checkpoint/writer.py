@@ -5,7 +5,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from psgd.runtime.new_files import own_folder
 
 PATIENCE_S = 600.0
 _LONGEST_POLL_S = 0.05
+_NONE: Mapping[str, State] = {}
+Arrays = MutableMapping[str, "np.ndarray[Any, Any]"]
 
 
 class _NeverComesError(Exception):
@@ -60,7 +62,7 @@ class Writer:
         self._keep = keep
         self._patience_s = patience_s
         self._dead = dead
-        self._copies: dict[str, np.ndarray[Any, Any]] = {}
+        self._copies: dict[str, dict[str, np.ndarray[Any, Any]]] = {}  # by shard, by tensor
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
         self._abandoned = threading.Event()
@@ -69,7 +71,12 @@ class Writer:
         self._of = 0
 
     def save(
-        self, step: int, state: State, manifest: Manifest | None = None, everyone: Sequence[str] | None = None
+        self,
+        step: int,
+        state: State,
+        manifest: Manifest | None = None,
+        everyone: Sequence[str] | None = None,
+        more: Mapping[str, State] = _NONE,
     ) -> None:
         """Copies the state and begins to write it; waits where the last one is not written yet.
 
@@ -78,18 +85,22 @@ class Writer:
             state: the caller's again when this returns.
             manifest: on rank 0, without shards; None elsewhere.
             everyone: on rank 0 the names of those who save this time, where they are not all.
+            more: further shards that this rank writes, by name.
 
         Raises:
             CheckpointError: the last one could not be written, or this one could not be read: a fact is not JSON, or
                 the header is too long (`shards.header`).
         """
         self.wait()
-        try:
-            facts = json.dumps(state.facts)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"checkpoint of {self._name}: a fact is not JSON: {error}") from None
-        shards.header(state.tensors, facts)
-        self._copies = {name: self._copy(name, tensor) for name, tensor in state.tensors.items()}
+        states, facts = {self._name: state, **more}, {}
+        for shard, each in states.items():
+            try:
+                facts[shard] = json.dumps(each.facts)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise CheckpointError(f"checkpoint of {shard}: a fact is not JSON: {error}") from None
+            shards.header(each.tensors, facts[shard])
+        old = self._copies
+        self._copies = {shard: _copied(old.get(shard, {}), each.tensors) for shard, each in states.items()}
         self._ranges = None
         if "ranges" in state.facts:
             self._ranges = [range(*each) for each in state.facts["ranges"]]
@@ -127,19 +138,15 @@ class Writer:
         """The run fails: what is not complete never will be, and nobody waits for it."""
         self._abandoned.set()
 
-    def _copy(self, name: str, tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        copy = self._copies.get(name)
-        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-            copy = np.empty(tensor.shape, tensor.dtype)
-        np.copyto(copy, tensor)
-        return copy
-
-    def _work(self, part: Path, facts: str, manifest: Manifest | None) -> None:
+    def _work(self, part: Path, facts: Mapping[str, str], manifest: Manifest | None) -> None:
+        writing = self._name
         try:
             own_folder(part)
-            if not State(self._copies).finite:
-                (part / f"{self._name}.nan").touch()
-            shards.write(part, self._name, self._copies, facts, self._ranges, self._of)
+            for writing, copies in self._copies.items():
+                if not State(copies).finite:
+                    (part / f"{writing}.nan").touch()
+                own = (self._ranges, self._of) if writing == self._name else ()
+                shards.write(part, writing, copies, facts[writing], *own)
             if manifest is not None:
                 written = self._collect(part)
                 if any((part / f"{shard.name}.nan").exists() for shard in written):
@@ -153,9 +160,10 @@ class Writer:
             say(f"warning: {part.name}: {error} died before its part was written: this checkpoint is left out")
         except Exception as error:
             with contextlib.suppress(OSError):
-                (part / f"{self._name}.failed").touch()  # an empty file: a full disk has room for it
+                for each in self._copies:
+                    (part / f"{each}.failed").touch()  # an empty file: a full disk has room for it
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            self._error = CheckpointError(f"checkpoint {part}: {self._name} cannot be written: {reason}")
+            self._error = CheckpointError(f"checkpoint {part}: {writing} cannot be written: {reason}")
 
     def _leave_out(self, part: Path, step: int) -> None:
         """A run that has diverged must not push out the checkpoints from before."""
@@ -195,3 +203,15 @@ class Writer:
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_S)
+
+
+def _copied(copies: Arrays, tensors: Arrays) -> "dict[str, np.ndarray[Any, Any]]":
+    """Copies of the tensors, in the memory of older copies where it fits."""
+    made = {}
+    for name, tensor in tensors.items():
+        copy = copies.get(name)
+        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+            copy = np.empty(tensor.shape, tensor.dtype)
+        np.copyto(copy, tensor)
+        made[name] = copy
+    return made

@@ -36,6 +36,8 @@ def of_worker(
         survives: the run goes on without workers that die (`psgd.strategies.going_on`).
     """
     codec = options.get("compress") or find(strategy).default_codec(options) or "none"
+    if codec == "topk" and find(strategy).compressible:
+        state = 1  # its own momentum, whatever the factor
     rows: Rows = {PARAMETERS: 1, GRADIENTS: 1}
     if workers == 1 and not servers and strategy != "easgd":
         rows[STATE] = state
@@ -49,6 +51,8 @@ def of_worker(
         rows[ACCUMULATED] = 1
     if survives and strategy == "averaging" and options.get("average_momentum") is not False:
         rows["sums of the optimizer state"] = state
+    if survives and strategy == "allreduce" and codec != "none":
+        rows["residuals and momentum before a step"] = 1 + state
     return {name: number for name, number in rows.items() if number}
 
 

@@ -1,15 +1,19 @@
 """An estimate as text."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from psgd.estimate.rank_memory import Estimate
 
 
 def lines(ranks: Sequence[Estimate]) -> list[str]:
-    """A table for each kind of rank, the largest rows first."""
+    """A table for each kind of rank, the largest rows first; one for neighbours that need the same."""
     said: list[str] = []
-    for each in ranks:
-        said += ["", f"{each.role}, {each.ranks} of them, on {each.device}"]
+    for _, alike in groupby(ranks, lambda each: (each.rows, each.device)):
+        same = list(alike)
+        each = same[0]
+        roles = "; ".join(other.role for other in same)
+        said += ["", f"{roles}, {sum(other.ranks for other in same)} of them, on {each.device}"]
         rows = sorted(each.rows.items(), key=lambda row: -row[1])
         said += [f"  {name:<34} {text(number):>10}" for name, number in (*rows, ("sum", each.total))]
     return said[1:]

@@ -15,14 +15,12 @@ class ResidualState:
     """Buffers of one context: the branch's, and those of the sums.
 
     Attributes:
-        branch: for each inner layer: itself, its state, where its parameters are among all.
-        backwards: those of them that backward needs, last first.
+        branch: of the inner layers.
         y: output.
         dx: None where the input's gradient is not wanted.
     """
 
-    branch: list[tuple[Layer[Any], Any, slice]]
-    backwards: list[tuple[Layer[Any], Any, slice]]
+    branch: sequential.Inner
     y: Array
     dx: Array
 
@@ -50,19 +48,11 @@ class Residual(Layer[ResidualState]):
 
     def allocate(self, room: Room) -> ResidualState:
         steps, _ = sequential.fit(self.layers, room.shape)
-        branch: list[tuple[Layer[Any], Any, slice]] = []
-        start = 0
-        for step, state in zip(steps, sequential.allocate(steps, forward_only.inside(room)), strict=True):
-            stop = start + len(step.specs)
-            branch.append((step.layer, state, slice(start, stop)))
-            start = stop
-        first = 0 if room.wants_dx else sequential.first_with_parameters(steps)
-        return ResidualState(branch, branch[first:][::-1], room.empty(*room.shape), room.dx())
+        branch = sequential.allocate_inside(steps, forward_only.inside(room))
+        return ResidualState(branch, room.empty(*room.shape), room.dx())
 
     def forward(self, state: ResidualState, x: Array, params: Arrays) -> Array:
-        y = x
-        for layer, inner, mine in state.branch:
-            y = layer.forward(inner, y, params[mine])
+        y = state.branch.forward(x, params)
         return array_module(x).add(x, y, out=state.y[: len(x)])
 
     def backward(self, state: ResidualState, dy: Array, params: Arrays, grads: Arrays) -> Array:
@@ -84,10 +74,10 @@ class Residual(Layer[ResidualState]):
         dx = None if state.dx is None else state.dx[: len(dy)]
         if dx is not None:
             dx[...] = dy  # the branch may overwrite dy
-        for layer, inner, mine in state.backwards:
+        for layer, inner, mine in state.branch.backwards:
             dy = layer.backward_input(inner, dy, params[mine], grads[mine])
         return None if dx is None else array_module(dx).add(dx, dy, out=dx)
 
     def backward_weights(self, state: ResidualState, grads: Arrays) -> None:
-        for layer, inner, mine in state.backwards:
+        for layer, inner, mine in state.branch.backwards:
             layer.backward_weights(inner, grads[mine])

@@ -12,7 +12,7 @@ from psgd.nn import pytorch
 from psgd.nn.buffers import forward_only
 from psgd.nn.conv2d import Conv2D
 from psgd.nn.initialize import Uniform
-from psgd.nn.layer import Arrays, Layer, ParameterSpec, Room, Shape
+from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape, State
 from psgd.nn.linear import Linear
 from psgd.nn.relu import ReLU
 from psgd.nn.reshape import ChannelsLast, Flatten
@@ -91,6 +91,65 @@ def allocate(steps: Sequence[Step], room: Room) -> list[Any]:
         mine = replace(room, shape=step.shape, wants_dx=wants_dx, name=within + step.name)
         states.append(step.layer.allocate(mine) if room.trains else forward_only.allocate(step.layer, mine))
     return states
+
+
+@dataclass(eq=False)
+class Inner:
+    """The states of layers that are inside of one, in one context.
+
+    Attributes:
+        forwards: for each layer: itself, its state, where its parameters are among all.
+        backwards: those of them that backward needs, last first.
+    """
+
+    forwards: list[tuple[Layer[Any], Any, slice]]
+    backwards: list[tuple[Layer[Any], Any, slice]]
+
+    def forward(self, x: Array, params: Arrays) -> Array:
+        """Returns the last layer's output."""
+        for layer, state, mine in self.forwards:
+            x = layer.forward(state, x, params[mine])
+        return x
+
+    def backward(self, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Overwrites `grads`, and returns the input's gradient, None where it is not wanted."""
+        for layer, state, mine in self.backwards:
+            dy = layer.backward(state, dy, params[mine], grads[mine])
+        return dy
+
+
+def allocate_inside(steps: Sequence[Step], room: Room) -> Inner:
+    """As `allocate`, for layers that are inside of one."""
+    forwards: list[tuple[Layer[Any], Any, slice]] = []
+    start = 0
+    for step, state in zip(steps, allocate(steps, room), strict=True):
+        stop = start + len(step.specs)
+        forwards.append((step.layer, state, slice(start, stop)))
+        start = stop
+    first = 0 if room.wants_dx else first_with_parameters(steps)
+    return Inner(forwards, forwards[first:][::-1])
+
+
+class SeveralAsOne(Layer[State]):
+    """Consecutive layers of a model, which keep their places in it: names, first values, random numbers.
+
+    Attributes:
+        steps: the layers in their places.
+    """
+
+    steps: tuple[Step, ...]
+
+    @property
+    def loss(self) -> CutLoss | None:
+        return self.steps[-1].layer.loss
+
+    def output_shape(self, shape: Shape) -> Shape:
+        for step in self.steps:
+            shape = step.layer.output_shape(shape)
+        return shape
+
+    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
+        return tuple(spec for step in self.steps for spec in step.specs)
 
 
 def check_ties(steps: Sequence[Step]) -> dict[str, Step]:

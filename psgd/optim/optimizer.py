@@ -119,8 +119,15 @@ class Optimizer:
 
     def clipped(self, grad: Vector, scale: float) -> float:
         """`scale`, or less where the gradient `scale * grad` over all shards is longer than the largest norm."""
-        total = self.options.total(self._sum_over_shards(self.options.digits(grad, self._start)))
-        return clipped(scale, total, self.options.clip_norm)
+        return self.shortened(self._sum_over_shards(self.digits(grad)), scale)
+
+    def digits(self, grad: Vector) -> Limbs:
+        """The digits of this shard's part in the sum of squares (`psgd.kernels.exact_squares`)."""
+        return self.options.digits(grad, self._start)
+
+    def shortened(self, limbs: Limbs, scale: float) -> float:
+        """As `clipped`, from the digits of all shards."""
+        return clipped(scale, self.options.total(limbs), self.options.clip_norm)
 
     def take(self, grad: Vector, scale: float, position: float) -> None:
         """Takes a step with the gradient `scale * grad`, shrunk to the largest norm where it is longer.

@@ -124,6 +124,17 @@ def place(environment: Mapping[str, str] | None = None) -> tuple[int, int | None
     return None
 
 
+def rank_of(pid: int) -> int | None:
+    """Which rank a process of this host is, or was started by; None for none, and for a launcher."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    pairs = (os.fsdecode(word).partition("=") for word in words)
+    found = place({name: value for name, _, value in pairs})
+    return None if found is None or name_of(pid) in LAUNCHERS else found[0]
+
+
 def _shell_of_srun(environment: Mapping[str, str]) -> bool:
     """Whether this was typed into the shell of `srun --pty`, which makes each command a process group of its own.
 

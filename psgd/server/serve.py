@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.checkpoint.saver import Saver
-from psgd.checkpoint.state import State
+from psgd.checkpoint.state import State, Stead
 from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.metrics.trace.span import Span, Traceable
 from psgd.server.context import PushPullContext
@@ -19,6 +19,8 @@ from psgd.server.transports.gradient_memory import Vector
 from psgd.server.transports.server_transport import MpiServerTransport
 
 if TYPE_CHECKING:
+    from psgd.server.replicas.held_shards import HeldShards
+    from psgd.server.replicas.replicated_server import ReplicatedServer
     from psgd.server.replicas.replicated_server_side import ReplicatedServerTransport
 
 
@@ -96,12 +98,15 @@ class Serving:
         mesh, saver = self._context.mesh, self._saver
 
         def save() -> None:
-            saver.save(server.position.checkpoint_version, server.leaving, state)
+            stead = Stead()
+            if mesh.replicas:
+                from psgd.server.replicas import dead_parts
+
+                stead = dead_parts.of(cast("ReplicatedServer", server), mesh.index, self._placed)
+            saver.save(server.position.checkpoint_version, server.leaving, state, stead)
 
         def state() -> State:
-            found = server.state()
-            part = self._part
-            found.facts |= {"range": [part.start, part.stop, self._context.params.size], "cut": sorted(found.tensors)}
+            found = self._placed(server.state(), mesh.index)
             found.tensors.update(self.transport.arrays())
             return found
 
@@ -117,7 +122,11 @@ class Serving:
         server = self._server(options)
 
         def restore() -> None:
-            tensors, facts, own = saver.parts(self._part)
+            held = cast("HeldShards", self._shard).held if mesh.replicas else [mesh.index]
+            parts, facts, own = saver.parts({index: self._context.shards[index] for index in held})
+            tensors = parts[mesh.index]
+            if mesh.replicas:
+                tensors = {f"{index}.{name}": each for index in held for name, each in parts[index].items()}
             server.restore(tensors, facts)
             self.transport.restore({} if own is None else own.tensors, saver.pulled(self._part))
 
@@ -129,6 +138,12 @@ class Serving:
             self._policy.close()
         self._take_other_parts()
         return server.leaving
+
+    def _placed(self, state: State, shard: int) -> State:
+        """The state of a shard with its place in the whole vector."""
+        part = self._context.shards[shard]
+        state.facts |= {"range": [part.start, part.stop, self._context.params.size], "cut": sorted(state.tensors)}
+        return state
 
     def _server(self, options: ServerOptions) -> Server:
         parts = self.transport, self._shard, self._policy, options, self._context.metrics

@@ -57,7 +57,11 @@ class Server:
     Attributes:
         position: where the log stands.
         leaving: the newest checkpoint was made to stop.
+        all_decide: each server decides, as all see the same in the same order; else server 0 does, unless the order is
+            fixed.
     """
+
+    all_decide = False
 
     def __init__(
         self,
@@ -72,8 +76,9 @@ class Server:
         self.position = LogPosition(options.workers)
         self.leaving = False
         self._options = options
-        self._decides = options.index == 0 or strategy.fixed_order
-        self._publishes = options.index == 0 and options.servers > 1 and not strategy.fixed_order
+        alone = strategy.fixed_order or self.all_decide
+        self._decides = options.index == 0 or alone
+        self._publishes = options.index == 0 and options.servers > 1 and not alone
         self._settings = shard.optimizer.options.rule.settings
         self._followed = 0  # the newest push of an open group
         self._answer = Header(shard=options.index)
@@ -256,8 +261,10 @@ class Server:
 
     def state(self) -> State:
         """What this server has to save at a checkpoint; views. Server 0 knows the whole run's counters."""
-        state = self.shard.saved()
-        if self._options.index == 0:
+        return self._with_log(self.shard.saved(), self._options.index)
+
+    def _with_log(self, state: State, shard: int) -> State:
+        if shard == 0:
             state.facts["log"] = self.position.facts()
             state.facts["savers"] = self.position.savers
         return state

@@ -16,6 +16,7 @@ from psgd.checkpoint import restore
 from psgd.checkpoint.state import State
 from psgd.collectives.mpi.split import segments
 from psgd.kernels import accumulate
+from psgd.kernels.exact_squares import Limbs
 from psgd.optim.optimizer import Optimizer, OptimizerOptions
 from psgd.runtime.jsonable import JSON, whole
 
@@ -88,6 +89,7 @@ class Shard:
         fetch: Fetch,
         settle: Callable[[int], None],
         emit: Callable[[int], None],
+        digits: Limbs | None = None,
     ) -> None:
         """Takes one step, with what was added before, and adds 1 to the version; without samples it only emits.
 
@@ -97,6 +99,7 @@ class Shard:
                 next fetch from the same worker. Called for each worker in segment order. May block.
             settle: `settle(segment)` returns once nobody reads the segment any more. May block.
             emit: `emit(segment)` is called when the segment has its final values of this version.
+            digits: of all shards, with clipping, where `gather` was called already; None is that it was not.
         """
         optimizer, total = self.optimizer, self.open_samples
         for _, samples, _ in group:
@@ -114,7 +117,11 @@ class Shard:
             scale /= total
         clips = optimizer.clips
         if clips:
-            scale = self._clipped(group, scale, fetch)
+            if digits is None:
+                self._gather_all(group, fetch)
+                scale = optimizer.clipped(self._sum, scale)
+            else:
+                scale = optimizer.shortened(digits, scale)
         optimizer.begin(self.samples)
         self.samples += total
         # Segment by segment: while this one is added up and updated, the next one comes in and the one before goes
@@ -164,14 +171,22 @@ class Shard:
                 self._make_sums(whole=True)
             restore.put_back({"open": self._sum}, state)
 
-    def _clipped(self, group: Sequence[WeightedGradient], scale: float, fetch: Fetch) -> float:
-        """Sums the whole gradient, and clips it."""
+    def gather(self, group: Sequence[WeightedGradient], fetch: Fetch) -> Limbs:
+        """With clipping, sums a group's gradients ahead of `apply`, which gets the digits of all shards.
+
+        Returns:
+            The digits of this shard's sum of squares (`psgd.kernels.exact_squares`).
+        """
+        self._gather_all(group, fetch)
+        return self.optimizer.digits(self._sum)
+
+    def _gather_all(self, group: Sequence[WeightedGradient], fetch: Fetch) -> None:
+        """Adds up all segments."""
         for index in range(len(self.ranges)):
             if len(group) == 1 and not self.open_samples:
                 self._sums[index][:] = fetch(group[0][0], index)
             else:
                 self._gather(group, index, fetch)
-        return self.optimizer.clipped(self._sum, scale)
 
     def _gather(self, group: Sequence[WeightedGradient], index: int, fetch: Fetch) -> Vector:
         """Adds up one segment. The first gradient overwrites what is there, unless it is the sum of an open group."""

@@ -4,7 +4,6 @@ Every worker has all parameters and the optimizer's whole state. A step sums sam
 worker order, divides by the samples, and every worker takes the same optimizer's step with the same bits.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -58,7 +57,7 @@ class AllreduceWorker(LockstepWorker):
         self._optimizer = context.optimizer.create(context.params)
         self._factor = context.optimizer.reduction_factor
         self._applied = 0
-        self._under_way = 0  # samples of the gradient of this round
+        self._passes: list[int] = []  # samples of each gradient of this round
         if survives:
             from psgd.worker.serverless.regroup import Regroup  # what few runs need
 
@@ -80,31 +79,23 @@ class AllreduceWorker(LockstepWorker):
     def _take_step(self, samples: int, loss: float) -> None:
         complete = self._buckets.add(samples)
         self._rounds.note(samples, loss)
+        self._passes.append(samples)
         if complete:
-            self._under_way = samples
             self._together(lambda: self._reduce(samples))
+            self._passes.clear()
 
     def _round(self, done: bool) -> None:
-        self._under_way = 0
         self._together(lambda: self._reduce(0, done))
+        self._passes.clear()
 
     def _reduce(self, samples: int, done: bool = False) -> None:
         """Sums over all workers and takes the optimizer's step; `samples` are those of the gradient not added yet."""
         buckets, rounds = self._buckets, self._rounds
         rounds.join()
-        began = time.perf_counter()
-        buckets.launch(samples)
-        if buckets.early:
-            buckets.wait()
-            total = rounds.exchange(done=done, began=began)
-        else:  # in this order a round without samples moves nothing
-            total = rounds.exchange(done=done)
-            if total:
-                buckets.reduce()
+        total = buckets.complete(samples, lambda began: rounds.exchange(done=done, began=began))
         if buckets.early or total:
             rounds.count_allreduce(buckets.sum.nbytes)
         rounds.count()
-        buckets.clear()
         self.stop = rounds.stop
         if total:
             self._optimizer.take(buckets.sum, self._factor * buckets.unit / total, self._applied)
@@ -116,11 +107,13 @@ class AllreduceWorker(LockstepWorker):
         self._votes.decide(rounds.request, self.version)
 
     def put_back(self) -> None:
-        """What was the gradient is partly a sum by now: it is computed again, on the same parameters."""
+        """What was the gradient is partly a sum by now: all of it is computed again, on the same parameters."""
         super().put_back()
-        if self._under_way:
-            assert self._regroup is not None
-            self._regroup.hand_over.compute_again()
+        assert self._regroup is not None
+        for before, samples in zip(reversed(range(len(self._passes))), self._passes, strict=True):
+            if samples:
+                self._regroup.hand_over.compute_again(before)
+            self._buckets.add(samples)
 
     def revoke(self) -> None:
         super().revoke()

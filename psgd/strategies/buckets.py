@@ -6,6 +6,7 @@ end to its start. Each has a persistent call, bound to its memory once; a step o
 vector is one bucket, whose all-reduce is put on the stream behind the gradient: the host waits for neither.
 """
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ class Buckets:
     def _cut(self) -> None:
         """Decides on the buckets, and makes their calls. Collective."""
         count = max(1, -(-self.sum.nbytes // BUCKET_BYTES))
-        self.overlaps = count > 1 and not self._enqueues and _all_have_threads(self._comm)
+        self.overlaps = count > 1 and not self._enqueues and self._comm.threaded_on_all()
         self.early = self.overlaps or self._enqueues
         align = max(1, ALIGN_BYTES // self.sum.dtype.itemsize)
         self.ranges = split(self.sum.size, count, align) if self.overlaps else [range(self.sum.size)]
@@ -150,6 +151,29 @@ class Buckets:
         """Reduces the sum, where it is not `early`. Collective, blocks."""
         self._calls[0].run()
 
+    def complete(self, samples: int, exchange: Callable[[float | None], int]) -> int:
+        """Makes the sum over all workers, of the gradient of so many samples that was not added yet, and clears up.
+
+        Args:
+            samples: of it.
+            exchange: tells all workers of the round, and returns how many samples all of them had: with the time at
+                which the sum was begun, where it is made by then.
+
+        Returns:
+            Those samples; where there are none, `sum` may have been left as it was.
+        """
+        began = time.perf_counter()
+        self.launch(samples)
+        if self.early:
+            self.wait()
+            total = exchange(began)
+        else:  # in this order a round without samples moves nothing
+            total = exchange(None)
+            if total:
+                self.reduce()
+        self.clear()
+        return total
+
     def clear(self) -> None:
         """The sum has been used: the next step begins another."""
         self._weighed = self._announced = self._added = self._samples = 0
@@ -185,10 +209,3 @@ class Buckets:
         else:
             self._calls[bucket].Start()
             self._launched += 1
-
-
-def _all_have_threads(comm: "Communicator") -> bool:
-    """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
-    flag = np.array([comm.threaded], np.int64)
-    comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
-    return bool(flag[0])

@@ -6,6 +6,7 @@ say, in the same order: replicas keep the same bits. What was left out stays wit
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +16,17 @@ from psgd.collectives.compressed import CompressedAllreduce
 from psgd.compression import residuals
 from psgd.compression.before_encoding import BeforeEncoding
 from psgd.compression.options import Compression
+from psgd.compression.rollback import Rollback
 from psgd.metrics.trace.span import Span, Traceable
 from psgd.worker.accumulation import GradientSum
 from psgd.worker.context import RunContext
 from psgd.worker.interface import Vector
 from psgd.worker.serverless.lockstep import LockstepWorker
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from psgd.collectives import Communicator
 
 
 class CompressedAllreduceWorker(LockstepWorker):
@@ -27,6 +34,10 @@ class CompressedAllreduceWorker(LockstepWorker):
 
     A step in which some worker's gradient is not finite is left out on all workers, and counted as dropped there;
     residuals and momentum stay as they are. What residuals hold at the end is not sent.
+
+    Where a worker dies in a step, what it had left to send is lost. If the step is made again, residuals, thresholds
+    and momentum are put back before it. If others have found it complete, all that live have sent their parts of it,
+    and theirs are as after it.
 
     Attributes:
         reduce: the compressed all-reduce; its codec's residual is what this worker has left to send.
@@ -47,6 +58,13 @@ class CompressedAllreduceWorker(LockstepWorker):
         self._applied = 0
         self._shares = 1.0  # workers of a resumed run for each that there is now
         self.reduce.compile(self._update)  # before anything is restored: it encodes what is left to send
+        self._rollback: Rollback | None = None
+        if context.mesh.survival is not None:
+            from psgd.worker.serverless.regroup import Regroup  # what few runs need
+
+            self._regroup = Regroup(context.mesh, context.alarm, self)
+            self._regroup.hand_over.also_lost = "; what its codec had left to send is lost"
+            self._rollback = Rollback([*self.reduce.codec.arrays().values(), self._before.velocity])
 
     def spans(self) -> list[Traceable]:
         return [*super().spans(), Span(self, "_apply", "all-reduce")]
@@ -59,23 +77,30 @@ class CompressedAllreduceWorker(LockstepWorker):
     def _round(self, done: bool) -> None:
         """Takes a step together."""
         gradient, samples = self._gradient.take()
-        self._rounds.join()
+        self._together(lambda: self._exchange(gradient, samples, done))
+
+    def _exchange(self, gradient: Vector, samples: int, done: bool) -> None:
+        rounds = self._rounds
+        rounds.join()
         began = time.perf_counter()
         finite = self.reduce.fine(gradient)
         if not finite.all():
-            self._rounds.forget()
+            rounds.forget()
             samples = 0
-            if self._comm.rank == 0:
-                for worker in np.flatnonzero(~finite).tolist():
-                    self._metrics.dropped[worker] += 1
-        total = self._rounds.exchange(done=done, began=began)
-        self.stop = self._rounds.stop
+        total = rounds.exchange(done=done, began=began)
+        self.stop = rounds.stop
         if total:
             self._apply(gradient, samples, total)
-        self._votes.decide(self._rounds.request, self.version)
+        rounds.count()
+        if rounds.counts:
+            for place in np.flatnonzero(~finite).tolist():
+                self._metrics.dropped[place if self._regroup is None else self._regroup.members[place]] += 1
+        self._votes.decide(rounds.request, self.version)
 
     def _apply(self, gradient: Vector, samples: int, total: int) -> None:
         """Sends this worker's part of a step, of `samples` of `total`, and adds everyone's."""
+        if self._rollback is not None:
+            self._rollback.keep()
         rate = self._before.begin(self._applied) * samples / total
         if not samples or not self._before(self._update, gradient, self.params, rate):
             self._update.fill(0)  # what is left to send may be sent all the same
@@ -85,7 +110,33 @@ class CompressedAllreduceWorker(LockstepWorker):
             self.reduce(self._update, self.params)
         self._applied += total
         self.version += 1
-        if self._comm.rank == 0:
+        if self._rounds.counts:
+            self._metrics.progress(self._applied, self.version, self._before.lr)
+
+    def keep(self) -> None:
+        """This and the next three are `psgd.worker.serverless.regroup.Regroups`."""
+        super().keep()
+        assert self._rollback is not None
+        self._rollback.release()
+
+    def put_back(self) -> None:
+        super().put_back()
+        assert self._rollback is not None
+        self._rollback.put_back()
+
+    def rebuild(self, comm: "Communicator", members: list[int]) -> None:
+        super().rebuild(comm, members)
+        self.reduce = self.reduce.among(comm)
+
+    def share(self, comm: "MPI.Intracomm", root: int, takes: bool) -> None:
+        params = np.empty_like(self.params) if takes else self.params  # `root` may die before all has come
+        comm.Bcast(params, root)
+        facts = np.array([self.version, self._applied], np.int64)
+        comm.Bcast(facts, root)
+        super().share(comm, root, takes)
+        if takes:
+            self.params[:] = params
+            self.version, self._applied = facts.tolist()
             self._metrics.progress(self._applied, self.version, self._before.lr)
 
     def restore(self, state: State | None, others: Sequence[State]) -> list[str]:

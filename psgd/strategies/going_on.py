@@ -10,7 +10,8 @@ _EXPECTED = (
     "mpirun --with-ft ulfm"
 )
 _MEET_AT_EPOCHS = ("sync", "allreduce")
-"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once."""
+"""All workers end an epoch at one step: spares join there. With the others they take a dead worker's place at once, and
+so they do where a step adds gradients of two epochs."""
 
 
 class Asked(NamedTuple):
@@ -33,14 +34,15 @@ class Asked(NamedTuple):
 
     @property
     def compresses(self) -> bool:
-        """Updates are sent compressed, by a codec with a memory that is not regrouped."""
-        return self.values["compress"] not in (None, "none") and self.values["strategy"] != "decentralized"
+        """Updates are sent to servers compressed, by a codec with a memory that is not regrouped."""
+        return self.values["compress"] not in (None, "none") and self.strategy.servers
 
     @property
     def stands_by(self) -> bool:
         """Ranks stand by that join at any step."""
         waits = self.values["spares"] or self.values["grow"]
-        return bool(waits) and self.values["strategy"] not in _MEET_AT_EPOCHS
+        meets = self.values["strategy"] in _MEET_AT_EPOCHS and self.values["accumulate"] in (None, 1)
+        return bool(waits) and not meets
 
 
 ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
@@ -53,11 +55,9 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: run.values["shard"], "--shard"),
     (lambda run: run.values["device"] == "cuda", "--device cuda"),
     (lambda run: run.values["server_device"] == "cuda", "--server-device cuda"),
-    (lambda run: run.compresses, "--compress"),
-    (lambda run: run.values["accumulate"] not in (None, 1), "--accumulate"),
+    (lambda run: run.compresses, "--compress with servers"),
     (lambda run: run.values["record"], "--record (of all workers)"),
     (lambda run: run.values["replay"], "--replay (of all workers)"),
-    (lambda run: run.values["replicas"] and run.values["checkpoint_dir"], "--replicas with --checkpoint-dir"),
     (lambda run: run.stands_by, "--spares or --grow (with {strategy}, the run begins again at a checkpoint)"),
 )
 """Why a run ends when a worker dies: what asks for it, and how the user is told."""

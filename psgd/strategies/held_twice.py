@@ -24,9 +24,10 @@ def check(values: Mapping[str, Any], servers: int, workers: int) -> None:
         return
     if not 2 <= servers <= _MOST:
         raise UsageError(f"--replicas 1: expected 2 to {_MOST} servers, got {servers}: add --servers 2")
-    if values["clip_norm"]:
-        raise UsageError("--replicas 1: servers add up the norm for --clip-norm among all of them; omit one of the two")
-    if values["checkpoint_dir"]:
-        raise UsageError("--replicas 1: expected no --checkpoint-dir, with which --spares replace servers; omit one")
+    if (values["spares"] or values["grow"]) and values["strategy"] != "sync":
+        raise UsageError(
+            f"--replicas 1: with --spares or --grow expected --strategy sync, whose workers end an epoch at one step, "
+            f"got {values['strategy']}"
+        )
     if not going_on.survives(values, servers, workers):
         raise UsageError(going_on.without("--replicas 1", values, servers, workers))

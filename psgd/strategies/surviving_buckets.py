@@ -1,7 +1,7 @@
 """Buckets of a run that goes on without workers that die: a failed call ends the round, and others may take its place.
 
 The sum is made where the gradient lies, as without deaths, so nothing is kept and nothing is copied. Where a round has
-to be made again, the gradient is computed again first.
+to be made again, its gradients are computed again first, all that it adds.
 """
 
 import contextlib
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 
 class SurvivingBuckets(Buckets):
-    """One worker's sum, of one step. Creating is collective, blocks. On the host only.
+    """One worker's sum. Creating is collective, blocks. On the host only.
 
     A call that cannot be started during backward, since a worker has died, is no error there: `wait` raises it.
     """
 
     def __init__(self, comm: "Communicator", like: Vector, steps: int) -> None:
-        assert steps == 1, "gradients of earlier steps are not computed again"
         self._active: list[Prequest] = []
         self._failed: BaseException | None = None
         super().__init__(comm, like, steps)

@@ -30,7 +30,7 @@ from psgd.optim.host_updates import HostUpdates
 from psgd.runtime.device_vectors import on_host
 from psgd.runtime.faults import Injector
 from psgd.runtime.new_files import lose
-from psgd.training import cut_model, events, from_file, preparation, result
+from psgd.training import cut_model, events, from_file, lone_samples, preparation, result
 from psgd.training.events import ProgressDisplay
 from psgd.training.roles import assign
 from psgd.training.sharded import sharded_model
@@ -72,7 +72,8 @@ def run(
     """
     rank, roles = comm.Get_rank(), assign(config, comm)
     workers, servers, serves = roles.workers, roles.servers, roles.serves
-    task = cut_model.cut(open_task(config, comm, needs_data=not serves), config, roles.mesh)
+    task = lone_samples.checked(open_task(config, comm, needs_data=not serves), config, roles, comm)
+    task = cut_model.cut(task, config, roles.mesh)
     task = sharded_model.shard(task, config, roles)
     samples, layout = task.samples, task.model.layout
     if config.keep_best:

@@ -42,10 +42,10 @@ class TorchModel:
     Args:
         module: the user's, wrapped already or not.
         loss: a function of output and labels, or None: cross-entropy.
-        shape: of one sample, for lazy layers.
+        shape: of one sample.
 
     Attributes:
-        module: the user's.
+        module, shape: as given.
         layout: of its trainable parameters.
         loss: of output and labels.
 
@@ -54,7 +54,7 @@ class TorchModel:
     """
 
     def __init__(self, module: "torch.nn.Module | Wrapped", loss: LossOf | None, shape: tuple[int, ...] = ()) -> None:
-        self.loss = _checked(loss)
+        self.loss, self.shape = _checked(loss), shape
         if not isinstance(module, Wrapped):
             _settle(module, shape)
         self.wrapped = module if isinstance(module, Wrapped) else wrap(module)
@@ -113,6 +113,33 @@ class TorchModel:
                 raise UsageError(
                     f"expected a loss that gives one number to differentiate, the batch's mean; got {what}"
                 )
+
+    def needs_several(self) -> str | None:
+        """Which layer, if any, normalizes over a batch and so cannot be trained on one sample; all is as before then.
+
+        One that has several values of a sample for each channel can.
+        """
+        found: list[str] = []
+
+        def note(part: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            if inputs[0].numel() == inputs[0].shape[1]:
+                found.append(f"layer {names[part]} ({type(part).__name__})")
+
+        names = {
+            part: name
+            for name, part in self.module.named_modules()
+            if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and (part.training or part.running_mean is None)
+        }
+        hooks = [part.register_forward_pre_hook(note) for part in names]
+        try:
+            if names:
+                with untouched(self.module), torch.no_grad():
+                    kind, place = input_dtype(self.module), place_of(self.module)
+                    self.module(torch.zeros((1, *self.shape), dtype=kind, device=place))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found[0] if found else None
 
 
 class UncutModule(TorchModel):

@@ -1,6 +1,7 @@
 """A worker's loop over its part of the data."""
 
 import time
+from collections import deque
 from functools import partial
 
 from psgd.backend.interface import Repeats
@@ -30,7 +31,8 @@ class Trainer:
         self.backend = task.model.backend(config, task.dataset, task.statistics)
         self.backend.prepare(params)
         self._course: Course | None = None
-        self._newest: CourseStep  # inside `train`
+        # Steps whose gradients may have to be computed again: those that make one update.
+        self._newest: deque[CourseStep] = deque(maxlen=config.own.get("accumulate") or 1)
 
     def course(self, workers: int, worker: int) -> Course:
         """The batches of this worker, one of so many. Made once."""
@@ -53,8 +55,9 @@ class Trainer:
             self._report(ps)  # it came after the checkpoint
         leaves = course.steps * last_epoch(config.grow, ps.workers, config.epochs)
         course.again = partial(self._again, ps.worker)
-        for self._newest in course.after(done):
-            epoch, step, number, indices, planned = self._newest
+        for newest in course.after(done):
+            self._newest.append(newest)
+            epoch, step, number, indices, planned = newest
             loss = 0.0
             injector.begin(number)
             self._model.begin(config.seed, ps.worker, epoch, step)
@@ -75,9 +78,9 @@ class Trainer:
             if self._reports(course) and planned and self._due(epoch * course.steps + step + 1, course.steps):
                 self._report(ps)
 
-    def _again(self, worker: int) -> None:
-        """Computes the newest gradient again, on the same parameters."""
-        epoch, step, number, indices, _ = self._newest
+    def _again(self, worker: int, before: int) -> None:
+        """Computes the gradient of the newest step, or of so many before it, again, on the same parameters."""
+        epoch, step, number, indices, _ = self._newest[-1 - before]
         self._model.begin(self._config.seed, worker, epoch, step)
         touch = partial(self._injector.poison, number) if "nan" in self._config.inject else None
         if isinstance(self.backend, Repeats):

@@ -67,16 +67,19 @@ class AccumulatingWorker:
     Args:
         worker: on which nobody else takes steps.
         steps: that make one of its.
+        survival: `psgd.server.surviving.hand_over.HandOver`, where the run goes on without workers that die.
 
     Attributes:
         grads: on the device of the other's; keeps its values from step to step.
     """
 
-    def __init__(self, worker: Worker, steps: int) -> None:
+    def __init__(self, worker: Worker, steps: int, survival: Any = None) -> None:
         self._worker, self._steps = worker, steps
         self.grads: Vector = np.empty(0)
         self._loss_sum = 0.0
         GradientSum(worker.params, steps)  # compiles now: with `start` the run's seconds begin
+        if survival is not None:
+            survival.rest = self.rest
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
@@ -101,10 +104,16 @@ class AccumulatingWorker:
         loss, self._loss_sum = self._loss_sum / samples if samples else 0.0, 0.0
         self._worker.step(samples, loss)
 
+    def rest(self) -> bool:
+        """Applies the gradients that are left, where the worker's data ended in the middle: whether there were any."""
+        if self._sum.empty:
+            return False
+        self._take_step()
+        if self._worker.checkpoint.reached:
+            self._worker.checkpoint.on_reached()
+        return True
+
     def finish(self) -> None:
-        """Applies the gradients that are left first: the worker's data ended in the middle."""
-        if not self._sum.empty:
-            self._take_step()
-            if self._worker.checkpoint.reached:
-                self._worker.checkpoint.on_reached()
+        """Applies the gradients that are left first."""
+        self.rest()
         self._worker.finish()

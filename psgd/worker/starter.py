@@ -11,6 +11,7 @@ from psgd.metrics.run_metrics import RunMetrics
 from psgd.optim.host_updates import HostUpdates
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.runtime.device_vectors import on_device
+from psgd.runtime.mesh import Mesh
 from psgd.server.context import PushPullContext
 from psgd.server.shard import Shard
 from psgd.server.transports.gradient_memory import Gradients
@@ -61,17 +62,19 @@ def create_push_pull(context: PushPullContext, gradients: Gradients) -> PushPull
     return PushPullWorker(context, transport, gradients.own)
 
 
-def start(worker: Worker, saver: Saver, warns: bool) -> None:
+def start(worker: Worker, saver: Saver, mesh: Mesh) -> None:
     """Starts a worker, after it has restored what it had saved, where the run is resumed. Blocks.
 
     Args:
         worker: not started.
         saver: of this rank.
-        warns: whether this rank says what could not be restored.
+        mesh: of the run; its first rank of this kind says what could not be restored.
     """
     worker.checkpoint.every = saver.every
     if saver.found is not None:
         lost = saver.restored(lambda: worker.restore(*saver.states()))
-        for line in lost if warns else ():
+        for line in lost if mesh.index == 0 else ():
             say(f"warning: resume: {line}")
     worker.start()
+    if mesh.survival is not None and not mesh.servers:  # with servers their workers say so themselves
+        mesh.survival.started()

@@ -22,6 +22,7 @@ def plan(verb, lengths, start=0):
 @pytest.mark.ranks(1, 2, 3, 5)
 @pytest.mark.parametrize("shared", ["1", "0"])
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_every_verb_by_the_default_way(comm, verb, shared):
     with communicator(comm, PSGD_SHARED=shared) as c:
         for n, dtype, op in plan(verb, sizes(comm.size, 1023, 4097, 20_000, 100_003)):
@@ -30,6 +31,7 @@ def test_every_verb_by_the_default_way(comm, verb, shared):
 
 @pytest.mark.ranks(2, 3, 5)
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_every_algorithm(comm, verb):
     with communicator(comm) as c:
         for k, algorithm in enumerate((*SHARED, *MESSAGES[verb])):
@@ -50,6 +52,7 @@ def test_slots_take_turns_over_calls_of_changing_verbs_and_sizes(comm):
 
 @pytest.mark.ranks(2, 3, 5)
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_every_algorithm_over_messages_with_headers(comm, verb):
     with communicator(comm, PSGD_SHARED="0") as c:
         for k, algorithm in enumerate(MESSAGES[verb]):

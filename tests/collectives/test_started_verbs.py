@@ -39,6 +39,7 @@ def test_there_are_verbs_of_both_kinds():
 
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_it_does_what_its_blocking_form_does(comm, verb):
     with communicator(comm) as c:
         given, result, wanted = arguments(verb, comm)

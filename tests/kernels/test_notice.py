@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from psgd.kernels.notice import say
+from psgd.kernels.notice import counted, listed, say
 
 
 def test_one_line_on_stderr_or_elsewhere(capsys):
@@ -25,3 +25,9 @@ def test_without_a_stderr_nothing_is_said_and_nothing_fails(broken, capsys, monk
     if broken == "full":
         with pytest.raises(OSError, match="No space"):
             stream.close()
+
+
+def test_one_thing_and_several():
+    assert [counted(n, "worker") for n in (0, 1, 1200)] == ["0 workers", "1 worker", "1,200 workers"]
+    assert counted(2, "batch", "es") == "2 batches"
+    assert [listed([3]), listed([3, 5])] == ["rank 3", "ranks 3, 5"]

@@ -62,6 +62,7 @@ def test_help_of_a_command_starts_nothing(command, tmp_path):
     assert not set(loaded(done)) & set(HEAVY)
 
 
+@pytest.mark.alone
 def test_help_is_quick(tmp_path):
     seconds = []
     for _ in range(5):
@@ -113,16 +114,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), WRONG)
-def test_a_wrong_option_is_one_line_and_exit_2(arguments, said, tmp_path):
-    done = psgd_command(*arguments, cwd=tmp_path, probe=True)
-    lines = done.stderr.splitlines()[:-1]
-    assert done.returncode == 2
-    assert len(lines) == 1 and len(lines[0]) < 500
-    assert lines[0].startswith("psgd: error: ")
-    assert said in lines[0]
-    assert done.stdout == ""
-    assert not set(loaded(done)) & set(HEAVY)
+def test_a_wrong_option_is_one_line_and_exit_2(refused):
+    lines = refused.run(*[arguments for arguments, _ in WRONG])
+    for line, (_, said) in zip(lines, WRONG, strict=True):
+        assert (line.returncode, line.stdout) == (2, ""), line
+        assert line.stderr.startswith("psgd: error: ") and line.stderr.count("\n") == 1, line
+        assert len(line.stderr) < 500 and said in line.stderr, (said, line)
+        assert not set(line.loaded) & set(HEAVY), line
 
 
 RANKS = [

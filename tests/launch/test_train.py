@@ -437,6 +437,25 @@ def test_what_does_not_fit_is_refused(given, size):
         train.fit(TrainConfig(**given), size)
 
 
+@pytest.mark.parametrize(
+    "given", [{"workers": 2, "servers": 1, "spares": 2}, {"workers": 3, "strategy": "allreduce", "grow": "0.5:3,1:5"}]
+)
+def test_who_looks_for_room_counts_no_ranks_that_stand_by(given, monkeypatch, tmp_path):
+    config = TrainConfig(checkpoint_dir=tmp_path, **given)
+    monkeypatch.setattr(train.ranks, "place", lambda: (0, 5))
+    monkeypatch.setattr(train.launcher_env, "place_here", lambda: (0, 5))
+    assert train._fitting(config) is config
+
+
+def test_what_could_not_be_written_counts_more_than_ranks_that_died():
+    lost: dict[str, object] = {"lost_ranks": [1]}
+    assert train._code(lost, complete=True, died=True) == 4
+    assert train._code(lost, complete=False, died=True) == 1
+    assert train._code(lost | {"requeue": True}, complete=False, died=True) == 85
+    assert train._code({"lost_ranks": []}, complete=True, died=True) == 4
+    assert train._code(None, complete=True, died=True) == 0
+
+
 def test_a_lost_rank_leaves_word_of_how_to_go_on(tmp_path):
     words = [sys.executable, "-m", "psgd.launch", "train", "--workers", "1", "--epochs", "400", "--hidden", "4"]
     words += ["--inject", "kill:0@2000"]

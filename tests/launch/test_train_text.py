@@ -36,6 +36,7 @@ def test_result_and_log(psgd_command, tmp_path, text, strategy):
 
 
 @pytest.mark.job
+@pytest.mark.one_mpi
 def test_summary(psgd_command, text):
     result = psgd_command("train", "--dataset", text, *SMALL, "--workers", "1", "--servers", "0", timeout=240)
     assert result.returncode == 0, result.stderr
@@ -44,6 +45,7 @@ def test_summary(psgd_command, text):
     assert {"tokens/s", "samples/s", "accuracy"} <= set(lines)
 
 
+@pytest.mark.one_mpi
 def test_images_have_no_perplexity(psgd_command):
     result = psgd_command("train", "--epochs", "1", "--workers", "1", "--servers", "0", "--json", timeout=240)
     assert not {"test_perplexity", "tokens_per_second"} & set(json.loads(result.stdout.splitlines()[-1]))

@@ -60,6 +60,7 @@ def test_it_trains(psgd_command, net, tmp_path, n, words):
         assert found["1.weight"].shape == (32, 64)
 
 
+@pytest.mark.one_mpi
 def test_its_checkpoints_are_verified_exported_and_resumed_from_another_folder(psgd_command, net, tmp_path):
     runs, weights = tmp_path / "runs", tmp_path / "w.npz"
     words = ["train", "--model", f"{net}:make", "--checkpoint-dir", str(runs), "--checkpoint-every", "20"]
@@ -83,6 +84,7 @@ def test_its_checkpoints_are_verified_exported_and_resumed_from_another_folder(p
     ("function", "message"),
     [("raises", r"raised ValueError: not yet (net.py, line 17)"), ("nope", "net.py has no function nope")],
 )
+@pytest.mark.one_mpi
 def test_an_error_is_one_message_and_exit_code_2(psgd_command, net, n, function, message):
     done = psgd_command("train", "--model", f"{net}:{function}", n=n, timeout=180)
     assert done.returncode == 2
@@ -91,6 +93,7 @@ def test_an_error_is_one_message_and_exit_code_2(psgd_command, net, n, function,
     assert ("made" in done.stdout) == (function == "raises")  # what is not there is found before MPI starts
 
 
+@pytest.mark.one_mpi
 def test_the_files_in_the_documentation_train(psgd_command, tmp_path):
     pytest.importorskip("torch")
     page = (Path(__file__).parents[2] / "docs/training.md").read_text()

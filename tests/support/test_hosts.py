@@ -205,6 +205,7 @@ def test_each_host_is_a_node(hosts):
 
 
 @pytest.mark.one_mpi
+@pytest.mark.alone
 def test_links_carry_their_rate_and_no_more(hosts, tmp_path):
     nbytes = 16 << 20
     one_way, in_a_ring, into_one, out_of_one = rates(
@@ -223,6 +224,7 @@ def test_links_carry_their_rate_and_no_more(hosts, tmp_path):
 
 
 @pytest.mark.one_mpi
+@pytest.mark.alone
 def test_only_what_leaves_a_host_is_slow(hosts, tmp_path):
     within, between = rates(hosts(2, "200mbit"), tmp_path, 2, ([(0, 1)], 64 << 20), ([(1, 2)], 4 << 20))
     assert 0.8 * 200e6 < between < 1.02 * 200e6
@@ -248,6 +250,7 @@ def test_collectives_across_hosts(hosts):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_ring_fills_the_link(hosts):
     bound = 8 * (16 << 20) / 1e9  # 2 (P - 1)/P S at 1 Gbit/s, for P = 2
     seconds = json.loads(hosts(2, "1gbit").run(1, SPEED, timeout=60, check=True).stdout)

@@ -12,6 +12,7 @@ import click
 
 from psgd.collectives.algorithms import catalog
 from psgd.kernels.errors import AgreedError, UsageError
+from psgd.kernels.notice import counted
 from psgd.launch import ranks as places
 from psgd.launch.bench.collective import mpi_best
 from psgd.launch.bench.collective.table import GLOO, MarkdownTable, Row, Table, objects
@@ -27,7 +28,6 @@ from psgd.launch.bench.problem import (
 )
 from psgd.launch.bench.sizes import parse_sizes
 from psgd.launch.output import picture
-from psgd.launch.output.summary import counted
 from psgd.launch.whole_numbers import Whole
 
 RANKS = 2

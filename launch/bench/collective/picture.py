@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from psgd.kernels.notice import counted
 from psgd.launch.bench.collective.table import (
     BY_HAND,
     COPIES,
@@ -21,7 +22,6 @@ from psgd.launch.bench.collective.table import (
 from psgd.launch.bench.problem import BenchOptions
 from psgd.launch.bench.sizes import format_size
 from psgd.launch.output import picture
-from psgd.launch.output.summary import counted
 
 _LOOKS = {  # colours that the colour-blind tell apart; psgd solid, peers dashed
     PRIVATE: ("#0072b2", "-", "o"),

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.notice import counted
 from psgd.launch import mpiexec
 from psgd.launch.bench.faults import soak
 from psgd.launch.bench.faults.medians import SLOWER, by_strategy, table, totals
-from psgd.launch.output.summary import counted
 from psgd.launch.whole_numbers import Whole
 from psgd.runtime.ulfm import switch
 

@@ -18,11 +18,11 @@ from psgd.launch.bench.faults.pauses import pauses_s
 from psgd.launch.signal_forwarding import descendants
 from psgd.metrics import push_numbers
 from psgd.runtime.job_end import LOST
+from psgd.runtime.launcher_env import rank_of
 from psgd.strategies.catalog import STRATEGIES
 
 LEAST_ACCURACY, LIMIT_S = 0.9, 240.0
 KINDS = ("workers", "servers", "spares")
-_RANK = b"OMPI_COMM_WORLD_RANK="
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Hunt:
 
     def kill(self, rank: int) -> None:
         """Kills a rank, if it is there."""
-        pid = next((pid for pid in descendants(self._process.pid) if _rank_of(pid) == rank), None)
+        pid = next((pid for pid in descendants(self._process.pid) if rank_of(pid) == rank), None)
         if pid is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -180,17 +180,6 @@ def events(log: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):  # half a line
             found.append(json.loads(line))
     return found
-
-
-def _rank_of(pid: int) -> int | None:
-    """Which rank a process is, that has loaded MPI; None where it is none."""
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        name = Path(f"/proc/{pid}/comm").read_text()
-    except OSError:
-        return None
-    ranks = [int(each.removeprefix(_RANK)) for each in variables if each.startswith(_RANK)]
-    return ranks[0] if ranks and ("python" in name or "psgd" in name) else None
 
 
 def check(outcome: Outcome, code: int, out: str, err: str, epochs: int) -> None:

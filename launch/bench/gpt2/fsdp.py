@@ -1,7 +1,6 @@
 """PyTorch's side of `psgd bench gpt2`: FSDP2 with its activation checkpointing, on the same tokens."""
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 
+from psgd.launch.bench.ddp.torch_ranks import process_group
 from psgd.launch.bench.gpt2.trial import GPT2Trial, tell
 from psgd.launch.bench.peers import torch_gpt
 
@@ -34,17 +34,8 @@ def train(
     device = torch.device("cuda", cupy.cuda.Device().id)
     torch.cuda.set_device(device)
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    torch.distributed.init_process_group("nccl", init_method=_address(comm), rank=comm.rank, world_size=comm.size)
-    try:
+    with process_group(comm, "nccl"):
         return steps(comm, trial, tokens, lr, device)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def _address(comm: MPI.Intracomm) -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(comm.bcast(f"tcp://127.0.0.1:{free.getsockname()[1]}", 0))
 
 
 def sharded(trial: GPT2Trial, device: torch.device) -> nn.Module:

@@ -33,6 +33,9 @@ class NoSamples:
     def lost_server(self, server: int) -> None:
         pass
 
+    def not_survived(self) -> None:
+        pass
+
     def lost(
         self, worker: int, applied: Sequence[int], waiting: Mapping[int, int], takers: Sequence[int]
     ) -> tuple[int, dict[int, NDArray[np.int64]]]:

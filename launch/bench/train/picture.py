@@ -5,10 +5,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from psgd.kernels.notice import counted
 from psgd.launch.bench.peers.torch_options import TorchOptions
 from psgd.launch.bench.train.settings import PEERS
 from psgd.launch.output import picture
-from psgd.launch.output.summary import counted
 
 OURS, THEIRS = "#0072b2", "#d55e00"  # the colour-blind tell them apart
 BAND = 0.005

@@ -12,7 +12,7 @@ from psgd.kernels.array import Array
 from psgd.nn import sequential
 from psgd.nn.buffers import forward_only
 from psgd.nn.buffers.pooled import PooledArrays
-from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
+from psgd.nn.layer import Arrays, Room
 
 _NEWEST = "newest"
 """In a context's pool: the state whose activations the shared buffers hold."""
@@ -23,16 +23,14 @@ class RecomputedState:
     """Buffers of one context.
 
     Attributes:
-        inner: for each layer: itself, its state, where its parameters are among all.
-        backwards: those of them that backward needs, last first.
+        inner: of the layers.
         y: the segment's output, its own.
         carry: shared; holds the output's gradient, which may lie in a buffer that the layers write.
         pool: of the context.
         x: input that backward starts from again.
     """
 
-    inner: list[tuple[Layer[Any], Any, slice]]
-    backwards: list[tuple[Layer[Any], Any, slice]]
+    inner: sequential.Inner
     y: Array
     carry: Array
     pool: dict[Any, Any]
@@ -40,8 +38,8 @@ class RecomputedState:
 
 
 @dataclass(frozen=True)
-class Recomputed(Layer[RecomputedState]):
-    """Consecutive layers of a model, which keep their places in it: names, first values, random numbers.
+class Recomputed(sequential.SeveralAsOne[RecomputedState]):
+    """The layers of a segment.
 
     `psgd.nn.stage.Stage.recomputed` makes it. The bits are those without it: what is drawn is drawn by key.
 
@@ -53,30 +51,12 @@ class Recomputed(Layer[RecomputedState]):
     name = "recomputed"
     reads_output = False  # the output has a buffer of its own
 
-    @property
-    def loss(self) -> CutLoss | None:
-        return self.steps[-1].layer.loss
-
-    def output_shape(self, shape: Shape) -> Shape:
-        for step in self.steps:
-            shape = step.layer.output_shape(shape)
-        return shape
-
-    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
-        return tuple(spec for step in self.steps for spec in step.specs)
-
     def allocate(self, room: Room) -> RecomputedState:
         within = replace(room, xp=PooledArrays(room.xp, room.pool)) if room.trains else forward_only.inside(room)
-        inner: list[tuple[Layer[Any], Any, slice]] = []
-        start = 0
-        for step, state in zip(self.steps, sequential.allocate(self.steps, within), strict=True):
-            stop = start + len(step.specs)
-            inner.append((step.layer, state, slice(start, stop)))
-            start = stop
-        first = 0 if room.wants_dx else sequential.first_with_parameters(self.steps)
+        inner = sequential.allocate_inside(self.steps, within)
         shape = self.output_shape(room.shape)
         y, carry = room.empty(*shape), within.empty(*shape) if room.trains else None
-        return RecomputedState(inner, inner[first:][::-1], y, carry, room.pool)
+        return RecomputedState(inner, y, carry, room.pool)
 
     def forward(self, state: RecomputedState, x: Array, params: Arrays) -> Array:
         state.x = x
@@ -91,17 +71,11 @@ class Recomputed(Layer[RecomputedState]):
         if state.pool.get(_NEWEST) is not state:
             self._run(state, params)
         state.pool[_NEWEST] = state.x = None
-        dy = carry
-        for layer, inner, mine in state.backwards:
-            dy = layer.backward(inner, dy, params[mine], grads[mine])
-        return dy
+        return state.inner.backward(carry, params, grads)
 
     def _run(self, state: RecomputedState, params: Arrays) -> Array:
         state.pool[_NEWEST] = state
-        y = state.x
-        for layer, inner, mine in state.inner:
-            y = layer.forward(inner, y, params[mine])
-        return y
+        return state.inner.forward(state.x, params)
 
 
 def merged(steps: Sequence[sequential.Step], segments: Sequence[range]) -> list[sequential.Step]:

@@ -8,7 +8,7 @@ A pass is one forward and backward over all units, or forward alone. All ranks m
 takes part by `pass_by`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from psgd.kernels.array import Array
@@ -63,39 +63,62 @@ class Exchange:
     ) -> None:
         if stage not in (2, 3) or params.size != (slices.size if stage == 3 else slices.whole):
             raise UsageError(f"shard: expected stage 2 or 3 and a vector of its size, got {stage} and {params.size}")
-        self.slices, self.stage, self.steps, self.params = slices, stage, steps, params
-        self._comm = comm
+        self._hold(comm, slices, params, stage, steps)
         units = range(len(slices.units))
         shared = shared or [()] * len(units)
         order, turns = behind(params), UnitBuffers(comm, slices, params)
-        # The first rank has most, and memory is alike on all.
-        own = registered(comm, params, slices.of(0).size)[: slices.size]
-        self.own, self.gradients = own, turns.units
-        self.buffer_bytes = turns.nbytes
-        places = [slices.place(unit) for unit in units]
-        parts = [own[place] for place in places]
-        arriving = ArrivingParts(comm, slices, params, turns.of) if steps > 1 else None
-        self.buffer_bytes += 0 if arriving is None else arriving.nbytes
-        self.scatters = Scatters(comm, slices, turns.units, parts, None if arriving is None else arriving.units, order)
+        self._sum_up(turns.units, turns.of, turns.nbytes, order)
         self._frees = [before_in(turns.of, unit) for unit in units]
-        alone = {unit for others in shared for unit in others}
-        if stage == 3:
-            slots = UnitBuffers(comm, slices, params, alone)
-            self.buffer_bytes += slots.nbytes
-            self.parameters = slots.units
-            parts = [params[place] for place in places]
-            self._visits = plan(slots.of, shared)
-        else:
-            self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
-            parts = [params[part.start : part.stop] for part in slices.own]
-            self._visits = plan(tuple(units), [()] * len(units))
+        parts, slots = self._make_whole({unit for others in shared for unit in others})
+        self._visits = plan(slots, shared) if stage == 3 else plan(tuple(units), [()] * len(units))
         self.gathers = self._gathers(comm, parts, order)
         self.ready = self._ready
-        self._at = {unit.start: number for number, unit in enumerate(slices.units)}
-        self.added = 0
-        self._samples = 0
         self._trains = self._inside = False
         self._next = 0
+
+    def _hold(self, comm: "Communicator", slices: Slices, params: Array, stage: int, steps: int) -> None:
+        """Notes what was given, and makes this rank's own gradient. Collective, blocks."""
+        self.slices, self.stage, self.steps, self.params = slices, stage, steps, params
+        self._comm = comm
+        # The first rank has most, and memory is alike on all.
+        self.own = registered(comm, params, slices.of(0).size)[: slices.size]
+        self._at = {unit.start: number for number, unit in enumerate(slices.units)}
+        self._places = [slices.place(unit) for unit in range(len(slices.units))]
+        self.added = self._samples = self.buffer_bytes = 0
+
+    def _sum_up(self, gradients: tuple[Array, ...], slots: Sequence[int], nbytes: int, order: Behind) -> None:
+        """Makes the sum of the units' gradients. Collective, blocks.
+
+        Args:
+            gradients: for each unit where its gradient is made.
+            slots: for each unit the number of that memory.
+            nbytes: of all of it.
+            order: of exchanges.
+        """
+        comm, slices = self._comm, self.slices
+        arriving = ArrivingParts(comm, slices, self.params, slots) if self.steps > 1 else None
+        self.gradients = gradients
+        self.buffer_bytes += nbytes + (0 if arriving is None else arriving.nbytes)
+        own = [self.own[place] for place in self._places]
+        self.scatters = Scatters(comm, slices, gradients, own, None if arriving is None else arriving.units, order)
+
+    def _make_whole(self, alone: Collection[int]) -> tuple[list[Array], tuple[int, ...]]:
+        """Makes where units are whole: in buffers in stage 3, else in the vector. Collective, blocks.
+
+        Args:
+            alone: units that share no buffer.
+
+        Returns:
+            This rank's parts of the units, and the numbers of their buffers.
+        """
+        params, slices = self.params, self.slices
+        if self.stage == 3:
+            values = UnitBuffers(self._comm, slices, params, alone)
+            self.buffer_bytes += values.nbytes
+            self.parameters = values.units
+            return [params[place] for place in self._places], values.of
+        self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
+        return [params[part.start : part.stop] for part in slices.own], ()
 
     def _gathers(self, comm: "Communicator", parts: Sequence[Array], order: Behind) -> Gathers:
         """Those that are fastest here."""

@@ -1,11 +1,11 @@
 """Layers of one unit as one layer: it waits for their parameters before it computes, and lets them go after."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from psgd.kernels.array import Array
 from psgd.nn import sequential
-from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
+from psgd.nn.layer import Arrays, Room
 
 
 class Visited(Protocol):
@@ -21,22 +21,9 @@ class Visited(Protocol):
         """Backward needs the unit's parameters no more."""
 
 
-@dataclass(eq=False)
-class GatheredState:
-    """Buffers of one context.
-
-    Attributes:
-        inner: for each layer: itself, its state, where its parameters are among all.
-        backwards: those of them that backward needs, last first.
-    """
-
-    inner: list[tuple[Layer[Any], Any, slice]]
-    backwards: list[tuple[Layer[Any], Any, slice]]
-
-
 @dataclass(frozen=True)
-class Gathered(Layer[GatheredState]):
-    """Consecutive layers of a model, which keep their places in it: names, first values, random numbers.
+class Gathered(sequential.SeveralAsOne[sequential.Inner]):
+    """The layers of a unit.
 
     Its gradients are final when `Stage` says so, which is behind `backward`: `psgd.parallel.sharded.by_unit`.
 
@@ -55,38 +42,17 @@ class Gathered(Layer[GatheredState]):
     def reads_output(self) -> bool:
         return self.steps[-1].layer.reads_output
 
-    @property
-    def loss(self) -> CutLoss | None:
-        return self.steps[-1].layer.loss
+    def allocate(self, room: Room) -> sequential.Inner:
+        return sequential.allocate_inside(self.steps, room)
 
-    def output_shape(self, shape: Shape) -> Shape:
-        for step in self.steps:
-            shape = step.layer.output_shape(shape)
-        return shape
-
-    def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
-        return tuple(spec for step in self.steps for spec in step.specs)
-
-    def allocate(self, room: Room) -> GatheredState:
-        inner: list[tuple[Layer[Any], Any, slice]] = []
-        start = 0
-        for step, state in zip(self.steps, sequential.allocate(self.steps, room), strict=True):
-            stop = start + len(step.specs)
-            inner.append((step.layer, state, slice(start, stop)))
-            start = stop
-        first = 0 if room.wants_dx else sequential.first_with_parameters(self.steps)
-        return GatheredState(inner, inner[first:][::-1])
-
-    def forward(self, state: GatheredState, x: Array, params: Arrays) -> Array:
+    def forward(self, state: sequential.Inner, x: Array, params: Arrays) -> Array:
         self.exchange.arrive(self.unit)
-        for layer, inner, mine in state.inner:
-            x = layer.forward(inner, x, params[mine])
+        y = state.forward(x, params)
         self.exchange.leave(self.unit)
-        return x
+        return y
 
-    def backward(self, state: GatheredState, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: sequential.Inner, dy: Array, params: Arrays, grads: Arrays) -> Array:
         self.exchange.arrive(self.unit, backward=True)
-        for layer, inner, mine in state.backwards:
-            dy = layer.backward(inner, dy, params[mine], grads[mine])
+        dx = state.backward(dy, params, grads)
         self.exchange.used(self.unit)
-        return dy
+        return dx

@@ -59,15 +59,19 @@ class Scatters:
 
     def add(self, unit: int, samples: int) -> None:
         """Begins to reduce this step's gradient of a unit. Does not block."""
-        grad, weight = self._grads[unit], samples / self.unit
-        if not samples:
-            grad.fill(0)
-        elif weight != 1.0:
-            np.multiply(grad, grad.dtype.type(weight), out=grad)
+        self.weigh(self._grads[unit], samples)
         with self._behind():
             self._calls[unit].Start()
         self._coming[unit] = not self.added
         self.nbytes += self._each[unit]
+
+    def weigh(self, grad: Array, samples: int) -> None:
+        """Makes a step's gradient this rank's part of the sum, in place."""
+        weight = samples / self.unit
+        if not samples:
+            grad.fill(0)
+        elif weight != 1.0:
+            np.multiply(grad, grad.dtype.type(weight), out=grad)
 
     def step(self) -> None:
         """All units of a step were added."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from psgd.collectives.mpi.tags import Tag
 from psgd.runtime.mesh import Mesh
+from psgd.runtime.ulfm.deaths import means_death
 from psgd.server.replicas.held_shards import HeldShards
 from psgd.server.replicas.holders import Holders, Move
 
@@ -27,7 +28,7 @@ def carry_out(moves: Sequence[Move], shards: HeldShards, mesh: Mesh, wait: Wait)
     Returns:
         What did not come, since the source has died too.
     """
-    under_way: list[tuple[Move, int, MPI.Request]] = []
+    under_way: list[tuple[Move, int, MPI.Request | None]] = []
     for move in moves:
         if mesh.index == move.source:
             tensors, other = shards.state(move.shard).tensors, move.target
@@ -36,7 +37,7 @@ def carry_out(moves: Sequence[Move], shards: HeldShards, mesh: Mesh, wait: Wait)
         else:
             continue
         under_way += [(move, other, _begin(array, mesh, move, other)) for _, array in sorted(tensors.items())]
-    failed = [move for move, other, request in under_way if not wait(other, request)]
+    failed = [move for move, other, request in under_way if request is None or not wait(other, request)]
     return [move for move in failed if move.target == mesh.index]
 
 
@@ -46,7 +47,7 @@ def share(params: NDArray[np.floating], parts: Sequence[range], holders: Holders
     Returns:
         Whether all is here.
     """
-    under_way: list[tuple[int, MPI.Request]] = []
+    under_way: list[tuple[int, MPI.Request | None]] = []
     for shard, part in enumerate(parts):
         source, *_ = holders.of(shard)
         for target in holders.living:
@@ -54,13 +55,17 @@ def share(params: NDArray[np.floating], parts: Sequence[range], holders: Holders
                 other = target if mesh.index == source else source
                 move = Move(shard, source, target)
                 under_way.append((other, _begin(params[part.start : part.stop], mesh, move, other)))
-    failed = [other for other, request in under_way if not wait(other, request)]
+    failed = [other for other, request in under_way if request is None or not wait(other, request)]
     return not failed
 
 
-def _begin(array: NDArray[np.generic], mesh: Mesh, move: Move, other: int) -> MPI.Request:
+def _begin(array: NDArray[np.generic], mesh: Mesh, move: Move, other: int) -> MPI.Request | None:
+    """Sends or receives an array; None where the other server is known to be dead."""
     comm, message = mesh.world, [array.view(np.uint8), MPI.BYTE]
-    rank = mesh.server_rank(other)
-    return (
-        comm.Isend(message, rank, Tag.REPLICA) if mesh.index == move.source else comm.Irecv(message, rank, Tag.REPLICA)
-    )
+    begin = comm.Isend if mesh.index == move.source else comm.Irecv
+    try:
+        return begin(message, mesh.server_rank(other), Tag.REPLICA)
+    except MPI.Exception as error:
+        if not means_death(error):
+            raise
+        return None

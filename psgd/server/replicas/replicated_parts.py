@@ -6,6 +6,7 @@ from typing import cast
 from psgd.server.context import PushPullContext
 from psgd.server.replicas.held_shards import HeldShards
 from psgd.server.replicas.holders import Holders
+from psgd.server.replicas.norm_exchange import NormExchange
 from psgd.server.replicas.replicated_server_side import ReplicatedServerTransport
 from psgd.server.shard import Shard
 from psgd.server.transports.gradient_memory import Vector
@@ -27,4 +28,7 @@ def create(context: PushPullContext, gradients: Sequence[Vector | None]) -> tupl
     mesh = context.mesh
     shards = HeldShards(context.params, context.shards, make, mesh.index, Holders(mesh.servers))
     transport = ReplicatedServerTransport(mesh, shards, context.waiter, gradients, context.settings)
+    if context.optimizer.clip_norm:
+        transport.norms = NormExchange(mesh, transport.ended)
+        shards.add_up = transport.norms.total
     return cast(Shard, shards), transport

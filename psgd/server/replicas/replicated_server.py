@@ -6,7 +6,10 @@ have it. At the end servers stay until each worker has the final parameters as a
 
 from typing import cast
 
+from psgd.checkpoint.state import State
 from psgd.server.log import LogEntry
+from psgd.server.replicas.held_shards import HeldShards
+from psgd.server.replicas.holders import Holders
 from psgd.server.replicas.replicated_server_side import LostServer, ReplicatedServerTransport
 from psgd.server.surviving.hand_over import Deciding, Lost
 from psgd.server.surviving.surviving_server import SurvivingServer
@@ -49,6 +52,15 @@ class ReplicatedServer(SurvivingServer):
             self._clocks.take_back(push)
             self.metrics.dropped[worker] -= push.dropped
             self._replicated.bounce(worker)
+
+    @property
+    def holders(self) -> Holders:
+        """Who holds what now."""
+        return self._replicated.holders
+
+    def state_of(self, shard: int) -> State:
+        """What there is to save of a shard that this server holds; views."""
+        return self._with_log(cast(HeldShards, self.shard).state(shard), shard)
 
     def _execute(self, entry: LogEntry) -> None:
         super()._execute(entry)

@@ -21,6 +21,7 @@ from psgd.server.replicas import moves
 from psgd.server.replicas.held_link import HeldLink
 from psgd.server.replicas.held_shards import HeldShards
 from psgd.server.replicas.holders import Holders
+from psgd.server.replicas.norm_exchange import NormExchange
 from psgd.server.surviving.agreed_server_side import AgreedServerTransport
 from psgd.server.surviving.hand_over import Lost, Words
 from psgd.server.surviving.sequence import EventKind, OrderedEvent
@@ -48,12 +49,14 @@ class ReplicatedServerTransport(AgreedServerTransport):
 
     Attributes:
         holders: who holds what, as far as the order of events has come.
+        norms: adds up the norm over all shards, with clipping; else None.
     """
 
     def __init__(
         self, mesh: Mesh, shards: HeldShards, waiter: Waiter, grads: Sequence[Vector | None], settings: int = 0
     ) -> None:
         self.holders = Holders(mesh.servers)
+        self.norms: NormExchange | None = None
         self._shards = shards
         self._dead_servers: set[int] = set()  # known here, events or not
         self._untold_servers: deque[int] = deque()
@@ -73,12 +76,14 @@ class ReplicatedServerTransport(AgreedServerTransport):
         return cast(HeldLink, self._links[worker])
 
     def _look_at_all(self) -> bool:
-        found = super()._look_at_all()
+        super()._look_at_all()
+        return bool(self._agreement.decided or self._reports)
+
+    def _keep_order(self) -> None:
+        super()._keep_order()
         while self._untold_servers:
             self._agreement.server_died(self._untold_servers.popleft())
-            found = True
         self._send_all()
-        return bool(found and (self._agreement.decided or self._reports))
 
     def _note_failed(self, rank: int) -> None:
         if rank >= self._mesh.servers:
@@ -108,7 +113,8 @@ class ReplicatedServerTransport(AgreedServerTransport):
         self._note_failed(self._mesh.server_rank(server))
         moved = self.holders.moves(server)
         holders = Holders(self._mesh.servers, {*self.holders.lost, server})
-        if lost := moves.carry_out(moved, self._shards, self._mesh, self._ended):
+        if lost := moves.carry_out(moved, self._shards, self._mesh, self.ended):
+            self._mesh.survival.not_survived()
             raise PeerLostError(
                 f"servers {server} and {lost[0].source} ended: they held shard {lost[0].shard}, and nobody else did"
             )
@@ -124,13 +130,19 @@ class ReplicatedServerTransport(AgreedServerTransport):
                 for each in words:
                     super().tell({worker: each})
 
-    def _ended(self, server: int, request: MPI.Request) -> bool:
-        """Whether a request with a server has ended well, or never will as it is dead. Blocks."""
+    def ended(self, server: int, request: MPI.Request) -> bool:
+        """Whether a request with a server has ended well, or never will as it is dead. Blocks.
+
+        Where another server has died, this one's word on the order may be what that server waits for. So it is given
+        meanwhile.
+        """
         done = False
 
         def over() -> bool:
             nonlocal done
             done = request.Test()
+            if not done:
+                self._keep_order()
             return done or server in self._dead_servers
 
         try:
@@ -232,4 +244,9 @@ class ReplicatedServerTransport(AgreedServerTransport):
 
         If another dies on the way it may have holes, which workers' vectors have not.
         """
-        moves.share(self._params, parts, self.holders, self._mesh, self._ended)
+        moves.share(self._params, parts, self.holders, self._mesh, self.ended)
+
+    def close(self) -> None:
+        if self.norms is not None:
+            self.norms.close()
+        super().close()

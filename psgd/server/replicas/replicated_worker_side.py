@@ -36,6 +36,7 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
         self._mesh, self._view = mesh, 0
         self._failures = mesh.survival.failures
         self._dead: set[int] = set()
+        self._lost = 0  # of the servers, those whose death was told here, as bits
         self._waiter = context.waiter.guarded(self._guard)
         self._settings = context.optimizer.rule.settings
         self._servers = [HoldingServerLink(context, s, gradients.own, reached[s]) for s in range(mesh.servers)]
@@ -85,6 +86,7 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
             self._call(link, link.expect)
         here = [link for link in self._living if self._passed(link, link.arrived) and self._passed(link, link.sent)]
         if not here:
+            self._mesh.survival.not_survived()
             raise PeerLostError("all servers that held the parameters have died")
         first = here[0].incoming
         for link in here[1:]:
@@ -95,6 +97,14 @@ class ReplicatedWorkerTransport(SurvivingWorkerTransport):
         holders = Holders.of_bits(self._mesh.servers, first.lost_servers)
         came = {link.server for link in here}
         return first, all(holders.of(shard)[0] in came for shard in range(self._mesh.servers))
+
+    def _hear_of(self, answer: Header) -> None:
+        super()._hear_of(answer)
+        if answer.lost_servers != self._lost:
+            for server in range(self._mesh.servers):
+                if (answer.lost_servers & ~self._lost) >> server & 1:
+                    self._mesh.survival.lost_server(server)
+            self._lost = answer.lost_servers
 
     def _next_answer(self, links: list[HoldingServerLink]) -> HoldingServerLink:
         """Returns once one of them has answered, or is dead. Blocks."""

@@ -80,10 +80,14 @@ class AgreedServerTransport(SurvivingServerTransport):
                 self._arrive(self._coming.pop(worker))
         while self._untold:
             agreement.worker_died(self._untold.popleft())
-        for server, words in self._peers.received():
-            agreement.receive(server, words)
-        self._send_all()
+        self._keep_order()
         return bool(agreement.decided or self._reports)
+
+    def _keep_order(self) -> None:
+        """Takes in what other servers say of the order, and says what they need to know. Does not block."""
+        for server, words in self._peers.received():
+            self._agreement.receive(server, words)
+        self._send_all()
 
     def _arrive(self, header: Header) -> None:
         """An exchange is here as a whole."""

@@ -18,15 +18,17 @@ class Lost(NamedTuple):
 
 
 class HandOver(Protocol):
-    """Shares out samples on the server, and takes them on a worker, which sets `ends`.
+    """Shares out samples on the server, and takes them on a worker, which sets `ends`, and `rest` where there is any.
 
     Attributes:
         failures: of the mesh's world, on the server.
         also_lost: what goes with a worker that dies, beside its samples, for the warning; nothing at first.
+        all_count: without servers, every worker has the run's counters; False at first.
     """
 
     failures: Deaths
     also_lost: str
+    all_count: bool
 
     def waiting(self, act: Callable[..., Any], **when: Callable[[], object]) -> Callable[..., Any]:
         """The same call, in which the server waits for workers (`psgd.training.survival.stragglers`)."""
@@ -50,7 +52,10 @@ class HandOver(Protocol):
         """This rank has come through the start, which is made by all together: from now on others may die."""
 
     def lost_server(self, server: int) -> None:
-        """A server has died, and others hold its shards; on the other servers, where there are replicas."""
+        """A server has died, and others hold its shards; on the others and on workers, where there are replicas."""
+
+    def not_survived(self) -> None:
+        """Too many have died for the run to go on by itself, and this rank is about to say so with an error."""
 
     def lead(self, worker: int) -> None:
         """That worker is the first that lives: where there are no servers, it does what worker 0 has done."""
@@ -61,8 +66,15 @@ class HandOver(Protocol):
     def ends(self) -> bool:
         """A worker says that its steps are over: whether the run is, for all; else there may be more. Blocks."""
 
-    def compute_again(self) -> None:
-        """Computes this worker's newest gradient again: a round that was to add it has destroyed it; on a worker."""
+    def rest(self) -> bool:
+        """A worker's steps are over: whether gradients were left that were not applied yet, and are now. Blocks."""
+
+    def compute_again(self, before: int) -> None:
+        """Computes a gradient of this worker again, which a round that was to add it has destroyed; on a worker.
+
+        Args:
+            before: it is that of the newest step, or of so many before it.
+        """
 
     def receive(self, words: Words) -> None:
         """This worker was told that; on a worker."""

@@ -29,12 +29,12 @@ class SurvivingServer(Server):
     """
 
     hand_over: HandOver
+    all_decide = True
 
     def _initialize(self) -> None:
         self._dead: set[int] = set()
         self._held: set[int] = set()  # workers that have pushed and are not released
         self._untold: set[int] = set()  # workers that have been sent something which they read with their next answer
-        self._decides, self._publishes = True, False
         super()._initialize()
         self._wire.begun = True
         self.hand_over.started()
@@ -75,6 +75,7 @@ class SurvivingServer(Server):
             entries = self.strategy.on_done(worker, now)
         everyone = set(range(self._options.workers))
         if not (living := everyone - self._dead):
+            self.hand_over.not_survived()
             raise PeerLostError("all workers have died")
         takers = sorted(everyone - self._done) or sorted(living)
         drawn, applied = self._clocks.drawn, self._clocks.drawn

@@ -139,16 +139,7 @@ class StateSharded(_Sharded):
         """Sums over all workers and takes the optimizer's step; `samples` are those of the gradient not added yet."""
         buckets, rounds = self._buckets, self._rounds
         rounds.join()
-        began = time.perf_counter()
-        buckets.launch(samples)
-        if buckets.early:
-            buckets.wait()
-            total = rounds.exchange(done=done, began=began)
-        else:  # in this order a round without samples moves nothing
-            total = rounds.exchange(done=done)
-            if total:
-                buckets.reduce()
-        buckets.clear()
+        total = buckets.complete(samples, lambda began: rounds.exchange(done=done, began=began))
         self.stop = rounds.stop
         if total:
             buckets.unit = self._apply(total, buckets.unit, self._gathers)

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
 from psgd.parallel.sharded.exchange import Exchange
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
-from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
-from psgd.parallel.sharded.unit_buffers import ArrivingParts, UnitBuffers
-from psgd.runtime.device_vectors import on_device, registered
+from psgd.parallel.sharded.unit_buffers import UnitBuffers
+from psgd.runtime.device_vectors import on_device
 from psgd.torch.same_memory import array_of, tensor_of
 
 if TYPE_CHECKING:
@@ -57,38 +55,21 @@ class ModuleExchange(Exchange):
         steps: int = 1,
         alone: Collection[int] = (),
     ) -> None:
-        self.slices, self.stage, self.steps, self.params = slices, stage, steps, params
-        self._comm = comm
-        units, order = range(len(slices.units)), behind(params)
-        places = [slices.place(unit) for unit in units]
-        sums = UnitBuffers(comm, slices, params, alone)
-        # The first rank has most, and memory is alike on all.
-        self.own = registered(comm, params, slices.of(0).size)[: slices.size]
-        self.gradients, self.buffer_bytes = sums.units, sums.nbytes
-        arriving = ArrivingParts(comm, slices, params, sums.of) if steps > 1 else None
-        self.buffer_bytes += 0 if arriving is None else arriving.nbytes
-        into = None if arriving is None else arriving.units
-        self.scatters = Scatters(comm, slices, sums.units, [self.own[place] for place in places], into, order)
+        self._hold(comm, slices, params, stage, steps)
+        order, sums = behind(params), UnitBuffers(comm, slices, params, alone)
+        self._sum_up(sums.units, sums.of, sums.nbytes, order)
         self._of = sums.of
-        if stage == 3:
-            values = UnitBuffers(comm, slices, params, alone)
-            self.buffer_bytes += values.nbytes
-            self.parameters, parts = values.units, [params[place] for place in places]
-        else:
-            self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
-            parts = [params[part.start : part.stop] for part in slices.own]
-        self.gathers = Gathers(comm, slices, parts, self.parameters, order)
-        self._parts = parts
+        self._parts, _ = self._make_whole(alone)
+        self.gathers = Gathers(comm, slices, self._parts, self.parameters, order)
         self.units = [tensor_of(unit) for unit in self.parameters]
         self._sums = [tensor_of(unit) for unit in sums.units]
-        self.overlaps = on_device(params) or _all_have_threads(comm)
-        self.added = self._samples = self._extra = 0
+        self.overlaps = on_device(params) or comm.threaded_on_all()
+        self._extra = 0
         self._values_of: dict[int, int] = {}  # by buffer, the unit that is in it
         self._sums_of: dict[int, int] = {}
         self._coming: set[int] = set()  # units that were started and not waited for
         self._reducing: set[int] = set()
         self._apart: dict[int, torch.Tensor] = {}  # gradients in memory of their own
-        self._at = {unit.start: number for number, unit in enumerate(slices.units)}
         self.look: Callable[[range], None] | None = None
         self.ready = _ignore_part
         self.on_begin: Callable[[int], None] = _ignore
@@ -208,21 +189,13 @@ class ModuleExchange(Exchange):
 
     def _reduce_apart(self, unit: int, total: Array) -> None:
         self._settle()
-        if self._samples:
-            np.multiply(total, total.dtype.type(self._samples / self.scatters.unit), out=total)
+        self.scatters.weigh(total, self._samples)
         own = self.own[self.slices.place(unit)]
         into = np.empty_like(own) if self.scatters.added else own
         self._comm.Reduce_scatter(total, into, list(self.slices.counts(unit)))
         if into is not own:
             np.add(own, into, out=own)
         self._extra += total.nbytes - own.nbytes
-
-
-def _all_have_threads(comm: "Communicator") -> bool:
-    """Whether non-blocking calls move on by themselves on all ranks. Collective, blocks."""
-    flag = np.array([comm.threaded], np.int64)
-    comm.Allreduce(MPI.IN_PLACE, flag, MPI.MIN)
-    return bool(flag[0])
 
 
 def _nothing() -> None:

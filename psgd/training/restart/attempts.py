@@ -20,7 +20,7 @@ from psgd.checkpoint import folder
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedError, PeerLostError
-from psgd.kernels.notice import say
+from psgd.kernels.notice import counted, listed, say
 from psgd.metrics.event_log import EventLog
 from psgd.runtime.agreement import broadcast, gather
 from psgd.runtime.job_end import secondary
@@ -193,7 +193,7 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
         if found is None:
             assert config.checkpoint_dir is not None
             raise PeerLostError(
-                f"rank(s) {_brief(crew.lost[lost:])} died, and too few are left to begin again; "
+                f"{listed(crew.lost[lost:])} died, and too few are left to begin again; "
                 f"{folder.how_to_resume(config.checkpoint_dir)}"
             )
         config = replace(found, resume=True, spares=crew.job.Get_size() - fitting.acting(found))
@@ -233,10 +233,11 @@ def _tell(config: TrainConfig, crew: Crew, before: int, places: list[int], secon
         log.write("lost", time=seconds, rank=number, cause="its process ended")
     log.write("restart", time=seconds, step=step, ranks=now, joined=came, workers=config.workers, spares_left=spares)
     log.close()
-    instead = f"rank(s) {_brief(came)} in their place" if came else f"{config.workers} worker(s)"
+    instead = f"{listed(came)} in {'its' if len(lost) == 1 else 'their'} place" if came else ""
+    instead = instead or counted(config.workers or 0, "worker")
     say(
-        f"warning: rank(s) {_brief(lost)} lost after {seconds:.2f} s, their process ended: the run begins again at "
-        f"step {step:,} with {instead}; {spares} spare(s) left"
+        f"warning: {listed(lost)} lost {seconds:.2f} s after the start of the job: the run begins again at "
+        f"step {step:,} with {instead}; {counted(spares, 'spare')} left"
     )
 
 
@@ -247,8 +248,4 @@ def _tell_growth(config: TrainConfig, crew: Crew, places: list[int], seconds: fl
     joined = [number for number in now if number not in places]
     log.write("grow", time=seconds, ranks=now, joined=joined, workers=config.workers)
     log.close()
-    say(f"the run goes on with {config.workers} workers: rank(s) {_brief(joined)} have joined")
-
-
-def _brief(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
+    say(f"the run goes on with {counted(config.workers or 0, 'worker')}: {listed(joined)} joined")

@@ -27,13 +27,14 @@ def acting(config: TrainConfig) -> int:
 def fitted(config: TrainConfig, living: int) -> TrainConfig | None:
     """The run with as many workers as so many ranks can be, at most those that it has; None where that is none.
 
-    A record of another number of workers cannot be continued; what one rank alone does is another run.
+    A record of another number of workers cannot be continued; what one rank alone does is another run. One worker's
+    servers are not held twice.
     """
     if acting(config) <= living:
         return config
     assert config.workers is not None and config.servers is not None
     workers = living // config.parts - config.servers
-    if workers < 1 or config.record is not None or config.replay is not None:
+    if workers < 1 + bool(config.replicas) or config.record is not None or config.replay is not None:
         return None
     if workers + config.servers == 1 and config.parts == 1:
         return None

@@ -44,8 +44,9 @@ class Course:
         shrunk: some that trained have died.
         leads: this worker is the first of those that train.
         evaluates: this worker does, and does not keep others waiting by being slow.
-        again: computes the gradient of the newest batch again.
-        ends: asked at the end: whether the run is over; else there may be more by then.
+        again: computes the gradient of a batch again: of the newest, or of so many before it.
+        rest: asked first at the end: whether gradients were left that are not applied, and are now.
+        ends: asked then: whether the run is over; else there may be more by then.
     """
 
     def __init__(self, sampler: Sampler, epochs: int) -> None:
@@ -55,8 +56,9 @@ class Course:
         self.leads = sampler.worker == 0
         self.shrunk = False
         self.evaluates = False
+        self.rest: Callable[[], bool] = _nothing
         self.ends: Callable[[], bool] = _at_once
-        self.again: Callable[[], object] = _at_once
+        self.again: Callable[[int], object] = _not_yet
         self.steps = sampler.steps
 
     @property
@@ -90,12 +92,20 @@ class Course:
             elif epoch < self._epochs:
                 epoch, step = epoch + 1, 0
                 continue
-            elif self.ends():
-                return
-            else:
+            elif self.rest() or not self.ends():  # by now there may be more
                 continue
+            else:
+                return
             number += 1
 
 
 def _at_once() -> bool:
     return True
+
+
+def _nothing() -> bool:
+    return False
+
+
+def _not_yet(before: int) -> None:
+    raise AssertionError("no batch was given yet")

@@ -11,7 +11,7 @@ from psgd.config import TrainConfig
 from psgd.connection import Connection
 from psgd.data.sampler import Sampler
 from psgd.kernels.errors import AgreedUsageError, PeerLostError
-from psgd.kernels.notice import say
+from psgd.kernels.notice import counted, say
 from psgd.metrics.run_metrics import RunMetrics
 from psgd.runtime.mesh import Mesh
 from psgd.runtime.ulfm import switch
@@ -26,6 +26,7 @@ from psgd.training.survival.ledger import Ledger
 from psgd.training.survival.stragglers import Stragglers
 
 Found = TypeVar("Found")
+_AT_THE_LAST = "the run does not survive the next one", "after the next one the run begins again at a checkpoint"
 
 
 class Survival:
@@ -42,6 +43,7 @@ class Survival:
 
     Attributes:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
+        all_count: without servers, every worker has the run's counters, and can lead to the very end.
         failures: of the mesh's world.
         on_lost: called where this rank tells of a death, with the dead's rank; for a trace.
         on_regroup: called on workers without servers, when those that live are together again.
@@ -63,6 +65,7 @@ class Survival:
         self.also_lost = ""
         self.on_lost: Callable[[int], object] = _untold
         self.on_regroup: Callable[[], object] = _untold
+        self.all_count = False
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
         self._board: Board | None = None
@@ -96,10 +99,8 @@ class Survival:
         return [*map(self._number, self._ranks(self.gone)), *map(self._number, self._in_job(self.gone_servers))]
 
     def begin(self, job: MPI.Intracomm) -> None:
-        """From now on, workers may die; where there are servers, from `started` on. `job` is all ranks."""
+        """Deaths are counted; from `started` on workers may die. `job` is all ranks."""
         self._job = job
-        if not self._mesh.servers:
-            self.started()
 
     def started(self) -> None:
         mesh = self._mesh
@@ -161,10 +162,14 @@ class Survival:
         servers = [server for server in range(mesh.servers) if mesh.server_rank(server) in alive]
         workers = [worker for worker in range(mesh.workers) if mesh.worker_rank(worker) in alive]
         if not workers:
+            self.not_survived()
             raise PeerLostError("all workers have died before the final evaluation was made")
         if mesh.servers and servers[:1] != [0] and not (mesh.replicas and servers):
             raise PeerLostError("server 0 has died before the final evaluation was made")
         if not mesh.servers:
+            led = min(set(range(mesh.workers)).difference(self.gone))
+            if led not in workers and not self.all_count:
+                raise PeerLostError(f"worker {led}, which had the run's counters, died behind the last step")
             self.lead(workers[0])
         elif mesh.replicas and mesh.role == "server" and mesh.index == servers[0]:
             self._take_over()
@@ -236,12 +241,15 @@ class Survival:
         self.on_lost(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
-            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and take "
-            f"the {samples:,} samples that it had left{self.also_lost}"
+            f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: the {samples:,} "
+            f"samples that it had left go to {counted(left, 'other worker')}{self.also_lost}"
         )
 
     def lost_server(self, server: int) -> None:
         self.gone_servers.append(server)
+        if self._course is not None:
+            self._course.shrunk = True
+            return
         first = min(set(range(self._mesh.servers)) - set(self.gone_servers))
         if self._mesh.index == first:
             self._take_over()
@@ -256,9 +264,14 @@ class Survival:
         of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
         self._duties.log.write("lost", time=seconds, cause=cause, **of_server)
         say(
-            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: {left} go on, and have "
-            "all that it had" + ("" if left > 1 else "; the run does not survive the next one")
+            f"warning: server {server} (rank {rank}) is lost after {seconds:.2f} s, {cause}: "
+            f"{counted(left, 'other server')} {'has' if left == 1 else 'have'} all that it had"
+            + ("" if left > 1 else f"; {_AT_THE_LAST[TOLERANCE.look is not None]}")
         )
+
+    def not_survived(self) -> None:
+        if TOLERANCE.look is not None:  # which begins the run again at deaths that are not allowed
+            TOLERANCE.allow(())
 
     def lead(self, worker: int) -> None:
         if self._mesh.role == "worker" and worker == self._mesh.index:
@@ -284,9 +297,9 @@ class Survival:
     def pushed(self, worker: int, drawn: int) -> None:
         self._ledger.pushed(worker, drawn)
 
-    def compute_again(self) -> None:
+    def compute_again(self, before: int) -> None:
         assert self._course is not None
-        self._course.again()
+        self._course.again(before)
 
     def receive(self, words: NDArray[np.int64]) -> None:
         assert self._course is not None
@@ -302,6 +315,17 @@ class Survival:
     def ends(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.ends = self.waiting(ask)
+
+    @property
+    def rest(self) -> Callable[[], bool]:
+        """What applies gradients that are left at the end."""
+        assert self._course is not None
+        return self._course.rest
+
+    @rest.setter
+    def rest(self, ask: Callable[[], bool]) -> None:
+        assert self._course is not None
+        self._course.rest = self.waiting(ask)
 
 
 def _untold(*_: object) -> None:
@@ -335,6 +359,7 @@ def prepare(
         samples, params = metrics.samples_per_epoch, connection.params
         mesh.survival = survival = Survival(config, mesh, samples, metrics, duties, mine, params)
         survival.look_after(job, config.drop_straggler_after)
+        duties.also.append(connection.lead)
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
         found = connection.resumed_from

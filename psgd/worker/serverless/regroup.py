@@ -70,6 +70,7 @@ class Regroup:
         alarm.lets_die = True
         self.drawn, self.members = 0, list(range(mesh.workers))
         self._worker, self.hand_over = worker, mesh.survival
+        self.hand_over.all_count = True  # rounds tell all
         self._index = mesh.index
         self._comm = cast(MPI.Intracomm, mesh.worker)
         self._deaths: Deaths = MpiDeaths(self._comm)

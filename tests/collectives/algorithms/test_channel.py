@@ -108,6 +108,7 @@ DIFFERENT = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("what", DIFFERENT)
+@pytest.mark.both_mpis_whole
 def test_another_call_is_noticed_on_both_sides_before_its_data_is_looked_at(comm, what):
     count, kind, here, there = DIFFERENT[what]
     own = comm.Dup()

@@ -26,6 +26,7 @@ def cut_at(n):
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_messages_and_mpis_calls_in_pieces(comm, verb):
     with cut_at(1000):
         for shared in ("1", "0"):

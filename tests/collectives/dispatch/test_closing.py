@@ -34,6 +34,7 @@ def made(comm, nodes):
 @pytest.mark.ranks(3, timeout=20)
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("last", LAST)
+@pytest.mark.both_mpis_whole
 def test_who_is_done_with_the_last_call_hears_in_free_that_others_failed(comm, last, nodes):
     c = made(comm, nodes)
     check(c, "Bcast", 100, "float64")
@@ -57,6 +58,7 @@ def test_who_frees_while_others_are_in_a_call_is_one_error(comm, nodes):
 
 
 @pytest.mark.ranks(3, timeout=20)
+@pytest.mark.alone
 def test_a_rank_that_does_not_come_holds_nobody_up_for_long(comm):
     before, closing.PATIENCE_S = closing.PATIENCE_S, 0.5
     try:

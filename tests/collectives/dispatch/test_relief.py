@@ -50,6 +50,7 @@ def test_it_takes_over_what_nobody_advances_and_falls_asleep_again():
     assert not relief._thread.is_alive()
 
 
+@pytest.mark.alone
 def test_it_leaves_alone_what_somebody_advances():
     relief, tested, beside = Relief(), Queue(1000), Queue(1000)
     relief.add(tested), relief.add(beside)

@@ -80,6 +80,7 @@ def test_over_messages_too(comm, pair):
 @pytest.mark.parametrize("variables", [{}, {"PSGD_SHARED": "0"}, {"PSGD_CHECK": "1"}, {"PSGD_PROGRESS": "1"}], ids=str)
 @pytest.mark.parametrize("other", ["a request", "a persistent request"])
 @soon()
+@pytest.mark.both_mpis_whole
 def test_a_blocking_call_against_a_request_is_one_error_and_the_end(comm, variables, other):
     c = communicator(comm, **variables).__enter__()
     for _ in range(3):

@@ -49,6 +49,7 @@ class Bound:
 @WAYS
 @pytest.mark.ranks(1, 2, 3, 5, timeout=120)
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_each_verb_against_numpy(comm, verb, variables):
     with communicator(comm, **variables) as c:
         for i, n in enumerate((*sizes(comm.size, 1023), 100_003)):
@@ -177,6 +178,7 @@ def test_registered_memory_and_what_was_registered_later(comm):
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("algorithm", ["inline", "slots", "direct", "ring", "recursive_doubling", "native"])
+@pytest.mark.both_mpis_whole
 def test_algorithms_by_name_have_the_bits_of_the_plain_call(comm, algorithm):
     with communicator(comm) as c:
         send = np.random.default_rng(comm.rank).standard_normal(5001).astype("f4")
@@ -193,6 +195,7 @@ def test_algorithms_by_name_have_the_bits_of_the_plain_call(comm, algorithm):
 @WAYS
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_what_is_handed_to_mpi(comm, verb, variables):
     with communicator(comm, **variables) as c:
         for i, n in enumerate(sizes(comm.size, 1023)):
@@ -205,6 +208,7 @@ def test_what_is_handed_to_mpi(comm, verb, variables):
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.both_mpis_whole("verb")
 def test_what_mpi_takes_in_pieces_only(comm, verb):
     before, native.CHUNK = native.CHUNK, 500
     try:

@@ -19,6 +19,7 @@ RUNS = [
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("options", RUNS)
 @pytest.mark.parametrize("when", ["step", "finish"])
+@pytest.mark.both_mpis_whole
 def test_a_worker_that_raises_ends_the_block_everywhere(comm, options, when):
     params, began = np.zeros(50_000, np.float32), time.monotonic()
 

@@ -27,6 +27,7 @@ def test_what_is_kept_for_ever_outlives_its_last_name():
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.alone
 def test_done_or_waiting_requests_are_freed(comm):
     peer = 1 - comm.rank
     out, into, never = np.arange(5.0) + 10 * comm.rank, np.full(5, -1.0), np.full(5, -1.0)
@@ -47,6 +48,7 @@ def test_done_or_waiting_requests_are_freed(comm):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.alone
 def test_a_send_that_nobody_receives_keeps_its_request(comm):
     data = np.full(3_000_000, comm.rank + 1.0)  # more than MPI sends ahead of a receive
     if comm.rank == 0:

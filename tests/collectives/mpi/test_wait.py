@@ -42,6 +42,7 @@ def test_it_watches_between_two_tests_and_not_where_there_is_nothing_to_wait_for
 
 
 @pytest.mark.parametrize("way", ["until", "soon"])
+@pytest.mark.alone
 def test_a_crowded_wait_leaves_the_core_to_others(way):
     end = time.perf_counter() + 0.3
     cpu = time.process_time()
@@ -50,6 +51,7 @@ def test_a_crowded_wait_leaves_the_core_to_others(way):
 
 
 @pytest.mark.parametrize("way", ["until", "soon"])
+@pytest.mark.alone
 def test_a_wait_is_late_by_a_tenth_at_most(way):
     late = []
     for _ in range(5):

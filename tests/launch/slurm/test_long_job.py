@@ -7,6 +7,8 @@ import pytest
 
 from psgd.launch.slurm.render import render
 
+pytestmark = pytest.mark.one_mpi
+
 # In place of the ranks: makes a checkpoint where MAKES is set, writes to the log, and says that steps are left.
 RANKS = """
 echo ranks >>calls

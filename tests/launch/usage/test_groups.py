@@ -15,6 +15,7 @@ def group():
 
     @tool.command()
     def render():
+        """Render what was asked for, in a sentence longer than any line that help has room for: all of it. More."""
         click.echo("rendered")
 
     @tool.command()
@@ -26,7 +27,8 @@ def group():
 
 def test_known_commands_and_options_are_clicks(group):
     assert CliRunner().invoke(group, ["render"]).output == "rendered\n"
-    assert "Commands:" in CliRunner().invoke(group, ["--help"]).output
+    said = CliRunner().invoke(group, ["--help"]).output
+    assert "Commands:" in said and "help has room for: all of it" in " ".join(said.split()) and "More" not in said
     assert "No such option" in CliRunner().invoke(group, ["--nothing"]).output
 
 

@@ -15,9 +15,9 @@ def run(*arguments):
 
 
 def test_the_table_has_each_kind_of_rank():
-    code, said = run("--workers", "3", "--optimizer", "adam")
+    code, said = run("--workers", "3", "--optimizer", "adam", "--memory", "1GiB")
     assert not code and "worker, 3 of them, on cpu" in said and "server, 1 of them" in said
-    assert "optimizer state" in said.split("server")[1]
+    assert "optimizer state" in said.split("server")[1] and said.endswith("fits: each rank has 1.07 GB\n")
 
 
 def test_json_and_the_exit_code():

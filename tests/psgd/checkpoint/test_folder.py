@@ -151,9 +151,13 @@ def test_a_claim_removes_leftovers_and_is_for_one(tmp_path):
     link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="another run is writing to"):
         folder.claim(directory)
+    with pytest.raises(UsageError, match="another run is writing to"):
+        folder.hold(directory)
     assert part.exists()
     claim.close()
     claim.close()
+    folder.hold(directory).close()
+    assert part.exists()
     with_it = folder.claim(directory)
     assert {path.name for path in directory.iterdir()} == {".lock", "step-000000005", "mine.part", link.name}
     with_it.close()

@@ -51,12 +51,29 @@ def test_what_is_saved_is_what_was_there_at_the_time(tmp_path):
     assert len(folder.folders(tmp_path)) == 5
 
 
+def test_one_writes_the_parts_of_others_too_and_all_of_these_fail_with_its_own(tmp_path):
+    tmp_path.joinpath("a").mkdir()
+    names = ["server-0", "server-1"]
+    for disk, works in ((tmp_path / "a", True), (tmp_path / "gone", False)):
+        writer = Writer(disk, "k", names[1])
+        more = {"server-0": State({"params": np.zeros(3)}, {"shard": 0})}
+        writer.save(1, State({"params": np.ones(2)}, {"shard": 1}), Manifest(1, 1), names, more)
+        if works:
+            writer.wait()
+            found = folder.open_checkpoint(folder.ready_path(disk, 1))
+            assert [found.state(name).facts["shard"] for name in names] == [0, 1]
+            assert [found.state(name).tensors["params"].tolist() for name in names] == [[0, 0, 0], [1, 1]]
+        else:
+            with pytest.raises(CheckpointError, match="server-1 cannot be written"):
+                writer.wait()
+
+
 def test_memory_is_used_again(tmp_path):
     writer, state = Writer(tmp_path, "k", "worker-0", ["worker-0"]), State({"params": np.ones(1000)})
     writer.save(1, state, Manifest(1, 1))
-    kept = writer._copies["params"]
+    kept = writer._copies["worker-0"]["params"]
     writer.save(2, state, Manifest(2, 1))
-    assert writer._copies["params"] is kept and kept is not state.tensors["params"]
+    assert writer._copies["worker-0"]["params"] is kept and kept is not state.tensors["params"]
     writer.save(3, State({"params": np.ones((10, 10))}), Manifest(3, 1))
     writer.wait()
     assert next(folder.complete(tmp_path, pytest.fail)).state("worker-0").tensors["params"].shape == (10, 10)

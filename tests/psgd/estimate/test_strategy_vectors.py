@@ -17,7 +17,7 @@ CASES = [
     ("sync", {}, "momentum"),
     ("async", {"accumulate": 2}, "adam"),
     ("sync", {"compress": "onebit"}, "momentum"),
-    ("sync", {"compress": "onebit"}, "sgd"),
+    ("sync", {"compress": "topk", "density": 0.1}, "sgd"),
     ("allreduce", {}, "adam"),
     ("allreduce", {"accumulate": 2}, "sgd"),
     ("averaging", {}, "momentum"),
@@ -54,6 +54,7 @@ def test_a_workers_vectors(comm, strategy, options, rule):
 def test_a_workers_vectors_where_workers_may_die(comm):
     cases = [
         ("allreduce", {}, "momentum"),
+        ("allreduce", {"compress": "onebit"}, "momentum"),
         ("averaging", {}, "adam"),
         ("averaging", {"average_momentum": False}, "momentum"),
         ("averaging", {"outer_lr": 0.7, "outer_momentum": 0.5}, "momentum"),

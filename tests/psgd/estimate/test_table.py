@@ -13,6 +13,16 @@ def test_the_largest_rows_come_first():
     assert said[3].endswith("3.01 kB")
 
 
+def test_neighbours_that_need_the_same_have_one_table():
+    same = [Estimate("worker tensor=0", 2, {"all": 7}), Estimate("worker tensor=1", 2, {"all": 7})]
+    said = lines([*same, Estimate("server", 1, {"all": 8}), Estimate("server", 1, {"all": 8}, "cuda")])
+    assert [line for line in said if "of them" in line] == [
+        "worker tensor=0; worker tensor=1, 4 of them, on cpu",
+        "server, 1 of them, on cpu",
+        "server, 1 of them, on cuda",
+    ]
+
+
 @pytest.mark.parametrize(
     ("nbytes", "said"), [(999, "999 bytes"), (1234, "1.23 kB"), (80e9, "80 GB"), (999.9e6, "1000 MB")]
 )

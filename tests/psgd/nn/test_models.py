@@ -293,4 +293,7 @@ def test_training_reaches_what_can_be_learned():
             part = slice(step % 4 * 64, step % 4 * 64 + 64)
             model.gradient(ctx, x[part], y[part])
             params -= np.float32(0.1) * grads
-        assert model.evaluate(ctx, x, y)[0] >= 0.97 * 256, name
+            if step % 20 == 19 and model.evaluate(ctx, x, y)[0] >= 0.97 * 256:
+                break
+        else:
+            pytest.fail(f"{name} has not reached it")

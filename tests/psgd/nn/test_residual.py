@@ -52,5 +52,5 @@ def test_the_input_stays_and_no_buffer_is_made_for_an_unwanted_gradient():
     run.backward()
     np.testing.assert_array_equal(run.x, kept)
     assert run.state.dx is None
-    assert run.state.branch[0][1].dx is None
-    assert run.state.branch[1][1].dx is not None
+    assert run.state.branch.forwards[0][1].dx is None
+    assert run.state.branch.forwards[1][1].dx is not None

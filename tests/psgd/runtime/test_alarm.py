@@ -72,6 +72,7 @@ def everywhere(comm, loop, mine, expected, said):
 @pytest.mark.ranks(3, 5)
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("shared", ["0", "1"])
+@pytest.mark.both_mpis_whole
 def test_an_interrupt_in_the_middle_of_a_step(comm, n, shared):
     """The first worker is interrupted while it waits for the others; it can still tell them."""
     import signal
@@ -104,6 +105,7 @@ def test_an_interrupt_in_the_middle_of_a_step(comm, n, shared):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("strategy", ["sync", "async"])
 @pytest.mark.parametrize("n", SIZES)
+@pytest.mark.both_mpis_whole
 def test_a_worker_that_is_done_is_told_of_a_later_failure(comm, strategy, n):
     def loop():
         params = np.zeros(n, np.float32)
@@ -154,6 +156,7 @@ def test_a_workers_own_error_of_any_class(comm, error):
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("bad", [0, 1])
 @pytest.mark.parametrize("strategy", ["sync", "async"])
+@pytest.mark.both_mpis_whole
 def test_a_server_that_fails_tells_everyone(comm, servers, bad, strategy):
     if bad >= servers:
         pytest.skip("no such server")

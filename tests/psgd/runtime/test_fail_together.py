@@ -67,6 +67,7 @@ def told(result):
         ("python", 2, True),
     ],
 )
+@pytest.mark.both_mpis_whole
 def test_exception_ends_the_job(job, wait, who, ulfm):
     result = run(job, 'raise ValueError(f"boom {rank}")', wait, who, ulfm)
     assert result.returncode == 1
@@ -90,6 +91,7 @@ def test_exception_ends_the_job(job, wait, who, ulfm):
         ("raise KeyboardInterrupt", 130, r"psgd: \[1/3\] \S+: interrupted in fail, .*:\d+", "barrier", False),
     ],
 )
+@pytest.mark.both_mpis_whole
 def test_exit_ends_the_job_with_its_code_and_one_line(job, fail, code, line, wait, ulfm):
     result = run(job, fail, wait, ulfm=ulfm)
     assert result.returncode == code

@@ -1,8 +1,10 @@
 import os
+import shutil
+import subprocess
 
 import pytest
 
-from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place, place_here, started_here
+from psgd.runtime.launcher_env import AloneError, expected_ranks, node_name, place, place_here, rank_of, started_here
 
 TASK = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 
@@ -112,3 +114,16 @@ def test_ranks_started_here(monkeypatch, environment, ranks):
 )
 def test_ranks_of_a_node(variables, expected):
     assert place_here(variables) == expected
+
+
+def test_a_process_is_the_rank_that_its_variables_say_and_a_launcher_is_none(tmp_path):
+    variables = {"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}
+    launcher = tmp_path / "prterun"
+    launcher.symlink_to(shutil.which("sleep"))
+    for words, rank in ((["sleep", "60"], 2), ([launcher, "60"], None)):
+        with subprocess.Popen(words, env=variables) as process:  # returns once it runs the program
+            try:
+                assert rank_of(process.pid) == rank
+            finally:
+                process.kill()
+    assert rank_of(process.pid) is None  # gone

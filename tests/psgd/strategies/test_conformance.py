@@ -85,6 +85,7 @@ def pushes_of(worker, every):
 @pytest.mark.ranks(1, 2, 3, 5)
 @every_form
 @pytest.mark.parametrize(("dtype", "n"), [("float32", 1), ("float64", 67)])
+@pytest.mark.both_mpis_whole("name")
 def test_a_run_keeps_the_contract_of_a_worker(comm, name, form, dtype, n):
     options = options_of(comm, name, form)
     start = start_of(comm, n, dtype)
@@ -140,6 +141,7 @@ def test_a_run_keeps_the_contract_of_a_worker(comm, name, form, dtype, n):
 
 @pytest.mark.ranks(1, 2, 3, 5)
 @every_form
+@pytest.mark.both_mpis_whole("name")
 def test_a_report_waits_for_nobody_and_a_target_stops_all(comm, name, form):
     options, limit = options_of(comm, name, form), time.monotonic() + 20
     metrics = RunMetrics(workers_of(comm, name), target_accuracy=0.75)
@@ -164,6 +166,7 @@ def test_a_report_waits_for_nobody_and_a_target_stops_all(comm, name, form):
 
 @pytest.mark.ranks(1, 2, 3, 5)
 @every_form
+@pytest.mark.both_mpis_whole("name")
 def test_all_reports_of_all_workers_arrive_once(comm, name, form):
     """Also several between two exchanges, before the first step and after the last."""
     told = []
@@ -186,6 +189,7 @@ def test_all_reports_of_all_workers_arrive_once(comm, name, form):
 
 @pytest.mark.ranks(2, 3, 5)
 @every_form
+@pytest.mark.both_mpis_whole("name")
 def test_an_exception_in_the_block_is_lost_contact_elsewhere(comm, name, form):
     connection = psgd.connect(comm, np.zeros(3), **options_of(comm, name, form))
     worker = 0 if comm.size == 3 else connection.workers - 1
@@ -221,6 +225,7 @@ def train(comm, options, until):
 
 @pytest.mark.ranks(1, 2, 3, 5)
 @every_form
+@pytest.mark.both_mpis_whole("name")
 def test_a_checkpoint_is_all_there_is_to_know(comm, name, form, tmp_path):
     """A run that goes on from it and ends at once ends where the first one did, with other numbers of workers too."""
     options = options_of(comm, name, form) | {"checkpoint_dir": str(tmp_path / "run")}

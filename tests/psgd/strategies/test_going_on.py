@@ -1,6 +1,7 @@
 """Which runs go on without a dead worker."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,19 +25,21 @@ def test_and_those_without(strategy):
     assert not survives(TrainConfig(strategy=strategy).flat(), 0, 1)
     with_spares = TrainConfig(strategy=strategy, spares=1, checkpoint_dir=Path("c"))
     assert survives(with_spares.flat(), 0, 2) == (strategy == "allreduce")  # else they join at once
+    assert survives(TrainConfig(strategy=strategy, compress="topk").flat(), 0, 2)
+    several = {"accumulate": 2}
+    assert survives(TrainConfig(strategy=strategy, own=several).flat(), 0, 2)
+    assert not survives(replace(with_spares, own=several).flat(), 0, 2)  # a step may end in another epoch
 
 
 @pytest.mark.parametrize(
     ("option", "why"),
     [
         ({"strategy": "easgd", "own": {"easgd_order": "round-robin"}}, "--easgd-order round-robin"),
-        ({"replicas": 1, "checkpoint_dir": Path("c")}, "--replicas with --checkpoint-dir"),
         ({"record": Path("r")}, "--record (of all workers)"),
         ({"replay": Path("r")}, "--replay (of all workers)"),
-        ({"compress": "onebit"}, "--compress"),
+        ({"compress": "onebit"}, "--compress with servers"),
         ({"device": "cuda"}, "--device cuda"),
         ({"server_device": "cuda"}, "--server-device cuda"),
-        ({"own": {"accumulate": 2}}, "--accumulate"),
         ({"mesh": "tensor=2"}, "--mesh (a model in pieces)"),
         ({"survive": False}, "--no-survive"),
         ({"strategy": "allreduce", "shard": 1}, "--shard"),

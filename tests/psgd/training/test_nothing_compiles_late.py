@@ -11,6 +11,8 @@ from psgd.nn.catalog import MODELS
 from psgd.optim.catalog import RULES
 from psgd.strategies.catalog import STRATEGIES
 
+pytestmark = pytest.mark.one_mpi
+
 JOB = """
 import gc, json, sys, time
 from mpi4py import MPI

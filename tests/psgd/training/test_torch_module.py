@@ -103,3 +103,15 @@ def test_a_module_that_is_to_be_cut_is_described_and_not_wrapped(device):
             UncutModule(psgd_torch.wrap(inner), None)
     lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
     assert UncutModule(lazy, None, (1, 8, 8)).layout.parameters[0].shape == (10, 64)
+
+
+@pytest.mark.parametrize("kind", [TorchModel, UncutModule])
+def test_only_what_has_one_value_a_channel_needs_several_samples(kind):
+    convolved = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10)]
+    assert kind(nn.Sequential(*convolved), None, (1, 8, 8)).needs_several() is None
+    inner = nn.Sequential(*convolved, nn.BatchNorm1d(10))
+    model = kind(inner, None, (1, 8, 8))
+    assert model.needs_several() == "layer 4 (BatchNorm1d)"
+    assert inner[4].training and not inner[4].num_batches_tracked and not inner[4]._forward_pre_hooks
+    inner[4].eval()
+    assert model.needs_several() is None

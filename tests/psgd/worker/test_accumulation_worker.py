@@ -1,5 +1,7 @@
 """Gradients of several steps make that of one larger batch."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -79,6 +81,19 @@ def test_a_worker_steps_once_so_many_gradients_have_come_and_what_is_left_counts
     assert (s0, l0, s1, l1) == (4, 7.0 / 4, 2, 4.0)
     np.testing.assert_allclose(g0, (gradient(0) + 3 * gradient(1)) / 4, rtol=1e-15)
     np.testing.assert_allclose(g1, gradient(2), rtol=1e-15)
+
+
+def test_a_worker_that_may_have_more_to_do_applies_what_is_left_before_it_asks():
+    inner, survival = Inner(), SimpleNamespace()
+    worker = AccumulatingWorker(inner, 3, survival)
+    worker.start()
+    assert not survival.rest() and not inner.taken
+    worker.grads[:] = gradient(0)
+    worker.step(5, 1.0)
+    assert survival.rest() and inner.taken[0][:2] == (5, 1.0)
+    assert not survival.rest() and len(inner.taken) == 1
+    worker.finish()
+    assert len(inner.taken) == 1
 
 
 @pytest.mark.ranks(1)

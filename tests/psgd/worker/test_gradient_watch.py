@@ -270,6 +270,7 @@ RUN = ("train", "--epochs", "1", "--eval-every", "0", "--hidden", "8", "--json")
         (("--workers", "1", "--servers", "0", "--inject", "nan:0@5"), 3, "rank 0 (worker 0), step 5"),
     ],
 )
+@pytest.mark.one_mpi
 def test_the_command_has_a_code_of_its_own(psgd_command, more, code, said):
     done = psgd_command(*RUN, *more)
     assert done.returncode == code, done.stderr

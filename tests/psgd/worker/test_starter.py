@@ -1,6 +1,7 @@
 """Which worker a run gets, and that it restores before it starts."""
 
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_a_resumed_worker_restores_before_it_starts(warns, capsys):
 
     worker = SimpleNamespace(restore=restore, start=lambda: done.append("start"), checkpoint=SimpleNamespace())
     saver = SimpleNamespace(every=7, found=object(), states=lambda: ("own", ["all"]), restored=lambda take: take())
-    starter.start(worker, saver, warns)
+    starter.start(worker, saver, cast(Mesh, SimpleNamespace(index=0 if warns else 1, servers=1, survival=None)))
     assert done == [("restore", "own", ["all"]), "start"] and worker.checkpoint.every == 7
     said = capsys.readouterr()
     assert ("warning: resume: momentum: begins anew" in said.out + said.err) == warns

@@ -1,5 +1,6 @@
 """Jobs of their own, for tests that kill, abort or run the command."""
 
+import json
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from harness import mpi, processes
 
 STRAGGLERS_S = 5.0
+ALONE = {"OMPI_MCA_btl": "^ofi"}  # of a process without mpiexec; looking for fabrics takes Open MPI 1 s of every start
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Jobs:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env=mpi.environment(token, env),
+                env=mpi.environment(token, {**(ALONE if n is None else {}), **(env or {})}),
                 cwd=cwd,
                 start_new_session=True,
             )
@@ -117,3 +119,43 @@ class Command:
     ) -> Result:
         """Runs `psgd ARGS`, alone or as n ranks under mpiexec. The rest is as for a job."""
         return self.jobs(n, [*self.argv, *args], timeout, env, ulfm, check, cwd)
+
+
+@dataclass(frozen=True)
+class Line:
+    """How one command line of `Refusals` ended; `loaded` are those of `harness.forks.WATCHED` that it imported."""
+
+    words: Sequence[str]
+    returncode: int
+    stdout: str
+    stderr: str
+    loaded: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Runs command lines of psgd that have to be refused, all in one job (`harness.forks`)."""
+
+    jobs: Jobs
+
+    def __call__(self, *lines: Sequence[str], imports: Sequence[str] = ()) -> list[str]:
+        """Each of the lines ends with exit code 2 and one line of stderr, without a rank; returns what they said.
+
+        Args:
+            lines: the words after `psgd`.
+            imports: modules that most of them need, imported once.
+        """
+        said = []
+        for line in self.run(*lines, imports=imports):
+            assert line.returncode == 2 and line.stdout == "", line
+            assert line.stderr.startswith("psgd: error: ") and line.stderr.count("\n") == 1, line
+            said.append(line.stderr)
+        return said
+
+    def run(self, *lines: Sequence[str], imports: Sequence[str] = ()) -> list[Line]:
+        """Runs the lines, whatever they do."""
+        asked, report = self.jobs.folder / "lines.json", self.jobs.folder / "report.json"
+        asked.write_text(json.dumps({"lines": lines, "imports": imports}))
+        program = [sys.executable, str(Path(__file__).with_name("forks.py")), str(asked), str(report)]
+        self.jobs(None, program, timeout=100, check=True, cwd=self.jobs.folder)
+        return [Line(words, *ended) for words, ended in zip(lines, json.loads(report.read_text()), strict=True)]

@@ -1,4 +1,4 @@
-"""The pytest side: the `ranks` marker, the fixtures `comm`, `job`, `hosts` and `psgd_command`."""
+"""The pytest side: the `ranks` marker, the fixtures `comm`, `job`, `hosts`, `psgd_command` and `refused`."""
 
 import contextlib
 import json
@@ -9,46 +9,29 @@ from typing import Any
 
 import pytest
 
+from harness import selection
 from harness.hosts import Cluster, UnavailableError
-from harness.job import Command, Jobs
+from harness.job import Command, Jobs, Refusals
 from harness.pool import Pool
 
 POOL = pytest.StashKey[Pool]()
-STARTS_RANKS = {"comm", "job", "hosts", "psgd_command", "cluster", "login"}
 TIMEOUT_S = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--only-ranks",
-        action="store_true",
-        help="for a second MPI: leave out tests that start no rank, or do not depend on which MPI it is, and run those "
-        "for several numbers of ranks on the most",
-    )
+    add = parser.getgroup("psgd", "parts of the suite").addoption
+    add("--only-ranks", action="store_true", help="for a second MPI: what harness/selection.py chooses")
+    add("--part", choices=("ranks", "rest"), help="only what starts ranks, or only what starts none or is on a cluster")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--only-ranks"):
-        chosen = [item for item in items if STARTS_RANKS & set(getattr(item, "fixturenames", ()))]
-        chosen = _on_the_most([item for item in chosen if item.get_closest_marker("one_mpi") is None])
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
-
-
-def _on_the_most(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of tests that differ in the number of ranks alone, those with the most."""
-
-    def ranks(item: pytest.Item) -> int:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        return int(params.get("comm", 0))
-
-    def test(item: pytest.Item) -> str:
-        return item.nodeid.replace(f"{ranks(item)}ranks", "")
-
-    most: dict[str, int] = {}
-    for item in items:
-        most[test(item)] = max(most.get(test(item), 0), ranks(item))
-    return [item for item in items if ranks(item) == most[test(item)]]
+    chosen = selection.for_second_mpi(items) if config.getoption("--only-ranks") else items
+    if part := config.getoption("--part"):
+        chosen = [item for item in chosen if selection.part_of(item) == part]
+    kept = set(chosen)
+    if left_out := [item for item in items if item not in kept]:
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,3 +120,9 @@ def hosts() -> Iterator[Callable[..., Cluster]]:
 def psgd_command(tmp_path: Path) -> Command:
     """Runs `psgd`: `psgd_command("train", "--help", n=None, timeout=, env=)`."""
     return Command(Jobs(tmp_path))
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Refusals:
+    """Runs wrong command lines of `psgd`, all in one process: `refused(("train", "--lr", "0"), ...)`."""
+    return Refusals(Jobs(tmp_path))

@@ -14,9 +14,8 @@ from psgd.parallel.sharded.exchange import Exchange, before_in
 from psgd.parallel.sharded.gathers import Gathers
 from psgd.parallel.sharded.order import behind
 from psgd.parallel.sharded.pieces.turns import NONE, Turns, plan
-from psgd.parallel.sharded.scatters import Scatters
 from psgd.parallel.sharded.slices import Slices
-from psgd.parallel.sharded.unit_buffers import ArrivingParts, UnitBuffers
+from psgd.parallel.sharded.unit_buffers import UnitBuffers
 from psgd.runtime.device_vectors import registered
 
 if TYPE_CHECKING:
@@ -56,46 +55,30 @@ class PieceExchange(Exchange):
         shared: Sequence[Sequence[int]],
         whole: bool,
     ) -> None:
-        self.slices, self.stage, self.steps, self.params = slices, stage, steps, params
-        self._comm = comm
+        self._hold(comm, slices, params, stage, steps)
         units, order = range(len(slices.units)), behind(params)
-        places = [slices.place(unit) for unit in units]
-        # The first rank has most, and memory is alike on all.
-        self.own = registered(comm, params, slices.of(0).size)[: slices.size]
         self.gradient: Array = None
         self._in_turn = not whole
         slots = tuple(unit % 2 for unit in units)
         if whole:
             self.gradient = registered(comm, params, slices.whole)
-            self.gradients = tuple(self.gradient[unit.start : unit.stop] for unit in slices.units)
-            self.buffer_bytes = int(self.gradient.nbytes)
+            gradients = tuple(self.gradient[unit.start : unit.stop] for unit in slices.units)
+            self._sum_up(gradients, slots, int(self.gradient.nbytes), order)
         else:
             sums = UnitBuffers(comm, slices, params)
-            self.gradients, self.buffer_bytes, slots = sums.units, sums.nbytes, sums.of
-        arriving = ArrivingParts(comm, slices, params, slots) if steps > 1 else None
-        self.buffer_bytes += 0 if arriving is None else arriving.nbytes
-        into = None if arriving is None else arriving.units
-        self.scatters = Scatters(comm, slices, self.gradients, [self.own[place] for place in places], into, order)
+            slots = sums.of
+            self._sum_up(sums.units, slots, sums.nbytes, order)
         self._frees = [before_in(slots, unit) for unit in units]
-        if stage == 3:
-            values = UnitBuffers(comm, slices, params, {unit for others in shared for unit in others})
-            self.parameters, parts = values.units, [params[place] for place in places]
-            self.buffer_bytes += values.nbytes
-            self._slots = values.of
-        else:
-            self.parameters = tuple(params[unit.start : unit.stop] for unit in slices.units)
-            parts = [params[part.start : part.stop] for part in slices.own]
+        parts, self._slots = self._make_whole({unit for others in shared for unit in others})
         self.gathers = (
             near_gathers.NearGathers(comm, slices, parts, self.parameters)
             if near_gathers.possible(comm, params)
             else Gathers(gathering, slices, parts, self.parameters, order)
         )
         self.ready = self._reduce
-        self._at = {unit.start: number for number, unit in enumerate(slices.units)}
         self._shared = shared
         self._training = self.planned(turns)
         self._turns, self._next = NONE, 0
-        self.added = self._samples = 0
         self._inside = self._trains = False
         self._complete: list[int] = []  # units whose gradient is final
 

@@ -30,6 +30,7 @@ def test_more_than_a_tenth_is_an_error(monkeypatch, capsys, within, code):
     assert ("Gloo" not in err) and (f"{within} times" in err) == bool(code)
 
 
+@pytest.mark.one_mpi
 def test_refused_as_a_rank_and_twice_the_same_size(psgd_command):
     result = psgd_command("bench", "peers", "--sizes", "4KiB,4096", timeout=30)
     assert result.returncode == 2 and "each size once" in result.stderr

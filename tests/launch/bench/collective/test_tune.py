@@ -117,6 +117,7 @@ def test_the_next_communicator_goes_by_it(psgd_command, tmp_path):
 
 
 @pytest.mark.job
+@pytest.mark.one_mpi
 def test_table_of_timings(psgd_command, tmp_path):
     table = tmp_path / "folder" / "tuning.json"
     arguments = ("--tune", "--sizes", "4B", "--repeats", "2")
@@ -131,6 +132,7 @@ def test_table_of_timings(psgd_command, tmp_path):
 
 
 @pytest.mark.job
+@pytest.mark.one_mpi
 def test_a_table_that_cannot_be_written(psgd_command, tmp_path):
     (tmp_path / "file").write_text("")
     env = {"PSGD_TUNING": str(tmp_path / "file" / "tuning.json")}

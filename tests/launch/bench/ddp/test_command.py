@@ -5,28 +5,25 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 TIMES = ("gloo_seconds", "hook_seconds", "alone_seconds")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--sizes", "4XiB"),
-        ("--buckets", "0"),
-        ("--ranks", "1"),
-        ("--repeats", "0"),
-        ("surplus",),
-        ("--batch", "0"),
-        ("--device", "x"),
-    ],
-)
-def test_wrong_options(psgd_command, arguments):
-    result = psgd_command("bench", "ddp", *arguments, timeout=60)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert result.stderr.startswith("psgd: error: ")
+WRONG_OPTIONS = [
+    ("--sizes", "4XiB"),
+    ("--buckets", "0"),
+    ("--ranks", "1"),
+    ("--repeats", "0"),
+    ("surplus",),
+    ("--batch", "0"),
+    ("--device", "x"),
+]
+
+
+def test_wrong_options(refused):
+    refused(*[("bench", "ddp", *words) for words in WRONG_OPTIONS], imports=["psgd.launch.bench"])
 
 
 def test_without_pytorch_it_says_so(psgd_command, tmp_path):

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--vocabulary", "256")
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--layers", "0"), ("--shard", "1"), ("--batch-size", "12", "--microbatch", "4"), ("surplus",)]
-)
-def test_wrong_options(psgd_command, arguments):
-    result = psgd_command("bench", "gpt2", *arguments, timeout=60)
-    assert result.returncode == 2 and result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1 and result.stderr.startswith("psgd: error: ")
+WRONG_OPTIONS = [("--layers", "0"), ("--shard", "1"), ("--batch-size", "12", "--microbatch", "4"), ("surplus",)]
+
+
+def test_wrong_options(refused):
+    refused(*[("bench", "gpt2", *words) for words in WRONG_OPTIONS], imports=["psgd.launch.bench"])
 
 
 def test_the_estimate_starts_nothing(psgd_command):

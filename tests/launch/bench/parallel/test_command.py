@@ -4,17 +4,20 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("--hidden", "0"), ("--hidden", "many"), ("--ranks", "1"), ("--repeats", "0"), ("--device", "tpu"), ("surplus",)],
-)
-def test_wrong_options(psgd_command, arguments):
-    result = psgd_command("bench", "parallel", *arguments, timeout=60)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert result.stderr.startswith("psgd: error: ")
+WRONG_OPTIONS = [
+    ("--hidden", "0"),
+    ("--hidden", "many"),
+    ("--ranks", "1"),
+    ("--repeats", "0"),
+    ("--device", "tpu"),
+    ("surplus",),
+]
+
+
+def test_wrong_options(refused):
+    refused(*[("bench", "parallel", *words) for words in WRONG_OPTIONS], imports=["psgd.launch.bench"])
 
 
 @pytest.mark.job

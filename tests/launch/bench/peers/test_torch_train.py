@@ -32,6 +32,7 @@ def test_one_process(peers):
 
 
 @pytest.mark.parametrize("name", ["ddp", "torch-hogwild"])
+@pytest.mark.alone
 def test_a_straggler_holds_up_ddp_but_not_hogwild(peers, name):
     """Worker 1 takes 0.2 s for a gradient and worker 0, which evaluates, 0.02 s; an epoch has 3 steps of both."""
     result = peers.run(TorchOptions(name, "digits", "mlp", 2, 256, 0.2, 0, 2, "compute:0.02,slow:1:10", True))

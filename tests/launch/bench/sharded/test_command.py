@@ -4,15 +4,16 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.one_mpi
+
 SMALL = ("--layers", "2", "--width", "40", "--batch", "4", "--repeats", "2")
 
 
-@pytest.mark.parametrize("arguments", [("--layers", "0"), ("--ranks", "1"), ("--device", "tpu"), ("surplus",)])
-def test_wrong_options(psgd_command, arguments):
-    result = psgd_command("bench", "sharded", *arguments, timeout=60)
-    assert result.returncode == 2
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert result.stderr.startswith("psgd: error: ")
+WRONG_OPTIONS = [("--layers", "0"), ("--ranks", "1"), ("--device", "tpu"), ("surplus",)]
+
+
+def test_wrong_options(refused):
+    refused(*[("bench", "sharded", *words) for words in WRONG_OPTIONS], imports=["psgd.launch.bench"])
 
 
 @pytest.mark.job

@@ -30,6 +30,7 @@ def test_the_newest_events_are_kept_in_the_order_of_their_starts(tmp_path):
     assert list(tmp_path.iterdir()) == [] and ring.path is None
 
 
+@pytest.mark.alone
 def test_an_event_allocates_nothing_and_takes_below_a_microsecond():
     ring = EventRing(None, {})
     add, clock = ring.add, time.perf_counter

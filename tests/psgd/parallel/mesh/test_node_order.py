@@ -15,14 +15,14 @@ def named(tensor=1, pipe=1, data=1):
     return {"tensor": tensor, "pipe": pipe, "data": data}
 
 
-@pytest.mark.parametrize("sizes", FACTORS, ids=str)
 @pytest.mark.parametrize("nodes", ["aaaaaaaa", "aaaabbbb", "abababab", "aabbccdd", "abcdefgh"])
-def test_every_coordinate_is_taken_once_and_rank_0_is_the_origin(nodes, sizes):
-    order, places = arrange(nodes, named(*sizes))
-    assert sorted(order) == sorted(AXES)
-    taken = {tuple(place[axis] for axis in AXES) for place in places}
-    assert taken == set(itertools.product(*map(range, sizes)))
-    assert set(places[0].values()) == {0}
+def test_every_coordinate_is_taken_once_and_rank_0_is_the_origin(nodes):
+    for sizes in FACTORS:
+        order, places = arrange(nodes, named(*sizes))
+        assert sorted(order) == sorted(AXES), sizes
+        taken = {tuple(place[axis] for axis in AXES) for place in places}
+        assert taken == set(itertools.product(*map(range, sizes))), sizes
+        assert set(places[0].values()) == {0}, sizes
 
 
 def test_neighbours_by_tensor_share_a_node_however_ranks_are_dealt_to_nodes():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from psgd.kernels.exact_squares import squares
 from psgd.optim import rules, schedules
 from psgd.optim.optimizer import OptimizerOptions
 from psgd.server.replicas.held_shards import HeldShards
@@ -13,12 +14,12 @@ PARTS = [range(0, 10), range(10, 20), range(20, 24)]
 OPTIONS = OptimizerOptions(rules.adam(), schedules.constant(0.1))
 
 
-def held(server, lost=()):
+def held(server, lost=(), options=OPTIONS):
     params = np.zeros(24)
 
     def make(shard):
         part = PARTS[shard]
-        return Shard(params[part.start : part.stop], OPTIONS, segment=4, start=part.start)
+        return Shard(params[part.start : part.stop], options, segment=4, start=part.start)
 
     return HeldShards(params, PARTS, make, server, Holders(3, lost))
 
@@ -68,3 +69,29 @@ def test_another_shard_continues_where_its_holder_stands(closes):
     push(second, gradients[2])
     np.testing.assert_array_equal(second.params[20:], first.params[20:])
     assert second.answered == 3 and len(second.ranges) == 7
+
+
+def test_what_is_restored_goes_on_as_what_was_saved():
+    first, again = held(1), held(1)
+    gradients = np.random.default_rng(1).normal(size=(3, 24))
+    push(first, gradients[0])
+    push(first, gradients[1], closes=False)
+    saved = {
+        f"{shard}.{name}": array.copy() for shard in first.held for name, array in first.state(shard).tensors.items()
+    }
+    again.restore(saved, first.saved().facts)
+    for shards in (first, again):
+        push(shards, gradients[2])
+    np.testing.assert_array_equal(again.params, first.params)
+    assert (again.version, again.samples) == (first.version, first.samples)
+
+
+def test_clipping_goes_by_all_that_is_held_and_by_what_others_add():
+    clips = OptimizerOptions(rules.adam(), schedules.constant(0.1), clip_norm=0.5)
+    shards, whole = held(1, options=clips), Shard(np.zeros(24), clips, segment=24)
+    gradient = np.random.default_rng(1).normal(size=24)
+    others = squares(gradient[PARTS[2].start :])
+    shards.add_up = lambda holders, own: sum(own.values(), others)
+    push(shards, gradient)
+    whole.apply([(0, 3, 1.0)], lambda worker, segment: gradient, lambda segment: None, lambda segment: None)
+    np.testing.assert_array_equal(shards.params[:20], whole.params[:20])

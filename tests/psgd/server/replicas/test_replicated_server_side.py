@@ -67,11 +67,33 @@ def falls_silent(connection, version):
     connection.metrics.progress = progress
 
 
-CASES = [  # strategy, number of elements, number of servers, which fall silent at which version
-    ("async", 70_000, 2, {0: 20}),
-    ("sync", 70_000, 2, {1: 9}),
-    ("ssp", 5_000, 3, {0: 20, 1: 31}),
-    ("softsync", 70_000, 3, {1: 20, 2: 40}),
+def falls_silent_in_norm(connection, number):
+    """The server stops for good once it has told one other of its part of that norm."""
+    serve = connection._serve
+
+    def serves(serving):
+        norms = serving.transport.norms
+        start = norms._start
+
+        def starts(server, request):
+            start(server, request)
+            if norms._numbered == number and server in norms._sends:
+                raise SilentError
+
+        norms._start = starts
+        return serve(serving)
+
+    connection._serve = serves
+
+
+CLIP = 10.0
+CASES = [  # strategy, number of elements, number of servers, which fall silent at which version or norm
+    ("async", 70_000, 2, {0: 20}, 0.0),
+    ("sync", 70_000, 2, {1: 9}, 0.0),
+    ("ssp", 5_000, 3, {0: 20, 1: 31}, 0.0),
+    ("softsync", 70_000, 3, {1: 20, 2: 40}, 0.0),
+    ("async", 5_000, 4, {0: 11}, CLIP),
+    ("sync", 70_000, 3, {1: 9}, CLIP),
 ]
 
 
@@ -79,16 +101,24 @@ CASES = [  # strategy, number of elements, number of servers, which fall silent 
 @pytest.mark.ranks(5)
 def test_no_push_that_was_answered_is_lost(comm, shared):
     os.environ["PSGD_SHARED"] = shared
-    for number, (strategy, size, servers, silent) in enumerate(CASES):
+    for number, (strategy, size, servers, silent, clip) in enumerate(CASES):
         tag, steps = LAST + number, 40
         hand, params = Hand(comm, tag), np.zeros(size)
         own = {"softsync": 2} if strategy == "softsync" else {}
         connection = psgd.connect(
-            comm, params, strategy=strategy, servers=servers, lr=0.5, segment_bytes=1 << 16, rule="momentum", **own
+            comm,
+            params,
+            strategy=strategy,
+            servers=servers,
+            lr=0.5,
+            segment_bytes=1 << 16,
+            rule="momentum",
+            clip_norm=clip,
+            **own,
         )
         connection.mesh.survival, connection.mesh.replicas = hand, 1
         if comm.rank in silent:
-            falls_silent(connection, silent[comm.rank])
+            (falls_silent_in_norm if clip else falls_silent)(connection, silent[comm.rank])
             connection._teardown.end = lambda error: None
             with pytest.raises(SilentError):
                 connection.__enter__()
@@ -107,7 +137,7 @@ def test_no_push_that_was_answered_is_lost(comm, shared):
             assert hand.lost_servers == sorted(silent, key=silent.get)
         workers = comm.size - servers
         groups = {"async": steps * workers, "sync": steps, "ssp": steps * workers, "softsync": steps * workers // 2}
-        weight = 1 / workers if strategy == "ssp" else 1.0
+        weight = CLIP / size**0.5 if clip else 1 / workers if strategy == "ssp" else 1.0
         expected, momentum = 0.0, 0.0
         for _ in range(groups[strategy]):
             momentum = 0.9 * momentum + weight

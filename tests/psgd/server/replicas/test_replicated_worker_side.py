@@ -21,7 +21,10 @@ SIZE, HALF = 32, 16
 
 class Hand:
     def __init__(self, failures):
-        self.failures = failures
+        self.failures, self.lost_servers = failures, []
+
+    def lost_server(self, server):
+        self.lost_servers.append(server)
 
 
 class Played:
@@ -88,6 +91,7 @@ def test_a_part_that_never_came_is_asked_for_and_a_push_that_was_not_taken_is_se
     assert [set(params[:HALF]), set(params[HALF:])] == [{1.0}, {2.0}]
     transport._begin = began
     transport.exchange(MessageKind.PUSH, True)
+    assert mesh.survival.lost_servers == [1]
     assert transport.over and [set(params[:HALF]), set(params[HALF:])] == [{3.0}, {4.0}]
     comm.Barrier()
     transport.close()

@@ -71,6 +71,9 @@ class Hand:
     def started(self):
         pass
 
+    def not_survived(self):
+        self.asked.append("not survived")
+
     def lost(self, worker, applied, waiting, takers):
         self.asked.append((worker, list(applied), dict(waiting), list(takers)))
         return self.left, {taker: np.array([taker + 70]) for taker in takers}
@@ -153,3 +156,22 @@ def test_they_do_not_come_back_for_nothing():
 def test_when_all_have_died_the_run_ends():
     with pytest.raises(PeerLostError, match="all workers have died"):
         serve("async", [Lost(0), Lost(2), Lost(1)])
+
+
+class Restored:
+    """A policy that notes where it goes on."""
+
+    fixed_order, point = False, None
+
+    def restore(self, point):
+        self.point = point
+
+
+def test_each_server_goes_on_deciding_where_the_checkpoint_was():
+    shard = Shard(np.zeros(N), OptimizerOptions(rules.sgd(), schedules.constant(1.0)), segment=N)
+    for index in (0, 1):
+        policy = Restored()
+        server = SurvivingServer(FakeWire([]), shard, policy, ServerOptions(2, index, 2))
+        log = {"actions": 9, "version": 4, "clocks": [5, 4], "positions": [50, 40], "opened": 0}
+        server.restore({"params": np.ones(N)}, {"version": 4, "samples": 80, "open": 0, "log": log})
+        assert policy.point.version == 4 and policy.point.clocks == [5, 4]

@@ -10,6 +10,7 @@ from psgd.server.wire import HEADER_BYTES, INLINE_BYTES, Header
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(("inline", "shared"), [(False, False), (True, False), (True, True), (False, True)])
 @pytest.mark.parametrize("n", [0, 3, INLINE_BYTES // 8, INLINE_BYTES // 8 + 1])
+@pytest.mark.both_mpis_whole
 def test_headers_and_small_shards_both_ways(comm, inline, shared, n):
     tags = (Tag.PUSH, Tag.REPLY) if comm.rank == 0 else (Tag.REPLY, Tag.PUSH)
     box = Mailbox(comm, 1 - comm.rank, np.zeros(n), *tags, inline=inline, shared=shared)

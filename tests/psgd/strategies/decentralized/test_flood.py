@@ -98,6 +98,7 @@ def test_a_message_that_was_lost_is_an_error(comm):
 
 
 @pytest.mark.ranks(3)
+@pytest.mark.alone
 def test_memory_is_used_again_and_what_is_left_is_taken_back(comm):
     own, made = comm.Dup(), []
     flood = Flood(own, links("all", 3), 50, lambda message: made.append(id(message)))

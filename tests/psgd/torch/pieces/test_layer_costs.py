@@ -10,6 +10,7 @@ nn = torch.nn
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.alone
 def test_seconds_and_bytes_of_each_layer(device):
     with torch.device(device):
         module = nn.Sequential(

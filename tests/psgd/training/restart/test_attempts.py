@@ -56,7 +56,7 @@ def test_without_spares_fewer_go_on(psgd_command, tmp_path):
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["workers"], result["lost_ranks"], result["samples"]) == (2, [0], 3 * SAMPLES)
     assert result["test_accuracy"] > 0.9
-    assert re.search(r"begins again at step [24]0 with 2 worker\(s\); 0 spare\(s\) left", done.stderr)
+    assert re.search(r"begins again at step [24]0 with 2 workers; 0 spares left", done.stderr)
 
 
 def test_too_few_are_left(psgd_command, tmp_path):
@@ -92,3 +92,29 @@ def test_what_is_refused_is_refused_by_all(psgd_command, tmp_path):
     (tmp_path / "x.txt").write_text("abc")
     done = trained(psgd_command, tmp_path, "wrong", "--spares", "1", "--dataset", str(tmp_path / "none.npz"))
     assert done.returncode == 2 and done.stderr.count("error") == 1, done.stderr
+
+
+DIES_AT_THE_START = """
+import os, signal, sys
+from mpi4py import MPI
+from psgd.launch.cli import main
+from psgd.worker.serverless.lockstep import LockstepWorker
+
+def start(self, real=LockstepWorker.start):
+    if MPI.COMM_WORLD.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self)
+
+LockstepWorker.start = start
+main()
+"""
+
+
+def test_a_spare_takes_the_place_of_a_worker_that_dies_before_the_first_step(job, tmp_path):
+    words = ["psgd", "train", "--strategy", "allreduce", "--hidden", "16", "--epochs", "1", "--json", "--spares", "1"]
+    words += ["--checkpoint-dir", str(tmp_path / "saves"), "--checkpoint-every", "8"]
+    done = job(4, f"import sys\nsys.argv = {words}\n{DIES_AT_THE_START}", ulfm=True, timeout=90)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["workers"], result["lost_ranks"], result["samples"]) == (3, [1], SAMPLES)
+    assert done.stderr.count("the run begins again at step 0") == 1

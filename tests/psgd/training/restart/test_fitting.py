@@ -25,6 +25,8 @@ def test_only_a_run_on_cores_with_checkpoints_can_be_begun_again():
         (SYNC, 6, 4),
         (SYNC, 4, 4),
         (SYNC, 3, 3),
+        (replace(SYNC, replicas=1, servers=2), 5, 5),
+        (replace(SYNC, replicas=1, servers=2), 3, 0),  # one worker's servers are not held twice
         (SYNC, 1, 0),
         (PIPE, 4, 4),
         (PIPE, 3, 2),  # one whole copy, and one rank that stands by

@@ -32,14 +32,15 @@ def test_what_it_takes_over_comes_at_once_and_then_the_new_share():
 
 
 def test_it_asks_at_the_end_and_goes_on():
-    one, asked = course(epochs=1), []
+    one, asked, left = course(epochs=1), [], [True]
 
     def ends():
+        assert not left
         asked.append(1)
         if len(asked) == 1:
             one.receive(np.array([1, 0, 1, 1, 77], np.int64))
         return len(asked) == 2
 
-    one.ends = ends
+    one.ends, one.rest = ends, lambda: bool(left and left.pop())
     assert [each.samples.tolist() for each in one.after(3)] == [[77]]
     assert len(asked) == 2

@@ -23,13 +23,15 @@ def events_of(path, kind):
     [
         ("async", "kill:1@20,compute:0.003", 1, [2]),
         ("ssp", "kill:0@9,kill:2@30,compute:0.003", 2, [2, 4]),
-        ("softsync", "kill:2@45,slow:2:8,compute:0.001", 2, [4]),  # when the others are done
+        ("softsync --accumulate 5", "kill:2@45,slow:2:8,compute:0.001", 2, [4]),  # when the others are done
         ("sync", "kill:1@5,kill:0@6", 1, [1, 2]),
     ],
 )
 def test_each_sample_is_applied_exactly_once(strategy, faults, servers, ranks, psgd_command, tmp_path):
-    words = ["--strategy", strategy, "--workers", "3", "--epochs", "3", "--log", str(tmp_path / "log"), "--json"]
-    done = psgd_command("train", *words, "--servers", str(servers), "--inject", faults, timeout=90)
+    words = ["--workers", "3", "--epochs", "3", "--log", str(tmp_path / "log"), "--json"]
+    done = psgd_command(
+        "train", "--strategy", *strategy.split(), *words, "--servers", str(servers), "--inject", faults, timeout=90
+    )
     assert done.returncode == 4, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert sorted(result["lost_ranks"]) == ranks and result["samples"] == 3 * SAMPLES
@@ -59,7 +61,7 @@ def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more
     kills = "kill:3@30,kill:1@31,compute:0.003"
     done = psgd_command("train", *words, "--resume", "--workers", "4", "--inject", kills, timeout=90)
     assert done.returncode == 4, done.stderr
-    assert "has 2 worker(s) after 1 had died, this run has 4" in done.stderr
+    assert "has 2 workers after 1 had died, this run has 4" in done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert len(result["lost_ranks"]) == 2 and result["test_accuracy"] > 0.9
     # The epoch continues at a whole step of all; from there on each sample is applied exactly once.
@@ -68,14 +70,16 @@ def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more
     assert result["samples"] == after["samples"] + 3 * SAMPLES - behind
 
 
-def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path):
+@pytest.mark.parametrize(("accumulate", "death"), [(1, 2), (2, 1)])
+def test_sync_is_one_process_that_loses_that_worker_at_that_step(psgd_command, tmp_path, accumulate, death):
     words = ["--model", "softmax", "--workers", "3", "--epochs", "2", "--batch-size", "100", "--lr", "0.1"]
     path = tmp_path / "weights.npz"
-    done = psgd_command("train", *words, "--inject", "kill:1@3", "--save", str(path), timeout=90)
+    words += ["--accumulate", str(accumulate), "--inject", f"kill:1@{accumulate * (death + 1)}"]
+    done = psgd_command("train", *words, "--save", str(path), timeout=90)
     assert done.returncode == 4, done.stderr
     with np.load(path) as saved:
         found = dict(saved)
-    expected = named(sync_that_loses_one(100, 2, 0.1, death=2))
+    expected = named(sync_that_loses_one(100, 2, 0.1, death, accumulate))
     assert sorted(found) == sorted(expected)
     for name, right in expected.items():
         np.testing.assert_allclose(found[name].ravel(), right, rtol=1e-4, atol=1e-5)
@@ -125,3 +129,26 @@ def test_a_server_is_not_survived(psgd_command):
     done = psgd_command("train", "--inject", "kill:s0@30", timeout=90)
     assert done.returncode not in (0, 4) and done.seconds < 30
     assert "(dead: rank 0)" in done.stderr
+
+
+DIES_BEHIND_THE_LAST_STEP = """
+import os, signal, sys
+from mpi4py import MPI
+from psgd.checkpoint.saver import Saver
+from psgd.launch.cli import main
+
+def close(self, failed, real=Saver.close):
+    if MPI.COMM_WORLD.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self, failed)
+
+Saver.close = close
+sys.argv = ["psgd", "train", "--strategy", "STRATEGY", "--hidden", "16", "--epochs", "1", "--json"]
+main()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["hogwild", "sync"])
+def test_a_run_whose_only_counters_die_behind_the_last_step_has_no_result(strategy, job):
+    done = job(3, DIES_BEHIND_THE_LAST_STEP.replace("STRATEGY", strategy), ulfm=True, timeout=60)
+    assert done.returncode not in (0, 3, 4) and "(dead: rank 0)" in done.stderr and not done.stdout

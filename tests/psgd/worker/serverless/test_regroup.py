@@ -5,59 +5,23 @@ import json
 import numpy as np
 import pytest
 from harness import mpi
-from harness.losing import sync_that_loses_one
+from harness.losing import sync_that_loses_one, trained
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")]
 
-RUN = r"""
-import sys
-import numpy as np
-from mpi4py import MPI
-from psgd.config import configure
-from psgd.runtime.fail_together import guard
-from psgd.runtime.ulfm.leave import leave
-from psgd.runtime.ulfm.tolerance import TOLERANCE
-from psgd.strategies import buckets
-from psgd.training import run, trainer
 
-buckets.BUCKET_BYTES = 1 << 10
-finals = []
-trained = trainer.Trainer.train
+@pytest.mark.parametrize(("shared", "accumulate", "death"), [("1", 1, 2), ("0", 1, 2), ("1", 2, 1)])
+def test_allreduce_is_one_process_that_loses_that_worker_at_that_step(job, tmp_path, shared, accumulate, death):
+    """In shared memory the death is seen in the node's processes, over messages by MPI; buckets are on their way.
 
-def train(self, ps):
-    trained(self, ps)
-    finals.append(ps)
-
-trainer.Trainer.train = train
-comm = MPI.COMM_WORLD
-options = dict(epochs=2, model="softmax", batch_size=100, eval_every=0)
-with guard(comm):
-    result = run(configure(**options, **OPTIONS), comm)
-    living = TOLERANCE.living(comm)
-    everyone = living.gather(finals[0].params.tobytes())
-    assert (result is None) == (living.rank > 0), "the first has the result"
-    if living.rank == 0:
-        assert len(set(everyone)) == 1, "not the same bits on all"
-        print(result["samples"], result["lost_ranks"])
-        np.save("PATH", np.frombuffer(everyone[0], np.float32))
-leave(comm, 0)
-"""
-
-
-def trained(job, path, ranks=3, env=None, **options):
-    code = RUN.replace("OPTIONS", repr(options)).replace("PATH", str(path))
-    done = job(ranks, code, ulfm=True, timeout=90, env=env)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split(None, 1), np.load(path)
-
-
-@pytest.mark.parametrize("shared", ["1", "0"])
-def test_allreduce_is_one_process_that_loses_that_worker_at_that_step(job, tmp_path, shared):
-    """In shared memory the death is seen in the node's processes, over messages by MPI; buckets are on their way."""
+    Where an update has two gradients, those that live have added one as the other dies, and compute both again.
+    """
     env = {"PSGD_SHARED": shared, "PSGD_PROGRESS": "1"}
-    said, found = trained(job, tmp_path / "w.npy", strategy="allreduce", inject="kill:1@3", lr=0.1, env=env)
+    kill = f"kill:1@{accumulate * (death + 1)}"
+    options = {"strategy": "allreduce", "lr": 0.1, "accumulate": accumulate, "inject": kill}
+    said, found = trained(job, tmp_path / "w.npy", env=env, **options)
     assert said[0] == "2994" and json.loads(said[1]) == [1]
-    np.testing.assert_allclose(found, sync_that_loses_one(100, 2, 0.1, death=2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, sync_that_loses_one(100, 2, 0.1, death, accumulate), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +29,8 @@ def test_allreduce_is_one_process_that_loses_that_worker_at_that_step(job, tmp_p
     [
         ("allreduce", "kill:0@3,kill:3@3,kill:2@7", {}, [0, 2, 3]),
         ("allreduce", "kill:1@8", {}, [1]),  # at the very end: eight steps of two epochs
+        ("allreduce", "kill:1@8", {"accumulate": 3}, [1]),  # all end with two gradients, of which one does not come
+        ("easgd", "kill:1@6,kill:3@7", {"period": 1, "accumulate": 3}, [1, 3]),
         ("averaging", "kill:2@5,kill:0@6", {"period": 3, "outer_momentum": 0.5}, [0, 2]),
         ("averaging", "kill:3@1,slow:0:3", {"period": 1}, [3]),
         ("easgd", "kill:2@5,kill:1@6", {"period": 3}, [1, 2]),
