@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.NoSuchOption as error:
         fail(synonyms.of(error), quiet=quiet)
     except click.ClickException as error:
-        fail(error.format_message(), quiet=quiet)
+        fail(synonyms.with_help(error), quiet=quiet)
     except UsageError as error:
         fail(str(error), quiet=quiet)
     except (click.Abort, KeyboardInterrupt):

@@ -79,3 +79,12 @@ def of(error: click.NoSuchOption) -> str:
     near = nearest(error.option_name.lstrip("-"), [word[2:] for word in words if word.startswith("--")])
     hint = f"see {context.command_path} --help" if near is None else f"did you mean --{near}?"
     return f"no option {error.option_name!r}; {hint}"
+
+
+def with_help(error: click.ClickException) -> str:
+    """The message for wrong words of a command: of what is left over, also where the right ones are listed."""
+    said = error.format_message()
+    context = getattr(error, "ctx", None)
+    if context is None or not said.startswith("Got unexpected extra argument"):
+        return said
+    return f"{said}: see {context.command_path} --help"

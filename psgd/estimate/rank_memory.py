@@ -134,7 +134,7 @@ def of_vectors(
         else:
             found.append(Estimate("worker", ranks, {**held, **passes, **collective}, config.device))
     if servers:
-        rows = strategy_vectors.of_server(options, state, servers, workers)
+        rows = strategy_vectors.of_server(options, state, servers, workers, survives)
         held = {name: int(number * size) for name, number in rows.items()}
         found.append(Estimate("server", servers, held, config.server_device))
     return found

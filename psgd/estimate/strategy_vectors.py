@@ -61,7 +61,7 @@ def uses_collectives(strategy: str, options: Mapping[str, Any]) -> bool:
     return not find(strategy).servers and (strategy != "easgd" or (options.get("easgd_order") or "sync") == "sync")
 
 
-def of_server(options: Mapping[str, Any], state: int, servers: int, workers: int) -> Rows:
+def of_server(options: Mapping[str, Any], state: int, servers: int, workers: int, survives: bool = False) -> Rows:
     """A server's vectors, as multiples of all parameters: it updates a part of them.
 
     Args:
@@ -69,6 +69,7 @@ def of_server(options: Mapping[str, Any], state: int, servers: int, workers: int
         state: vectors of the update rule's state.
         servers: how many there are.
         workers: how many there are.
+        survives: the run goes on without workers that die.
     """
     share = (1 + (options.get("replicas") or 0)) / servers
     rows: Rows = {PARAMETERS: 1, STATE: state * share}
@@ -77,6 +78,8 @@ def of_server(options: Mapping[str, Any], state: int, servers: int, workers: int
     if options.get("compress") not in (None, "none"):
         del rows[STATE]  # momentum comes before encoding, on the workers
         rows["residuals and updates"] = (3 + 2 * workers) * share  # of each worker its push and its parameters
+        if survives:  # as compressed runs do not read workers' memory
+            rows["whole gradients on their way"] = workers * share
     return {name: number for name, number in rows.items() if number}
 
 

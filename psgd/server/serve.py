@@ -68,17 +68,18 @@ class Serving:
             squares.wait = lambda request: self._waiter.soon(request.Test)
         params, ranges = self._shard.params, self._shard.ranges
         follows = mesh.index > 0 and not policy.fixed_order
-        if context.compression is None:
-            grads = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
-            if mesh.survival is None:
-                self.transport = MpiServerTransport(
-                    mesh, params, ranges, context.waiter, grads=grads, follows=follows, settings=context.settings
-                )
-            else:
-                from psgd.server.surviving import pick_transport
+        grads = [None if whole is None else whole[part.start : part.stop] for whole in gradients]
+        if mesh.survival is not None:
+            from psgd.server.surviving import pick_transport
 
-                self.transport = pick_transport.transport(context, params, ranges, grads)
-                self._waiter = self.transport.waiter
+            self.transport = pick_transport.transport(context, params, ranges, grads)
+            self._waiter = self.transport.waiter
+            if context.compression is not None:
+                mesh.survival.also_lost = "; what its codec had left to send is lost"
+        elif context.compression is None:
+            self.transport = MpiServerTransport(
+                mesh, params, ranges, context.waiter, grads=grads, follows=follows, settings=context.settings
+            )
         else:
             from psgd.server.transports.compressed_server_transport import CompressedServerTransport
 

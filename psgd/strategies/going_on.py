@@ -34,8 +34,8 @@ class Asked(NamedTuple):
 
     @property
     def compresses(self) -> bool:
-        """Updates are sent to servers compressed, by a codec with a memory that is not regrouped."""
-        return self.values["compress"] not in (None, "none") and self.strategy.servers
+        """Updates are compressed: to be sent again to a server's second holder, they would have to be kept encoded."""
+        return self.values["compress"] not in (None, "none")
 
     @property
     def stands_by(self) -> bool:
@@ -55,9 +55,9 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: run.values["shard"], "--shard"),
     (lambda run: run.values["device"] == "cuda", "--device cuda"),
     (lambda run: run.values["server_device"] == "cuda", "--server-device cuda"),
-    (lambda run: run.compresses, "--compress with servers"),
     (lambda run: run.values["record"], "--record (of all workers)"),
     (lambda run: run.values["replay"], "--replay (of all workers)"),
+    (lambda run: run.values["replicas"] and run.compresses, "--replicas with --compress"),
     (lambda run: run.stands_by, "--spares or --grow (with {strategy}, the run begins again at a checkpoint)"),
 )
 """Why a run ends when a worker dies: what asks for it, and how the user is told."""

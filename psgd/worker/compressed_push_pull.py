@@ -14,9 +14,11 @@ from psgd.compression.options import Compression
 from psgd.kernels.codecs import sparse
 from psgd.runtime.jsonable import same_kind
 from psgd.server.context import PushPullContext
+from psgd.server.surviving.coded_worker_side import CodedWorkerTransport
 from psgd.server.transports.compressed_worker_transport import CompressedWorkerTransport
 from psgd.worker.interface import Vector
 from psgd.worker.push_pull import PushPullWorker
+from psgd.worker.surviving_push_pull import GoesOn
 
 
 class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
@@ -28,10 +30,13 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
 
     def __init__(self, context: PushPullContext, compression: Compression, wire: Vector) -> None:
         workers = context.mesh.workers
-        super().__init__(context, CompressedWorkerTransport(context, compression, wire), wire)
+        super().__init__(context, self._transport(context, compression, wire), wire)
         self._wire = wire
         self._before = BeforeEncoding(compression, context.params, context.optimizer, workers)
         self._compression = compression._replace(warmup=compression.warmup / workers)  # by its own samples
+
+    def _transport(self, context: PushPullContext, compression: Compression, wire: Vector) -> CompressedWorkerTransport:
+        return CompressedWorkerTransport(context, compression, wire)
 
     def start(self) -> None:
         self.transport.compile()
@@ -99,3 +104,16 @@ class CompressedPushPullWorker(PushPullWorker[CompressedWorkerTransport]):
             for name, array in shard.codec.arrays().items()
         }
         return codecs | ({"velocity": self._before.velocity} if self._before.velocity.size else {})
+
+
+class SurvivingCompressedWorker(GoesOn, CompressedPushPullWorker):
+    """One that goes on without workers that die. What it sends is applied, so its residual never has to be put back."""
+
+    transport: CodedWorkerTransport
+
+    def __init__(self, context: PushPullContext, compression: Compression, wire: Vector) -> None:
+        super().__init__(context, compression, wire)
+        self._survives(context.mesh.survival)
+
+    def _transport(self, context: PushPullContext, compression: Compression, wire: Vector) -> CompressedWorkerTransport:
+        return CodedWorkerTransport(context, compression, wire)

@@ -51,9 +51,10 @@ def create_push_pull(context: PushPullContext, gradients: Gradients) -> PushPull
     """A worker with servers; `worker.transport` is its side of the wire."""
     assert gradients.own is not None
     if context.compression is not None:
-        from psgd.worker.compressed_push_pull import CompressedPushPullWorker
+        from psgd.worker.compressed_push_pull import CompressedPushPullWorker, SurvivingCompressedWorker
 
-        return CompressedPushPullWorker(context, context.compression, gradients.own)
+        kind = CompressedPushPullWorker if context.mesh.survival is None else SurvivingCompressedWorker
+        return kind(context, context.compression, gradients.own)
     if context.mesh.survival is not None:
         from psgd.worker.surviving_push_pull import SurvivingPushPullWorker
 

@@ -152,14 +152,10 @@ class ReplicatedServerTransport(AgreedServerTransport):
             return False
         return done
 
-    def _here_as_a_whole(self, worker: int, header: Header) -> bool:
+    def _followed(self, worker: int, header: Header) -> bool:
         if header.kind != _INIT and not (header.kind == _PUSH and header.samples):
             return True
-        try:
-            return self._link(worker).came()
-        except MPI.Exception as error:
-            self._notice(error)
-            return False
+        return self._link(worker).came()
 
     def _arrive(self, header: Header) -> None:
         if header.kind != _BYE and header.lost_servers != self.holders.bits:
@@ -180,7 +176,7 @@ class ReplicatedServerTransport(AgreedServerTransport):
         for worker in range(self._mesh.workers) if segment < self._shards.answered else ():
             link = self._link(worker)
             if segment < len(link.params_out) and worker not in self._dead:
-                self._passed(worker, link.params_out[segment], self.waiter.until)
+                self._passed(worker, link.params_out[segment].Test, self.waiter.until)
 
     def bounce(self, worker: int) -> None:
         """Asks a worker to send again what it has sent, to those that hold the shards now. Does not block."""

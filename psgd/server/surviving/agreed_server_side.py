@@ -45,6 +45,7 @@ class AgreedServerTransport(SurvivingServerTransport):
         self._peers = Peers(mesh, Agreement.longest(mesh.workers), self._notice)
         self._coming: dict[int, Header] = {}  # of each worker, whose gradient may be on its way
         self._here: dict[int, Header] = {}  # as a whole, but not handed out yet
+        self._torn: set[int] = set()  # of whom something failed to come: MPI calls that request done from then on
         self._reports: deque[Header] = deque()
 
     def next(self) -> Header | LogEntry | Lost:  # type: ignore[override]
@@ -101,18 +102,24 @@ class AgreedServerTransport(SurvivingServerTransport):
                 self._peers.send(server, words)
 
     def _here_as_a_whole(self, worker: int, header: Header) -> bool:
-        """Whether the gradient is here too, if one follows. Does not block."""
+        """Whether what follows the header is here too. Does not block."""
+        if worker in self._dead or worker in self._torn:
+            return False
+        try:
+            return self._followed(worker, header)
+        except MPI.Exception as error:
+            self._torn.add(worker)
+            self._notice(error)
+            return False
+
+    def _followed(self, worker: int, header: Header) -> bool:
+        """The same, as MPI says; fails where the worker has died."""
         link = self._links[worker]
         if not link.slots_in or not (header.kind == _INIT or (header.kind == _PUSH and header.samples)):
             return True
-        try:
-            for ahead in range(len(self._ranges)):
-                if not link.slots_in[(link.fetched + ahead) % len(link.slots_in)].Test():
-                    return False
-        except MPI.Exception as error:
-            self._notice(error)
-            return False
-        return True
+        return all(
+            link.slots_in[(link.fetched + ahead) % len(link.slots_in)].Test() for ahead in range(len(self._ranges))
+        )
 
     def _note_failed(self, rank: int) -> None:
         if rank < self._mesh.servers:

@@ -19,5 +19,14 @@ def transport(
         ranges: its segments.
         grads: of each worker, what lies in memory that is read here, else None.
     """
-    kind = SurvivingServerTransport if context.mesh.servers == 1 else AgreedServerTransport
-    return kind(context.mesh, params, ranges, context.waiter, grads=grads, settings=context.settings)
+    alone, plain = context.mesh.servers == 1, context.compression is None
+    kind = SurvivingServerTransport if alone else AgreedServerTransport
+    if not plain:
+        from psgd.server.surviving import coded_server_side  # what few runs need
+
+        kind = coded_server_side.CodedServerTransport if alone else coded_server_side.AgreedCodedServerTransport
+    made = kind(context.mesh, params, ranges, context.waiter, grads=grads, settings=context.settings, inline=plain)
+    if context.compression is not None:
+        assert isinstance(made, coded_server_side.CodedServerTransport)
+        made.encodes(context, context.compression)
+    return made

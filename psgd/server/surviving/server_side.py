@@ -55,7 +55,10 @@ class SurvivingServerTransport(MpiServerTransport):
     ) -> None:
         self._failures: Deaths = mesh.survival.failures
         self.waiter = waiter.guarded(self._guard)
-        super().__init__(mesh, params, ranges, self.waiter, grads=grads, inline=inline, settings=settings, whole=True)
+        # By name: what encodes beside this class begins otherwise (`psgd.server.surviving.coded_server_side`).
+        MpiServerTransport.__init__(
+            self, mesh, params, ranges, self.waiter, grads=grads, inline=inline, settings=settings, whole=True
+        )
         self.begun = False
         self._dead: set[int] = set()
         self._untold: deque[int] = deque()  # of the dead, those that `next` has still to give
@@ -99,7 +102,8 @@ class SurvivingServerTransport(MpiServerTransport):
 
     def _receive(self, worker: int) -> None:
         super()._receive(worker)
-        if self._links[worker].incoming.kind == _REPORT:  # the next is awaited already
+        header = self._events[-1]
+        if isinstance(header, Header) and header.kind == _REPORT:  # the next is awaited already, and may be here
             self._awaited.add(worker)
 
     def _guard(self, watch: Callable[[], None]) -> None:
@@ -144,17 +148,17 @@ class SurvivingServerTransport(MpiServerTransport):
         link = self._links[worker]
         for ahead in range(len(self._ranges) if link.slots_in else 0):
             request = link.slots_in[(link.fetched + ahead) % len(link.slots_in)]
-            if not self._passed(worker, request, self._waiter.flowing):
+            if not self._passed(worker, request.Test, self._waiter.flowing):
                 return False
         return True
 
-    def _passed(self, worker: int, request: MPI.Prequest, wait: Callable[[Callable[[], bool]], object]) -> bool:
+    def _passed(self, worker: int, test: Callable[[], bool], wait: Callable[[Callable[[], bool]], object]) -> bool:
         """Returns once a request has ended, as one with a dead worker may never do. Whether it ended well. Blocks."""
         done = False
 
         def ended() -> bool:
             nonlocal done
-            done = request.Test()
+            done = test()
             return done or worker in self._dead
 
         try:
@@ -167,7 +171,7 @@ class SurvivingServerTransport(MpiServerTransport):
     def settle(self, segment: int) -> None:
         for worker, link in enumerate(self._links):
             if link.params_out and worker not in self._dead:
-                self._passed(worker, link.params_out[segment], self._waiter.until)
+                self._passed(worker, link.params_out[segment].Test, self._waiter.until)
         self._reading[segment].clear()
 
     def reply(self, workers: Sequence[int], header: Header) -> None:
@@ -206,7 +210,7 @@ class SurvivingServerTransport(MpiServerTransport):
 
     def drain(self) -> None:
         for worker, link in enumerate(self._links):
-            self._passed(worker, link.header_out, self._waiter.until)
+            self._passed(worker, link.header_out.Test, self._waiter.until)
         for segment in range(len(self._ranges)):
             self.settle(segment)
 

@@ -100,7 +100,7 @@ class SurvivingServer(Server):
         """Without what the dead had a part in."""
         group = []
         for member in entry.group:
-            if self._wire.whole(member.worker):
+            if not self._pending[member.worker].samples or self._wire.whole(member.worker):
                 group.append(member)
             else:
                 self._give_up(self._pending.pop(member.worker))

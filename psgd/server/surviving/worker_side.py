@@ -25,8 +25,11 @@ class SurvivingWorkerTransport(MpiWorkerTransport):
     def __init__(self, context: PushPullContext, gradients: Gradients) -> None:
         assert gradients.own is not None
         super().__init__(context, gradients.own, gradients.reached)
-        self._mesh: Mesh = context.mesh
-        self._view = 0
+        self._listen(context.mesh)
+
+    def _listen(self, mesh: Mesh) -> None:
+        """From now on."""
+        self._mesh, self._view = mesh, 0
         self.over, self.checkpoints = False, 0
 
     def exchange(self, kind: int, with_grads: bool, with_params: bool = True) -> Header:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.checkpoint import restore
@@ -17,12 +16,12 @@ from psgd.checkpoint.state import State
 from psgd.compression.options import Compression
 from psgd.kernels.errors import ContractError
 from psgd.server.context import PushPullContext
-from psgd.server.log import LogEntry
 from psgd.server.transports.payloads import Payloads
 from psgd.server.transports.server_transport import MpiServerTransport
-from psgd.server.wire import HEADER_BYTES, NOTHING, WHOLE, Header, MessageKind
+from psgd.server.wire import HEADER_BYTES, WHOLE, Header, MessageKind
 
 Vector = NDArray[np.floating]
+_REPORT = int(MessageKind.REPORT)
 
 
 class _Copy:
@@ -30,12 +29,14 @@ class _Copy:
 
     Attributes:
         payload_bytes: what followed its newest push, as its header said.
+        answered_whole: the present answer to it has whole parameters.
         params: the shard as that worker has it.
         gradient: its newest, decoded.
     """
 
     def __init__(self, params: Vector, payloads: Payloads) -> None:
         self.payload_bytes = WHOLE
+        self.answered_whole = True
         self.params, self.gradient = np.empty_like(params), np.empty_like(params)
         self.payloads = payloads
 
@@ -51,11 +52,13 @@ class CompressedServerTransport(MpiServerTransport):
         ranges: Sequence[range],
         follows: bool = False,
     ) -> None:
-        mesh = context.mesh
         settings = context.settings
-        super().__init__(mesh, params, ranges, context.waiter, follows=follows, inline=False, settings=settings)
-        self._whole: list[int] = []  # workers that the present reply answers with whole parameters
-        self._encoded: list[int] = []  # and with payloads
+        super().__init__(context.mesh, params, ranges, context.waiter, follows=follows, inline=False, settings=settings)
+        self.encodes(context, compression)
+
+    def encodes(self, context: PushPullContext, compression: Compression) -> None:
+        """Once, at first: how workers and this server compress. The transport is made without `inline`."""
+        mesh, params = context.mesh, self._params
         self._header = b""
         self._copies: list[_Copy] = []
         if params.size:
@@ -65,15 +68,14 @@ class CompressedServerTransport(MpiServerTransport):
             sizes = compression.codec(params.size, params.dtype).max_nbytes(), self._codec.max_nbytes()
             ranks = [mesh.worker_rank(w) for w in range(mesh.workers)]
             self._copies = [_Copy(params, Payloads(mesh.world, rank, *sizes)) for rank in ranks]
-            MPI.Prequest.Startall([copy.payloads.receive for copy in self._copies])
+            for copy in self._copies:
+                copy.payloads.expect()
 
-    def next(self) -> Header | LogEntry:
-        event = super().next()
-        if isinstance(event, Header) and self._copies:
-            pulls = event.payload_bytes == NOTHING  # a resumed worker, which waits for a payload
-            if pulls or event.kind == MessageKind.PUSH:
-                self._copies[event.worker].payload_bytes = event.payload_bytes
-        return event
+    def _receive(self, worker: int) -> None:
+        super()._receive(worker)
+        header = self._events[-1]
+        if self._copies and isinstance(header, Header) and header.kind != _REPORT:
+            self._copies[worker].payload_bytes = header.payload_bytes
 
     def fetch(self, worker: int, segment: int) -> Vector:
         copy = self._copies[worker]
@@ -89,26 +91,34 @@ class CompressedServerTransport(MpiServerTransport):
             copy.gradient.fill(0)
             self._codec.decode_add(payload, copy.gradient)
             self.bytes_received += payload.size
-            copy.payloads.receive.Start()
+            self._expect(worker)
         part = self._ranges[segment]
         return copy.gradient[part.start : part.stop]
 
+    def _expect(self, worker: int) -> None:
+        """The worker's payload was read, and the next may come."""
+        self._copies[worker].payloads.expect()
+
+    def _of(self, workers: Sequence[int], whole: bool) -> list[int]:
+        """Those that the present reply answers with whole parameters, or with payloads."""
+        return [worker for worker in workers if (not self._copies or self._copies[worker].answered_whole) == whole]
+
     def reply(self, workers: Sequence[int], header: Header) -> None:
-        self._whole, self._encoded, self._header = [], [], bytes(header)
-        for worker in workers:
-            whole = not self._copies or header.kind == MessageKind.END or self._copies[worker].payload_bytes == WHOLE
-            (self._whole if whole else self._encoded).append(worker)
-        super().reply(self._whole, header)
+        self._header = bytes(header)
+        for worker in workers if self._copies else ():
+            copy = self._copies[worker]
+            copy.answered_whole = header.kind == MessageKind.END or copy.payload_bytes == WHOLE
+        super().reply(self._of(workers, True), header)
 
     def emit(self, workers: Sequence[int], segment: int) -> None:
         # Whole parameters go out segment by segment, as without compression. A difference is encoded at once, so it
         # waits until the last segment has its final values.
-        super().emit(self._whole, segment)
-        part = self._ranges[segment]
-        for worker in self._whole:
+        whole, part = self._of(workers, True), self._ranges[segment]
+        super().emit(whole, segment)
+        for worker in whole:
             self._copies[worker].params[part.start : part.stop] = self._params[part.start : part.stop]
         if segment == len(self._ranges) - 1:
-            for worker in self._encoded:
+            for worker in self._of(workers, False):
                 self._send_difference(worker)
 
     def _send_difference(self, worker: int) -> None:

@@ -6,7 +6,6 @@ the same form.
 """
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.compression.options import Compression
@@ -59,7 +58,8 @@ class CompressedWorkerTransport(MpiWorkerTransport):
             return answer
         for link in self._links:
             link.payload_bytes = NOTHING
-        MPI.Prequest.Startall([shard.payloads.receive for shard in self.coded])
+        for shard in self.coded:
+            shard.payloads.expect()
         for shard in self.coded if with_grads else ():
             nbytes = shard.codec.encode(shard.grads, shard.payloads.out)
             self._links[shard.server].payload_bytes = nbytes

@@ -1,7 +1,5 @@
 """Payloads of encoded vectors between two ranks, one after the other in each direction."""
 
-from functools import partial
-
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
@@ -20,8 +18,7 @@ class Payloads:
 
     Attributes:
         out: to encode into, once `sent()`.
-        receive: persistent; to be started before each payload comes.
-        arrived: tests whether it has.
+        receive: the request of the next payload that comes.
     """
 
     def __init__(self, comm: MPI.Intracomm, rank: int, incoming: int, outgoing: int) -> None:
@@ -31,11 +28,22 @@ class Payloads:
         self._status = MPI.Status()
         self._send: MPI.Request | None = None
         self.receive = comm.Recv_init([self._into, MPI.BYTE], rank, Tag.PAYLOAD)
-        self.arrived = partial(self.receive.Test, self._status)
+        self._here = False
+
+    def expect(self) -> None:
+        """Before each payload comes: what has come so far has been read. Does not block."""
+        self._here = False
+        self.receive.Start()
+
+    def arrived(self) -> bool:
+        """Whether it has; asked again and again. Does not block."""
+        if not self._here:  # a request that was done has no status any more
+            self._here = self.receive.Test(self._status)
+        return self._here
 
     @property
     def payload(self) -> NDArray[np.uint8]:
-        """What has arrived: a view, valid until the receive is started again."""
+        """What has arrived: a view, valid until the next is expected."""
         return self._into[: self._status.Get_count(MPI.BYTE)]
 
     def send(self, nbytes: int) -> None:

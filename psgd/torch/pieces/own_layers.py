@@ -1,13 +1,12 @@
 """Which tensors a rank keeps: those of its own layers on the CPU, with first values; the others on the meta device."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import torch
 from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
-from psgd.runtime.rng import bits
+from psgd.torch.first_draws import drawing, has_own, reset_of
 from psgd.torch.pieces.sequential_stages import NamedLayer
 
 Init = Callable[[torch.nn.Module], None]
@@ -30,8 +29,7 @@ def check(layers: Iterable[NamedLayer], init: Init | None) -> None:
         if init is not None:
             continue
         for name, part in layer.module.named_modules():
-            own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
-            if own and _reset(part) is None:
+            if has_own(part) and reset_of(part) is None:
                 where = f"{layer.key}.{name}" if name else layer.key
                 raise UsageError(
                     f"layer {where} ({type(part).__name__}) is on the meta device and has no reset_parameters(): pass "
@@ -114,18 +112,13 @@ def fill(module: torch.nn.Module, number: int, init: Init | None, seed: int) -> 
     if not any(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()]):
         return
     module.to_empty(device="cpu")
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.default_generator.manual_seed(bits(seed, "init", number) >> 1)
+    with drawing(seed, number):
         if init is not None:
             init(module)
             return
         for part in reversed(list(module.modules())):  # an owner sets what its parts have drawn
-            if (reset := _reset(part)) is not None:
+            if (reset := reset_of(part)) is not None:
                 reset()
-
-
-def _reset(part: torch.nn.Module) -> Any:
-    return getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
 
 
 def _tie(container: torch.nn.Module, first_names: Mapping[str, str]) -> None:

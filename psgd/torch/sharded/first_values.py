@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from psgd.kernels.errors import UsageError
-from psgd.runtime.rng import bits
+from psgd.torch.first_draws import drawing, has_own, reset_of
 
 Init = Callable[[torch.nn.Module], object]
 """Gives the tensors that a part of the module has itself first values, in place, as with `module.apply`."""
@@ -27,7 +27,7 @@ def check(module: torch.nn.Module, init: Init | None) -> bool:
             f"{elsewhere[0]} not"
         )
     for name, part in module.named_modules():
-        if init is None and _own(part) and _reset(part) is None:
+        if init is None and has_own(part) and reset_of(part) is None:
             raise UsageError(
                 f"psgd.torch.shard: {name or 'module'} ({type(part).__name__}) is on the meta device and has no "
                 "reset_parameters(): pass init=function, which is called with each part that has tensors of its own"
@@ -67,21 +67,11 @@ def parts_of(module: torch.nn.Module, owner: str, owners: set[str]) -> Iterator[
 
 def fill(parts: Iterator[torch.nn.Module], init: Init | None, seed: int, number: int) -> None:
     """Gives parts of one block values, by the seed and the block's number alone; generators are as before then."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        torch.manual_seed(bits(seed, "init", number) >> 1)
+    with drawing(seed, number):
         for part in parts:
-            if not _own(part):
+            if not has_own(part):
                 continue
             if init is not None:
                 init(part)
-            elif (reset := _reset(part)) is not None:
+            elif (reset := reset_of(part)) is not None:
                 reset()
-
-
-def _own(part: torch.nn.Module) -> bool:
-    return any(True for _ in part.parameters(recurse=False)) or any(True for _ in part.buffers(recurse=False))
-
-
-def _reset(part: torch.nn.Module) -> Callable[[], object] | None:
-    return getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)

@@ -90,8 +90,12 @@ class Survival:
         self.resume(everyone.tolist())
 
     def resume(self, drawn: Sequence[int]) -> None:
-        """The run resumes: so many samples each worker had drawn before, and counts from here."""
-        self._ledger.begin(drawn)
+        """The run resumes: so many samples each worker had drawn before, and counts from here.
+
+        More than there are, where it was to take more epochs then, are all of them.
+        """
+        most = [each.drawn(each.steps * self._config.epochs) for each in self.shares()]
+        self._ledger.begin([min(each) for each in zip(drawn, most, strict=True)])
 
     @property
     def lost_ranks(self) -> list[int]:

@@ -68,3 +68,12 @@ def test_the_message_names_the_option():
         train.make_context("psgd train", ["--zzz"])
     assert synonyms.of(caught.value) == "no option '--zzz'; see psgd train --help"
     assert synonyms.of(click.NoSuchOption("--zzz")) == "No such option '--zzz'."
+
+
+def test_words_that_are_left_over_point_to_the_help():
+    with pytest.raises(click.UsageError) as caught:
+        checkpoint.commands["export"].main(["a", "out.npz"], prog_name="psgd checkpoint export", standalone_mode=False)
+    assert synonyms.with_help(caught.value) == (
+        "Got unexpected extra argument (out.npz): see psgd checkpoint export --help"
+    )
+    assert synonyms.with_help(click.UsageError("another")) == "another"

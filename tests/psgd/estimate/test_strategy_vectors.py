@@ -105,6 +105,12 @@ def test_every_strategy_has_rows(strategy):
         assert rows["parameters"] == rows["gradients"] == 1 and all(number > 0 for number in rows.values())
 
 
+def test_servers_that_decode_have_room_for_whole_gradients_where_workers_may_die():
+    dies, not_so = (strategy_vectors.of_server({"compress": "topk"}, 1, 2, 3, survives) for survives in (True, False))
+    assert sum(dies.values()) - sum(not_so.values()) == 3 / 2
+    assert strategy_vectors.of_server({}, 1, 2, 3, True) == strategy_vectors.of_server({}, 1, 2, 3)
+
+
 def test_servers_that_hold_each_shard_twice_have_twice_the_state():
     once, twice = (strategy_vectors.of_server({"replicas": replicas}, 2, 4, 2) for replicas in (0, 1))
     assert (once[strategy_vectors.STATE], twice[strategy_vectors.STATE]) == (0.5, 1.0)

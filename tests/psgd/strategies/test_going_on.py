@@ -17,6 +17,7 @@ def test_the_servers_strategies_do(strategy):
     assert survives(TrainConfig(strategy=strategy).flat(), 1, 2)
     assert survives(TrainConfig(strategy=strategy).flat(), 2, 2)
     assert not survives(TrainConfig(strategy=strategy).flat(), 1, 1)
+    assert survives(TrainConfig(strategy=strategy, compress="topk", own={"accumulate": 2}).flat(), 2, 2)
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "averaging", "easgd", "hogwild", "decentralized"])
@@ -37,7 +38,7 @@ def test_and_those_without(strategy):
         ({"strategy": "easgd", "own": {"easgd_order": "round-robin"}}, "--easgd-order round-robin"),
         ({"record": Path("r")}, "--record (of all workers)"),
         ({"replay": Path("r")}, "--replay (of all workers)"),
-        ({"compress": "onebit"}, "--compress with servers"),
+        ({"compress": "onebit", "replicas": 1}, "--replicas with --compress"),
         ({"device": "cuda"}, "--device cuda"),
         ({"server_device": "cuda"}, "--server-device cuda"),
         ({"mesh": "tensor=2"}, "--mesh (a model in pieces)"),

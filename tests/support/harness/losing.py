@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from harness.compressed_simulation import Link
+from harness.fused import multiply_add
 from psgd.backend.host import HostBackend
 from psgd.config import TrainConfig
 from psgd.data import load
@@ -157,11 +159,11 @@ def train(self, ps):
 
 trainer.Trainer.train = train
 comm = MPI.COMM_WORLD
-options = dict(epochs=2, model="softmax", batch_size=100, eval_every=0)
+options = dict(epochs=2, model="softmax", batch_size=100, eval_every=0) | OPTIONS
 with guard(comm):
-    result = run(configure(**options, **OPTIONS), comm)
+    result = run(configure(**options), comm)
     living = TOLERANCE.living(comm)
-    everyone = living.gather(finals[0].params.tobytes())
+    everyone = [each for each in living.gather(finals and finals[0].params.tobytes()) or () if each]
     assert (result is None) == (living.rank > 0), "the first has the result"
     if living.rank == 0:
         assert len(set(everyone)) == 1, "not the same bits on all"
@@ -172,12 +174,12 @@ leave(comm, 0)
 
 
 def trained(job, path, ranks=3, env=None, first="", **options):
-    """Trains without servers, in a job that loses ranks.
+    """Trains in a job that loses ranks.
 
     Args:
         job: the fixture.
         path: of a file to write.
-        ranks: workers.
+        ranks: servers and workers.
         env: further variables.
         first: code that all ranks run before.
         options: of the run.
@@ -189,6 +191,33 @@ def trained(job, path, ranks=3, env=None, first="", **options):
     done = job(ranks, code, ulfm=True, timeout=90, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.split(None, 1), np.load(path)
+
+
+def compressed_sync_that_loses_one(name, density, batch_size, epochs, lr, death, known):
+    """One process with the codecs of one server and of each worker of `sync`, bit for bit, that loses worker 1 of 3."""
+    backend, params = first_backend(batch_size)
+    ups = [Link(name, params.size, params.dtype, density, 0.0) for _ in range(3)]
+    down = Link(name, params.size, params.dtype, min(1.0, 3 * density), 0.0)
+    seen, grads = [params.copy() for _ in range(3)], np.zeros_like(params)
+    for group in groups_that_lose_one(batch_size, epochs, death, known=known):
+        if len(group) < len(ups):
+            del ups[1], seen[1]
+        counts = [len(batch) for (batch,) in group]
+        came, total = [], np.zeros_like(params)
+        for up, mine, (batch,), count in zip(ups, seen, group, counts, strict=True):
+            if count:
+                backend.bind(mine, grads)
+                backend.gradient(batch)
+                came.append(np.zeros_like(params))
+                up.say(grads, came[-1])
+                total += np.float32(count) * came[-1]
+        alone = len(came) == 1
+        mean = came[0] if alone else np.float32(1 / sum(counts)) * total
+        params[:] = multiply_add(-lr, mean, params)
+        for mine in seen:
+            down.codec.residual[:] = 0
+            down.say(params - mine, mine)
+    return params
 
 
 def named(params):

@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from harness import mpi
 from harness.losing import named, sync_that_loses_one
+from mpi4py import MPI
 
+from psgd.config import configure
 from psgd.data.sampler import Sampler
+from psgd.training.survival.survival import Survival
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(not mpi.is_open_mpi(), reason="this MPI has no ULFM")]
 SAMPLES = 1497
@@ -152,3 +156,11 @@ main()
 def test_a_run_whose_only_counters_die_behind_the_last_step_has_no_result(strategy, job):
     done = job(3, DIES_BEHIND_THE_LAST_STEP.replace("STRATEGY", strategy), ulfm=True, timeout=60)
     assert done.returncode not in (0, 3, 4) and "(dead: rank 0)" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(("drawn", "left"), [(2, 2), (40, 0)])
+def test_a_run_that_took_more_epochs_is_resumed_at_its_end(drawn, left):
+    mesh = SimpleNamespace(workers=3, world=MPI.COMM_SELF)
+    survival = Survival(configure(epochs=2, batch_size=4), mesh, 10, None, None, None)
+    survival.resume([drawn] * 3)  # of 8, 6 and 6
+    assert survival._ledger.lose(0, [0] * 3, {}, [1, 2])[0] == left
