@@ -98,7 +98,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
     if chosen.drop_straggler_after is not None and not goes_on:
         raise UsageError(going_on.without(f"--drop-straggler-after {chosen.drop_straggler_after:g}", *of_run))
     code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
-    if code and chosen.trace is not None:
+    if code not in (0, LOST) and chosen.trace is not None:  # a run that went on without the dead has merged it itself
         _merge_trace(chosen.trace)
     lost = code not in _OWN and chosen.checkpoint_dir is not None
     if code in _ENDED or lost:

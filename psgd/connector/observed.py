@@ -14,7 +14,7 @@ from psgd.metrics.trace.span import Span, Traceable
 from psgd.server.serve import Serving
 from psgd.worker.interface import Worker
 
-_COMPUTE, _STEP = KINDS.index("compute"), KINDS.index("step")
+_COMPUTE, _STEP, _LOST = map(KINDS.index, ("compute", "step", "lost"))
 
 
 class ObservedConnection(Connection):
@@ -31,8 +31,27 @@ class ObservedConnection(Connection):
         if callbacks:
             self._saver.on_save = self._saved
         if trace is not None:
-            self._teardown.before_end = lambda: trace.finish(self.wait)
+            self._teardown.before_end = lambda: self._end_trace(trace)
         return self
+
+    def _end_trace(self, trace: RunTrace) -> None:
+        """All ranks that live merge their parts. Collective, blocks."""
+        if (survival := self.mesh.survival) is None:
+            trace.finish(self.wait)
+        else:
+            survival.among_living(lambda living, _: trace.finish(self.wait, living))
+        trace.close()
+
+    def _mark_lost(self, rank: int) -> None:
+        """This rank tells of a death."""
+        if self._trace is not None:
+            now = time.perf_counter()
+            self._trace.ring.add(_LOST, now, now, 0, rank)
+
+    def _trace_anew(self) -> None:
+        """After a death some objects are others, which are not timed yet."""
+        if self._client is not None:
+            self.trace_also(*self._client.spans())
 
     def wait(self, request: MPI.Request) -> None:
         """Waits for a request, or until another rank has failed. Blocks."""
@@ -92,6 +111,8 @@ class ObservedConnection(Connection):
             each.on_evaluate(self, accuracy, loss)
 
     def __enter__(self) -> "ObservedConnection":
+        if self._trace is not None and (survival := self.mesh.survival) is not None:
+            survival.on_lost, survival.on_regroup = self._mark_lost, self._trace_anew
         try:
             super().__enter__()
         except BaseException as error:

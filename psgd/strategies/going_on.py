@@ -66,7 +66,6 @@ ENDS: tuple[tuple[Callable[[Asked], object], str], ...] = (
     (lambda run: run.values["server_device"] == "cuda", "--server-device cuda"),
     (lambda run: run.values["record"], "--record (of all workers)"),
     (lambda run: run.values["replay"], "--replay (of all workers)"),
-    (lambda run: run.values["trace"], "--trace"),
     (lambda run: run.values["replicas"] and run.compresses, "--replicas with --compress"),
     (lambda run: run.stands_by, "--spares or --grow (with {strategy}, the run begins again at a checkpoint)"),
 )

@@ -22,6 +22,7 @@ from psgd.runtime.new_files import replacing
 TRACKS = ("main thread", "checkpoint writer")
 _BEGIN = '{"displayTimeUnit": "ms", "traceEvents": ['
 _BLOCK = 1 << 14
+_LOST = KINDS.index("lost")
 
 
 def check(what: str, path: Path) -> None:
@@ -108,12 +109,19 @@ def _lines(facts: dict[str, Any], events: NDArray[Any]) -> Iterator[list[str]]:
     first = Offset(*facts["first"])
     last = Offset(*facts["last"]) if facts.get("last") else None
     names = [f'"name": "{kind}", "cat": "psgd", "ph": "X", "pid": {rank}, "tid": ' for kind in KINDS]
+
+    def moments(times: NDArray[Any]) -> list[int]:
+        found: list[int] = np.rint(1e9 * (aligned(times, first, last) - facts["began"])).astype(np.int64).tolist()
+        return found
+
+    is_lost = events["kind"] == _LOST
+    deaths, events = events[is_lost], events[~is_lost]
+    for at, dead in zip(moments(deaths["start"]), deaths["number"].tolist(), strict=True):
+        mark = {"name": "lost", "cat": "psgd", "ph": "i", "s": "g", "pid": rank, "tid": 0, "ts": at / 1000}
+        yield [json.dumps(mark | {"args": {"rank": dead}})]
     for begin in range(0, len(events), _BLOCK):
         block = events[begin : begin + _BLOCK]
-        starts, stops = (
-            np.rint(1e9 * (aligned(block[name], first, last) - facts["began"])).astype(np.int64).tolist()
-            for name in ("start", "stop")
-        )
+        starts, stops = moments(block["start"]), moments(block["stop"])
         rows = zip(
             starts, stops, block["kind"].tolist(), block["track"].tolist(), block["number"].tolist(), strict=True
         )

@@ -24,8 +24,10 @@ KINDS = (
     *("compute", "step", "push", "wait", "pull", "all-reduce", "apply"),
     *("gradient", "evaluate", "finish", "save", "write"),
     *("F", "B", "X", "W", "U"),
+    "lost",
 )
-"""What a span may be: an event holds an index of these. The last line is a pipeline's: see `passes.py`."""
+"""What a span may be: an event holds an index of these. Letters are a pipeline's: see `passes.py`. `lost` is no span
+but a moment, in which this rank has told of the death of the rank that is its number."""
 
 CAPACITY = 1 << 17
 """Events of a rank that are kept: the newest."""

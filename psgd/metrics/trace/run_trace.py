@@ -1,5 +1,6 @@
-"""One rank's part of a run's trace: begun by all ranks together, merged on rank 0 at the end."""
+"""One rank's part of a run's trace: begun by all ranks together, merged on rank 0 at the end, or on who leads then."""
 
+import contextlib
 import os
 import socket
 import time
@@ -13,8 +14,10 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from psgd.collectives.mpi.tags import Tag
+from psgd.kernels.errors import DataError
 from psgd.kernels.notice import say
 from psgd.metrics.trace import chrome
+from psgd.metrics.trace.alignment import Offset
 from psgd.metrics.trace.clock_offsets import Wait, measure
 from psgd.metrics.trace.event_ring import EventRing, parse
 from psgd.metrics.trace.span import Traceable, attach
@@ -67,6 +70,7 @@ class RunTrace:
 
     def __init__(self, path: Path, rank: int, mesh: Member, wait: Wait) -> None:
         self._path, self._world, self._leads = path, mesh.world, mesh.world.rank == 0
+        self._wrote = False
         facts = {
             "rank": rank,
             "role": f"{mesh.role} {mesh.index}",
@@ -78,37 +82,66 @@ class RunTrace:
         began = np.array([time.perf_counter()])
         wait(self._world.Ibcast(began, 0))  # until then nobody makes a file: what is there is of an earlier run
         self.ring = EventRing(chrome.part_path(path, rank), facts)
-        self.ring.tell(first=measure(self._world, wait), began=float(began[0]))
+        self._first, self._began = measure(self._world, wait), float(began[0])
+        self.ring.tell(first=self._first, began=self._began)
 
     def watch(self, spans: Iterable[Traceable]) -> None:
         """Times these from now on."""
         attach(self.ring, spans)
 
-    def finish(self, wait: Wait) -> None:
-        """Merges all ranks' events into the file, one rank's at a time. Collective, blocks.
+    def finish(self, wait: Wait, living: MPI.Intracomm | None = None) -> None:
+        """Merges all ranks' events into the file, one rank's at a time. Collective, blocks; `close` has to follow.
 
         A file that cannot be written costs the trace, not the run.
+
+        Args:
+            wait: waits for a request.
+            living: the ranks that live, of a run that survives deaths. The first of them writes the file, with what the
+                dead have left where it can read that. It may be done again with fewer.
         """
-        self.ring.tell(last=measure(self._world, wait))
-        if not self._leads:
-            wait(self._world.Isend(np.frombuffer(self.ring.content(), np.uint8), 0, Tag.TRACE))
+        world = self._world if living is None else living
+        self.ring.tell(last=self._last(world, wait))
+        if world.rank:
+            wait(world.Isend(np.frombuffer(self.ring.content(), np.uint8), 0, Tag.TRACE))
         else:
-            arriving = self._arriving(wait)
+            arriving = self._arriving(world, wait)
             try:
                 chrome.write(self._path, arriving)
             except OSError as error:
                 lose(f"trace {self._path}", error)
                 for _ in arriving:  # the others wait until they have sent theirs
                     pass
-        self.ring.remove()
+            self._wrote = True
 
-    def _arriving(self, wait: Wait) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
-        """All ranks' events, in the order of the mesh."""
-        yield parse(self.ring.content())
-        content = bytearray(len(self.ring.content()))
-        for rank in range(1, self._world.size):
-            wait(self._world.Irecv([content, MPI.BYTE], rank, Tag.TRACE))
-            yield parse(bytes(content))
+    def close(self) -> None:
+        """Removes what the ranks have recorded: it is merged. Does not block."""
+        self.ring.remove()
+        if self._wrote:
+            chrome.remove_parts(self._path)
+
+    def _last(self, world: MPI.Intracomm, wait: Wait) -> Offset:
+        """How far this rank's clock is ahead of rank 0's, which may be dead: by way of the first that lives."""
+        of_first = np.array(self._first)
+        wait(world.Ibcast(of_first, 0))
+        found, (_, seconds, error) = measure(world, wait), of_first.tolist()
+        return Offset(found.at, found.seconds + seconds, found.error + error)
+
+    def _arriving(self, world: MPI.Intracomm, wait: Wait) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
+        """All ranks' events, in the order of `world`; then those of the dead."""
+        content, seen = self.ring.content(), set[int]()
+        for rank in range(world.size):
+            if rank:
+                received = bytearray(len(content))
+                wait(world.Irecv([received, MPI.BYTE], rank, Tag.TRACE))
+                content = bytes(received)
+            facts, events = parse(content)
+            seen.add(facts["rank"])
+            yield facts, events
+        for part in chrome.parts(self._path):
+            with contextlib.suppress(OSError, DataError):
+                facts, events = parse(part.read_bytes(), str(part))
+                if facts.get("began") == self._began and facts["rank"] not in seen:
+                    yield facts, events
 
     def abandon(self) -> None:
         """The run has failed: what the ranks have recorded stays in their files, which `psgd trace` merges.

@@ -45,6 +45,8 @@ class Survival:
         gone, gone_servers: workers and servers that have died, as far as this rank counts them.
         all_count: without servers, every worker has the run's counters, and can lead to the very end.
         failures: of the mesh's world.
+        on_lost: called where this rank tells of a death, with the dead's rank; for a trace.
+        on_regroup: called on workers without servers, when those that live are together again.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
 
@@ -61,6 +63,8 @@ class Survival:
         self.gone: list[int] = []
         self.gone_servers: list[int] = []
         self.also_lost = ""
+        self.on_lost: Callable[[int], object] = _untold
+        self.on_regroup: Callable[[], object] = _untold
         self.all_count = False
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
@@ -191,6 +195,7 @@ class Survival:
         rank, seconds = self._in_job([rank])[0], self._metrics.elapsed_s()
         number, cause = self._number(rank), self._cause(rank)
         left = self._mesh.workers - len(self.gone)
+        self.on_lost(number)
         self._duties.log.write("lost", time=seconds, rank=number, cause=cause, samples=0, workers_left=left, **which)
         say(
             f"warning: {name} (rank {number}) is lost after {seconds:.2f} s, {cause}: all was trained, and {left} "
@@ -237,6 +242,7 @@ class Survival:
             return
         log, cause = self._duties.log, self._cause(rank)
         rank = self._number(rank)
+        self.on_lost(rank)
         log.write("lost", time=seconds, worker=worker, rank=rank, cause=cause, samples=samples, workers_left=left)
         say(
             f"warning: worker {worker} (rank {rank}) is lost after {seconds:.2f} s, {cause}: the {samples:,} "
@@ -257,6 +263,7 @@ class Survival:
         self._metrics.tell_next()
         cause = self._cause(rank)
         rank = self._number(rank)
+        self.on_lost(rank)
         left, workers = self._mesh.servers - len(self.gone_servers), self._mesh.workers - len(self.gone)
         of_server = {"server": server, "rank": rank, "servers_left": left, "workers_left": workers}
         self._duties.log.write("lost", time=seconds, cause=cause, **of_server)
@@ -273,6 +280,7 @@ class Survival:
     def lead(self, worker: int) -> None:
         if self._mesh.role == "worker" and worker == self._mesh.index:
             self._take_over()
+        self.on_regroup()
 
     def _take_over(self) -> None:
         if not self._duties.leads:
@@ -322,6 +330,10 @@ class Survival:
     def rest(self, ask: Callable[[], bool]) -> None:
         assert self._course is not None
         self._course.rest = self.waiting(ask)
+
+
+def _untold(*_: object) -> None:
+    pass
 
 
 def prepare(

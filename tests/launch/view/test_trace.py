@@ -69,7 +69,7 @@ def test_an_aborted_run_has_a_trace_of_all_ranks_up_to_its_end(job, tmp_path, en
     folder = tmp_path / "made"
     folder.mkdir()
     path = folder / "run.json"
-    options = f"--epochs 50 --model softmax --inject {end} --trace {path}".split()
+    options = f"--epochs 50 --model softmax --inject {end} --no-survive --trace {path}".split()
     result = job(None, [sys.executable, "-m", "psgd.launch", "train", *options])
     assert result.returncode != 0
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]

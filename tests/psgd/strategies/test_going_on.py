@@ -41,7 +41,6 @@ def test_and_those_without(strategy):
         ),
         ({"record": Path("r")}, "--record (of all workers)"),
         ({"replay": Path("r")}, "--replay (of all workers)"),
-        ({"trace": Path("t")}, "--trace"),
         ({"compress": "onebit", "replicas": 1}, "--replicas with --compress"),
         ({"device": "cuda"}, "--device cuda"),
         ({"server_device": "cuda"}, "--server-device cuda"),

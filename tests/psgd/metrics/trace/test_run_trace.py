@@ -12,6 +12,7 @@ import pytest
 
 import psgd
 from psgd.metrics.trace import chrome, clock_offsets, run_trace
+from psgd.metrics.trace.event_ring import KINDS, EventRing
 from psgd.runtime import new_files
 
 STEPS = 12
@@ -190,3 +191,43 @@ def test_a_trace_that_cannot_be_is_one_error_on_all_ranks(comm, tmp_path):
             psgd.connect(comm, np.zeros(4), trace=path)
     with pytest.raises(psgd.ContractError, match="trace"):
         psgd.connect(comm, np.zeros(4), trace=tmp_path / "a.json" if comm.rank else None)
+
+
+@pytest.mark.ranks(3)
+def test_those_that_live_merge_what_the_dead_have_left(comm, tmp_path):
+    """Rank 0 is as dead, and rank 2 leads. All clocks are hours apart, and the trace must not show it."""
+    clock, ahead, path = time.perf_counter, 3600.0 * (1 + comm.rank), tmp_path / "run.json"
+
+    def wait(request):
+        request.Wait()
+
+    def measure(comm, wait):
+        return clock_offsets.measure(comm, wait, lambda: clock() + ahead, name=f"host {ahead}")
+
+    living = comm.Split(min(comm.rank, 1), -comm.rank)
+    with patch.object(time, "perf_counter", lambda: clock() + ahead), patch.object(run_trace, "measure", measure):
+        trace = run_trace.RunTrace(path, comm.rank, run_trace.Among(comm, "worker", comm.rank), wait)
+        comm.Barrier()
+        now = time.perf_counter()
+        trace.ring.add(KINDS.index("step"), now, now + 1e-3, 0, 1)
+        if comm.rank == 2:
+            EventRing(chrome.part_path(path, 7), {"rank": 7, "began": 1.0})  # of another run
+            trace.ring.add(KINDS.index("lost"), now, now, 0, 0)
+        comm.Barrier()
+        if comm.rank:
+            trace.finish(wait, living)
+            trace.finish(wait, living)  # again, as where one dies in the first
+            trace.close()
+    comm.Barrier()
+    if comm.rank == 0:
+        found = read(path)
+        assert sorted(found) == [(0, 0), (1, 0), (2, 0)]
+        starts = [spans[0][0] for spans in found.values()]
+        assert max(starts) - min(starts) < 600e9  # ns, of hours
+        (lost,) = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "i"]
+        assert lost["name"] == "lost" and lost["pid"] == 2 and lost["args"] == {"rank": 0}
+        assert round(1000 * lost["ts"]) == found[2, 0][0][0]
+        assert [len(spans) for _, spans in chrome.read(path)] == [1, 1, 1]
+        assert list(tmp_path.iterdir()) == [path]
+    comm.Barrier()
+    living.Free()

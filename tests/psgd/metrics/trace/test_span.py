@@ -28,3 +28,11 @@ def test_a_method_of_one_object_is_timed_also_where_it_raises():
     assert events["track"].tolist() == [1, 1]
     assert before <= events["start"][0] and events["stop"][1] <= after
     assert events["stop"][0] - events["start"][0] >= 0.003
+
+
+def test_a_method_that_is_timed_already_is_timed_once():
+    ring, thing = EventRing(None, {}, 16), Thing()
+    for _ in range(2):
+        attach(ring, [Span(thing, "double", "apply")])
+    thing.double(0)
+    assert len(parse(ring.content())[1]) == 1

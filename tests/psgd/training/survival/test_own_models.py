@@ -8,6 +8,7 @@ from harness.losing import SAMPLES, rounds_that_lose_one
 from psgd.data import load
 from psgd.data.batches import Batches
 from psgd.data.normalization import validate
+from psgd.data.sampler import Sampler
 
 torch = pytest.importorskip("torch")
 
@@ -50,7 +51,7 @@ leave(comm, 0)
 """
 
 
-def one_process(gone, death):
+def one_process(rounds, gone):
     """Its state dict: buffers are the mean of those of the workers that live, counts the first one's."""
     from psgd.training.torch_module import seed_step
 
@@ -59,7 +60,7 @@ def one_process(gone, death):
     module, digits = found["make"](), load("digits")
     batches = Batches(digits.train, validate(digits), 100, np.float32)
     own = [[buffer.clone() for buffer in module.buffers()] for _ in range(3)]
-    for taken in rounds_that_lose_one(100, 2, gone, death):
+    for taken in rounds:
         sums, samples = [torch.zeros_like(p) for p in module.parameters()], 0
         for worker, epoch, step, rows in taken:
             if not len(rows):
@@ -82,17 +83,45 @@ def one_process(gone, death):
     return module.state_dict()
 
 
-@pytest.mark.parametrize(("strategy", "servers"), [("allreduce", 0), ("sync", 1)])
-def test_the_first_worker_dies_in_a_step(job, tmp_path, strategy, servers):
-    """With buckets on their way while backward runs; the gradient is computed again, and the buffers are not."""
-    (tmp_path / "net.py").write_text(FILE)
-    options = {"strategy": strategy, "servers": servers, "inject": "kill:0@3", "model": f"{tmp_path}/net.py:make"}
-    code = RUN.replace("OPTIONS", repr(options)).replace("PATH", str(tmp_path / "w.npz"))
-    done = job(3 + servers, code, ulfm=True, timeout=180, env={"PSGD_PROGRESS": "1"})
+def check(job, folder, wanted, before="", **options):
+    """Runs it on real ranks, of which the first worker dies, and compares what is saved."""
+    (folder / "net.py").write_text(FILE)
+    options |= {"model": f"{folder}/net.py:make"}
+    code = RUN.replace("OPTIONS", repr(options)).replace("PATH", str(folder / "w.npz"))
+    servers = options["servers"]
+    done = job(3 + servers, before + code, ulfm=True, timeout=180, env={"PSGD_PROGRESS": "1"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(2 * SAMPLES), str(servers)]
-    wanted = one_process(gone=0, death=2)
-    with np.load(tmp_path / "w.npz") as saved:
+    with np.load(folder / "w.npz") as saved:
         assert sorted(saved.files) == sorted(wanted)
         for name, right in wanted.items():
             np.testing.assert_allclose(saved[name], right.numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("strategy", "servers"), [("allreduce", 0), ("sync", 1)])
+def test_the_first_worker_dies_in_a_step(job, tmp_path, strategy, servers):
+    """With buckets on their way while backward runs; the gradient is computed again, and the buffers are not."""
+    wanted = one_process(rounds_that_lose_one(100, 2, gone=0, death=2), gone=0)
+    check(job, tmp_path, wanted, strategy=strategy, servers=servers, inject="kill:0@3")
+
+
+DIES = """
+import os, signal
+from mpi4py import MPI
+from psgd.torch import buffers
+
+average = buffers.average
+
+def dies(*given):
+    average(*given)
+    if MPI.COMM_WORLD.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+buffers.average = dies
+"""
+
+
+def test_the_first_worker_dies_when_it_has_averaged_the_buffers_and_given_them_to_nobody(job, tmp_path):
+    shares = [Sampler(SAMPLES, 3, worker, 100, 0) for worker in range(3)]
+    rounds = [[(w, e, s, shares[w].batch(e, s)) for w in range(3)] for e in range(2) for s in range(shares[0].steps)]
+    check(job, tmp_path, one_process(rounds, gone=0), DIES, strategy="allreduce", servers=0)
