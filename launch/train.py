@@ -92,11 +92,7 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
         return _run(replace(chosen, servers=0, workers=1), as_json, verbose)
     numbers = requests.heard(chosen.save_signal)
     bind = "cuda" not in (chosen.device, chosen.server_device)
-    of_run = chosen.flat(), servers, workers
-    goes_on = going_on.survives(*of_run)
-    held_twice.check(*of_run)
-    if chosen.drop_straggler_after is not None and not goes_on:
-        raise UsageError(going_on.without(f"--drop-straggler-after {chosen.drop_straggler_after:g}", *of_run))
+    goes_on = _goes_on(chosen, bool(flags["survive"]), servers, workers)
     code = spawn.run(spawn.again(), total + idle, mpiexec_args, verbose, numbers, bind, goes_on or idle > 0)
     if code not in (0, LOST) and chosen.trace is not None:  # a run that went on without the dead has merged it itself
         _merge_trace(chosen.trace)
@@ -107,6 +103,25 @@ def train(config: str | None, as_json: bool, mpiexec_args: str, try_anyway: bool
                 print(file=sys.stderr)  # ends the line of the bar, which the ranks have not
         say(_advice(chosen))
     return code
+
+
+def _goes_on(config: TrainConfig, asked: bool, servers: int, workers: int) -> bool:
+    """Whether the run goes on at a death, where the MPI does. Refuses options that need it, where it does not.
+
+    Args:
+        config: of the run.
+        asked: `--survive` itself was given.
+        servers: how many there are.
+        workers: how many there are.
+    """
+    of_run = config.flat(), servers, workers
+    goes_on = going_on.survives(*of_run)
+    held_twice.check(*of_run)
+    if config.drop_straggler_after is not None and not goes_on:
+        raise UsageError(going_on.without(f"--drop-straggler-after {config.drop_straggler_after:g}", *of_run))
+    if asked and not (goes_on and switch.built_in()):
+        raise UsageError(going_on.without("--survive", *of_run) + (", got an MPI without ULFM" if goes_on else ""))
+    return goes_on
 
 
 def _merge_trace(path: Path) -> None:

@@ -11,7 +11,7 @@ from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.resources import Resources, resources
 from psgd.launch.slurm.templates import KINDS, Template
-from psgd.launch.slurm.training import names, number, standing_by, training, trials, value
+from psgd.launch.slurm.training import copies, names, number, ranks_of_a_worker, standing_by, training, trials, value
 from psgd.strategies.catalog import STRATEGIES
 
 _RULE = "-" * 104
@@ -82,14 +82,16 @@ def _size(chosen: Template, words: Sequence[str], batch: BatchOptions, gpus: int
         raise UsageError("--spares, --grow: expected --launcher mpirun, as srun ends the job when a rank dies")
     if first is not None and batch.workers is not None:
         raise UsageError(f"--workers {batch.workers}: --grow says how many workers there are; omit it")
+    workers = number(words, "--workers", copies(words) if batch.workers is None else batch.workers)
     return resources(
         chosen,
         servers=number(words, "--servers", batch.servers),
-        workers=number(words, "--workers", batch.workers) if first is None else first,
+        workers=workers if first is None else first,
         nodes=batch.nodes,
         gpus_per_node=gpus,
         serverless=strategy in STRATEGIES and not STRATEGIES[strategy].servers,
         idle=idle,
+        parts=ranks_of_a_worker(words),
     )
 
 

@@ -84,13 +84,25 @@ def number(words: Sequence[str], flag: str, given: int | None) -> int | None:
     return int(text)
 
 
+def ranks_of_a_worker(words: Sequence[str]) -> int:
+    """How many ranks hold one copy of the model: those of `--mesh`, without its copies. Raises UsageError."""
+    mesh = value(words, "--mesh")
+    return 1 if mesh is None else axes.ranks_of_a_copy(axes.parse(mesh))
+
+
+def copies(words: Sequence[str]) -> int | None:
+    """How many workers `--mesh` says there are, by its axis `data`; None where it does not. Raises UsageError."""
+    mesh = value(words, "--mesh")
+    return None if mesh is None else axes.parse(mesh).get("data")
+
+
 def standing_by(words: Sequence[str]) -> tuple[int, int | None]:
     """How many ranks stand by at first, and with how many of workers `--grow` begins; None without it.
 
     Raises:
         UsageError: no number of spares.
     """
-    grow, mesh = value(words, "--grow"), value(words, "--mesh")
-    found, parts = ulfm.phases(grow), 1 if mesh is None else axes.ranks_of_a_copy(axes.parse(mesh))
-    idle = ulfm.standing_by(number(words, "--spares", None) or 0, grow, parts)
-    return idle, parts * found[0].workers if found else None
+    grow = value(words, "--grow")
+    found = ulfm.phases(grow)
+    idle = ulfm.standing_by(number(words, "--spares", None) or 0, grow, ranks_of_a_worker(words))
+    return idle, found[0].workers if found else None

@@ -493,3 +493,9 @@ def test_in_one_file_the_summary_comes_last(tmp_path):
             out.seek(0)
             lines = [line.split(" ")[0] for line in out if line.startswith(("epoch", "run", "time"))]
         assert lines == ["epoch", "epoch", "epoch", "run", "time"]
+
+
+def test_survive_is_refused_where_a_death_would_end_the_run(refused):
+    (line,) = refused.run(["train", "--survive", "--record", "a.rec"])
+    assert line.returncode == 2 and line.stderr.startswith("psgd: error: --survive: expected a run that goes on"), line
+    assert line.stderr.rstrip().endswith(("got --record (of all workers)", "got an MPI without ULFM"))

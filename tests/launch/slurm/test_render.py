@@ -208,6 +208,19 @@ def test_ranks_that_stand_by_are_tasks_too(words, tasks):
         render("long_job", words.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "tasks"),
+    [
+        ("--strategy allreduce --workers 3 --mesh pipe=2", 6),
+        ("--strategy sync --workers 3 --servers 2 --mesh tensor=2,pipe=2", 20),
+        ("--strategy allreduce --mesh data=3,pipe=2", 6),
+        ("--strategy allreduce --mesh pipe=2", 8),  # as many ranks as without
+    ],
+)
+def test_a_worker_in_pieces_is_several_tasks(words, tasks):
+    assert asked(render("long_job", words.split()))["ntasks"] == str(tasks)
+
+
 def test_who_joins_when_is_said_once():
     with pytest.raises(UsageError, match="--workers 3: --grow says how many"):
         render("long_job", ["--grow", "0.5:2,1:3"], workers=3, launcher="mpirun")
