@@ -10,6 +10,7 @@ from harness.memory_count import Counter
 import psgd
 from psgd.estimate import strategy_vectors
 from psgd.estimate.rank_memory import SLOT_BYTES
+from psgd.kernels import codecs
 
 SIZE = 4_000_000
 STATE = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -17,7 +18,7 @@ CASES = [
     ("sync", {}, "momentum"),
     ("async", {"accumulate": 2}, "adam"),
     ("sync", {"compress": "onebit"}, "momentum"),
-    ("sync", {"compress": "topk", "density": 0.1}, "sgd"),
+    ("sync", {"compress": "onebit"}, "sgd"),
     ("allreduce", {}, "adam"),
     ("allreduce", {"accumulate": 2}, "sgd"),
     ("averaging", {}, "momentum"),
@@ -63,7 +64,7 @@ def test_a_workers_vectors_where_workers_may_die(comm):
         with Counter() as counter:
             params = np.zeros(SIZE, np.float32)
             connection = psgd.connect(comm, params, strategy=strategy, lr=0.01, rule=rule, **options)
-            connection.mesh.survival = SimpleNamespace()
+            connection.mesh.survival = SimpleNamespace(started=lambda: None)
             with connection as ps:
                 ps._client._regroup._deaths = SimpleNamespace(agree=lambda bits: bits)
                 for _ in range(9):
@@ -103,6 +104,13 @@ def test_every_strategy_has_rows(strategy):
     for workers in (1, 4):
         rows = strategy_vectors.of_worker(strategy, {}, 2, workers)
         assert rows["parameters"] == rows["gradients"] == 1 and all(number > 0 for number in rows.values())
+
+
+def test_topk_has_a_momentum_of_its_own_with_any_rule():
+    rows = strategy_vectors.of_worker("sync", {"compress": "topk"}, 0, 3)
+    assert rows[strategy_vectors.STATE] == 1
+    assert rows == strategy_vectors.of_worker("sync", {"compress": "topk"}, 2, 3)
+    assert [each.size for each in codecs.create("topk", 100).arrays().values()] == [100, 100, 1]  # residual, momentum
 
 
 def test_servers_that_decode_have_room_for_whole_gradients_where_workers_may_die():

@@ -1,6 +1,8 @@
 import os
 import shutil
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -121,8 +123,10 @@ def test_a_process_is_the_rank_that_its_variables_say_and_a_launcher_is_none(tmp
     launcher = tmp_path / "prterun"
     launcher.symlink_to(shutil.which("sleep"))
     for words, rank in ((["sleep", "60"], 2), ([launcher, "60"], None)):
-        with subprocess.Popen(words, env=variables) as process:  # returns once it runs the program
+        with subprocess.Popen(words, env=variables) as process:
             try:
+                while not Path(f"/proc/{process.pid}/environ").read_bytes():  # its memory is still being set up
+                    time.sleep(0.01)
                 assert rank_of(process.pid) == rank
             finally:
                 process.kill()
