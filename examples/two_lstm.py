@@ -136,8 +136,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=800, help="to train on (%(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="pairs of a step (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument(
         "--compare", type=int, default=0, metavar="STEPS", help="times so many steps against one rank's"
     )

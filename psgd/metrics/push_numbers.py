@@ -1,19 +1,7 @@
 """Each push has a number, counted by its worker from 1: which were sent, acknowledged, and applied, and how often."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
-
-
-class Numbered(Protocol):
-    """A push: whose, and which of them."""
-
-    @property
-    def worker(self) -> int:
-        """Its index."""
-
-    @property
-    def push(self) -> int:
-        """The number."""
+from typing import Any
 
 
 class PushNumbers:
@@ -26,7 +14,7 @@ class PushNumbers:
         sent: on a worker, the number of its newest push.
         acknowledged: on a worker, the number of the newest push that all servers have answered.
         applied: on a server, by worker how many pushes have been applied; those of 0 samples too.
-        newest: on a server, by worker the number of the newest push that was applied.
+        newest: on a server, by worker the number of the newest push that was applied. The server writes both.
     """
 
     def __init__(self, workers: int) -> None:
@@ -38,12 +26,6 @@ class PushNumbers:
         """A server goes on from a checkpoint: so many of each worker are applied."""
         self.applied = list(pushes)
         self.newest = list(self.applied)
-
-    def apply(self, group: Iterable[Numbered]) -> None:
-        """These are applied on this server."""
-        for each in group:
-            self.applied[each.worker] += 1
-            self.newest[each.worker] = each.push
 
     def of_worker(self, worker: int) -> dict[str, Any]:
         """What a worker tells the rank that has the result."""

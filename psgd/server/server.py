@@ -194,7 +194,7 @@ class Server:
 
     def _execute(self, entry: LogEntry) -> None:
         """Applies the entry's group, unless it stays open, and answers the workers that it releases."""
-        shard, transport, scale = self.shard, self.transport, self._options.scale
+        shard, transport, scale, numbers = self.shard, self.transport, self._options.scale, self._numbers
         version, group, applied = shard.optimizer.version, [], []
         newest = 0, 0  # of the group's pushes, and whose
         for member in entry.group:
@@ -233,7 +233,9 @@ class Server:
                 emit(segment)
         for each in applied:  # after the answers, which workers wait for
             self.metrics.count(*each)
-        self._numbers.apply(entry.group)
+        for member in entry.group:
+            numbers.applied[member.worker] += 1
+            numbers.newest[member.worker] = member.push
         if steps:
             self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
         self._ended = entry.ends_log
