@@ -204,6 +204,8 @@ class Server:
                     f"server {self._options.index}: the log has push {member.push} of worker {member.worker}, "
                     f"which sent push {push.push}"
                 )
+            numbers.applied[member.worker] += 1
+            numbers.newest[member.worker] = member.push
             if push.samples:
                 staleness = version - push.version
                 applied.append((member.worker, 1, push.samples, push.loss * push.samples, staleness))
@@ -233,9 +235,6 @@ class Server:
                 emit(segment)
         for each in applied:  # after the answers, which workers wait for
             self.metrics.count(*each)
-        for member in entry.group:
-            numbers.applied[member.worker] += 1
-            numbers.newest[member.worker] = member.push
         if steps:
             self.metrics.progress(shard.samples, shard.optimizer.version, shard.optimizer.lr)
         self._ended = entry.ends_log
