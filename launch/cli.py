@@ -36,7 +36,6 @@ _ALONE = (
     ["slurm"],
     ["bench", "codec"],
     ["bench", "kernels"],
-    ["bench", "train"],
 )
 """Commands that are never ranks: each process says what it has to say."""
 

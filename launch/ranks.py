@@ -7,11 +7,12 @@ import os
 import stat
 from pathlib import Path
 
+from psgd.kernels.errors import UsageError
 from psgd.launch import cores
 from psgd.launch.output import exit_status, merged, terminal
 from psgd.runtime.launcher_env import FROM_A_LAUNCHER, LAUNCHERS, ancestors, name_of, place, sees_all_processes
 
-__all__ = ["leave", "place", "speaks"]
+__all__ = ["leave", "place", "refuse", "speaks"]
 
 _OURS = (exit_status.VARIABLE, terminal.VARIABLE, merged.VARIABLE, cores.VARIABLE)
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish"}
@@ -22,6 +23,16 @@ def speaks() -> bool:
     """Whether this process may print help and usage errors: no rank, or rank 0."""
     found = place()
     return found is None or found[0] == 0
+
+
+def refuse(command: str) -> None:
+    """For a command that starts the processes of its runs itself.
+
+    Raises:
+        UsageError: this process is a rank of a job.
+    """
+    if place() is not None:
+        raise UsageError(f"{command}: starts the processes of each run itself; run it without mpirun or srun")
 
 
 def leave() -> None:

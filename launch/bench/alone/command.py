@@ -35,8 +35,7 @@ def peers(*, sizes: str, ranks: int, turns: int, form: str | None) -> int:
     "Alone" means scripts without psgd: Gloo and PyTorch's RPC in plain processes, MPI under its mpiexec. The exit
     code is 1 if a peer takes more than 10 % longer in a benchmark than alone. Close other programs first.
     """
-    if places.place() is not None:
-        raise UsageError("bench peers: starts the processes of each run itself; run it without mpirun or srun")
+    places.refuse("bench peers")
     nbytes = parse_sizes(sizes)
     if len({*nbytes}) < len(nbytes):
         raise UsageError(f"--sizes: expected each size once, got {sizes}")

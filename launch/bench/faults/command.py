@@ -9,7 +9,7 @@ import click
 
 from psgd.kernels.errors import UsageError
 from psgd.kernels.notice import counted
-from psgd.launch import mpiexec
+from psgd.launch import mpiexec, ranks
 from psgd.launch.bench.faults import soak
 from psgd.launch.bench.faults.medians import SLOWER, by_strategy, table, totals
 from psgd.launch.whole_numbers import Whole
@@ -48,6 +48,7 @@ def faults(
     left.
     """
     mpiexec.library()
+    ranks.refuse("bench faults")
     turns = _turns(kinds, strategies)
     if not switch.built_in():
         raise UsageError("faults: expected an MPI with ULFM, as Open MPI 5 is: others end a job when a rank dies")

@@ -105,8 +105,7 @@ def train(
     loop, without start-up; it includes evaluations only with --target-accuracy. The ratio is psgd's samples/s divided
     by the peer's.
     """
-    if ranks.place() is not None:
-        raise UsageError("bench train: starts the processes of each run itself; run it without mpirun or srun")
+    ranks.refuse("bench train")
     names = _chosen("--strategies", strategies, STRATEGIES)
     theirs = [] if peers == "none" else _chosen("--peers", peers or ",".join(ON[device]), ON[device])
     TRAIN["lr"].check("--lr", lr)

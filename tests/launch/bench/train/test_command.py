@@ -44,10 +44,11 @@ def test_wrong_options(refused):
 
 @pytest.mark.job
 def test_refused_as_ranks_of_a_job(psgd_command):
-    """Each process says so: it is never a rank, so never quiet."""
-    result = psgd_command("bench", "train", n=2, timeout=60)
-    assert result.returncode != 0
-    assert result.stderr.count("psgd: error: bench train: starts the processes of each run itself") == 2
+    """Rank 0 says so: a launcher ends the others as the first of them fails, maybe before they have spoken."""
+    for command in ("train", "peers", "faults"):
+        result = psgd_command("bench", command, n=3, timeout=60)
+        assert result.returncode == 2
+        assert result.stderr.count(f"psgd: error: bench {command}: starts the processes of each run itself") == 1
 
 
 @pytest.mark.job
