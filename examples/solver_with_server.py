@@ -14,6 +14,8 @@ Errors are of the conductivity's logarithm. The first varies a little, as worker
 """
 
 import argparse
+import sys
+from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -136,6 +138,14 @@ def learn(world: MPI.Intracomm, comm: MPI.Intracomm, count: int) -> None:
         world.Send(params, 0)
 
 
+def refuse(message: str) -> NoReturn:
+    """Ends all ranks with one line from rank 0. All ranks must call it."""
+    if MPI.COMM_WORLD.rank == 0:
+        print(message, file=sys.stderr, flush=True)
+    MPI.COMM_WORLD.Barrier()  # a launcher may kill the others once the first has left
+    sys.exit(2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=300, help="that the surrogate learns from (300)")
@@ -144,7 +154,7 @@ def main() -> None:
     world = MPI.COMM_WORLD
     solvers = world.size - LEARNERS
     if not 1 <= solvers <= GRID or options.cases < 1:
-        raise psgd.UsageError(f"expected {LEARNERS + 1} to {LEARNERS + GRID} ranks and 1 case or more")
+        refuse(f"solver_with_server.py: expected {LEARNERS + 1} to {LEARNERS + GRID} ranks and 1 case or more")
     learns = world.rank >= solvers
     comm = world.Split(learns, world.rank)
     if learns:

@@ -13,6 +13,7 @@ bit for bit.
 
 import argparse
 import contextlib
+import sys
 import time
 
 import numpy as np
@@ -132,6 +133,14 @@ def compare(world, training, options, texts, labels):
     return [float(np.median(values)) for values in seconds.values()]
 
 
+def refuse(message):
+    """Ends all ranks with one line from rank 0. All ranks must call it."""
+    if MPI.COMM_WORLD.rank == 0:
+        print(message, file=sys.stderr, flush=True)
+    MPI.COMM_WORLD.Barrier()  # a launcher may kill the others once the first has left
+    sys.exit(2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=800, help="to train on (%(default)s)")
@@ -145,7 +154,7 @@ def main() -> None:
     world = MPI.COMM_WORLD
     psgd.abort_on_exception()
     if world.size not in PLACES:
-        raise psgd.UsageError(f"two_lstm.py: expected 1, 2 or 3 ranks, got {world.size}")
+        refuse(f"two_lstm.py: expected 1, 2 or 3 ranks, got {world.size}")
     steps = options.pairs // options.batch
     texts, labels = make_pairs((steps + 8) * options.batch)  # the last 8 batches are held out
     rows = [slice(i * options.batch, (i + 1) * options.batch) for i in range(steps + 8)]

@@ -240,7 +240,14 @@ def test_two_lstm_is_timed_beside_one_rank(job):
 
 
 @pytest.mark.job
-def test_two_lstm_on_other_numbers_of_ranks_is_refused(job):
-    result = job(4, [sys.executable, str(EXAMPLES / "two_lstm.py")])
+@pytest.mark.parametrize(
+    ("example", "ranks", "message"),
+    [
+        ("two_lstm.py", 4, "two_lstm.py: expected 1, 2 or 3 ranks, got 4"),
+        ("solver_with_server.py", 2, "solver_with_server.py: expected 4 to 35 ranks and 1 case or more"),
+    ],
+)
+def test_other_numbers_of_ranks_are_refused_in_one_line(job, example, ranks, message):
+    result = job(ranks, [sys.executable, str(EXAMPLES / example)])
     assert result.returncode == 2
-    assert "two_lstm.py: expected 1, 2 or 3 ranks, got 4" in result.stderr
+    assert result.stderr.count(message) == 1 and "Traceback" not in result.stderr

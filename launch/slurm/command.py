@@ -14,10 +14,9 @@ from psgd.config import options as config_options
 from psgd.kernels.errors import UsageError
 from psgd.launch import options
 from psgd.launch.slurm.batch_options import BatchOptions
-from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.render import render
 from psgd.launch.slurm.templates import KINDS
-from psgd.launch.slurm.training import names, training
+from psgd.launch.slurm.training import training, value
 from psgd.launch.usage.groups import Group
 from psgd.launch.whole_numbers import Whole
 
@@ -100,19 +99,16 @@ def _text(kind: str, train: Sequence[str], given: dict[str, Any]) -> str:
 
     if given["mpi"] is not None and given["launcher"] == "mpirun":
         raise UsageError("--mpi: only srun takes it; omit it with --launcher mpirun")
-    words = training(kind, train or None) + (["--checkpoint-dir", "checkpoints"] if kind == "long_job" else [])
-    config = build(words)
-    if "--config" in names(words):  # what render cannot know, as it reads no file
-        devices = ["--device", config.device, "--server-device", config.server_device]
-        settle(KINDS[kind], [*words, *devices], given["gpus_per_node"])
-        for name in ("spares", "grow"):
-            if (found := getattr(config, name)) and options.flag(name) not in names(words):
-                train = [*(train or KINDS[kind].example), options.flag(name), str(found)]
+    path = value(train, "--config")
+    said = {} if path is None else options.read_file(path)
+    file = [word for name, found in said.items() for word in (options.flag(name), str(found))]
+    words = training(kind, train or None, file) + (["--checkpoint-dir", "checkpoints"] if kind == "long_job" else [])
+    build(words)
     for text in given["trial"]:
         try:
             build([*words, *text.split()])
         except (UsageError, click.UsageError) as error:
-            said = error.format_message() if isinstance(error, click.UsageError) else error
-            raise UsageError(f"--trial {text!r}: {said}") from None
+            wrong = error.format_message() if isinstance(error, click.UsageError) else error
+            raise UsageError(f"--trial {text!r}: {wrong}") from None
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
-    return render(kind, train or None, **chosen)
+    return render(kind, train or None, file, **chosen)

@@ -2,7 +2,7 @@
 
 from psgd.kernels.errors import UsageError
 from psgd.launch.slurm.templates import Template
-from psgd.launch.slurm.training import names, value
+from psgd.launch.slurm.training import value
 
 
 def settle(kind: Template, words: list[str], given: int | None) -> int:
@@ -10,7 +10,7 @@ def settle(kind: Template, words: list[str], given: int | None) -> int:
 
     Args:
         kind: for its GPUs, unless the words say `--device cpu`.
-        words: options of train. With `--config` and no `--device` they do not tell, and nothing is added.
+        words: options of train, with those of its file before them.
         given: GPUs per node; None: the kind's.
 
     Raises:
@@ -22,7 +22,7 @@ def settle(kind: Template, words: list[str], given: int | None) -> int:
         if not gpus:
             raise UsageError(f"{flag} cuda: expected --gpus-per-node N, with the number of GPUs of a node")
         return gpus
-    if not gpus or (device is None and "--config" in names(words)):
+    if not gpus:
         return gpus
     if device is None:
         words += ["--device", "cuda"]

@@ -20,12 +20,13 @@ SIGNAL_DELAY_S, MAX_RESTARTS = 120, 20
 _LONG_JOB = _OTHERS | {"--checkpoint-dir", "--resume", "--save-signal"}
 
 
-def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
+def render(kind: str, train: Sequence[str] | None = None, file: Sequence[str] = (), **given: Any) -> str:
     """Returns the text of a batch script. Reads nothing and writes nothing.
 
     Args:
         kind: a name in `KINDS`.
         train: options of `psgd train` in place of the kind's example; what makes it this kind stays unless named.
+        file: what the file of `--config` says, as words of a command line; it counts, the script does not repeat it.
         **given: fields of `BatchOptions`.
 
     Raises:
@@ -38,20 +39,20 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
     options_by_template.check(kind, batch.trial, batch.signal_delay_s, batch.max_restarts)
     if batch.venv is not None and batch.container is not None:
         raise UsageError("--venv, --container: expected one of the two")
-    words = training(kind, train)
-    tried = trials(kind, train, batch.trial)
-    named = names(words).union(*(names(text.split()) for text in tried))
+    known = [*file, *training(kind, train, file)]
+    tried = trials(kind, [*file, *(train or ())], batch.trial)
+    named = names(known).union(*(names(text.split()) for text in tried))
     if twice := named.intersection(_LONG_JOB if kind == "long_job" else _OTHERS):
         raise UsageError(f"{min(twice)}: the script sets it; omit it")
-    gpus = settle(chosen, words, batch.gpus_per_node)
+    gpus = settle(chosen, known, batch.gpus_per_node)
     options_by_template.check_trials(tried, gpus)
-    size = _size(chosen, words, batch, gpus)
-    if size.servers > 1 and "--servers" not in names(words):
-        words += ["--servers", str(size.servers)]
+    size = _size(chosen, known, batch, gpus)
+    if size.servers > 1 and "--servers" not in names(known):
+        known += ["--servers", str(size.servers)]
 
     lines = [
         "#!/bin/bash",
-        *(f"# {line}" for line in _what(chosen, words, gpus).splitlines()),
+        *(f"# {line}" for line in _what(chosen, known, gpus).splitlines()),
         f"#   sbatch slurm/{kind}.sbatch",
         f"# Written by `psgd slurm render {kind}`; its --help lists what can be set.",
         "",
@@ -69,7 +70,7 @@ def render(kind: str, train: Sequence[str] | None = None, **given: Any) -> str:
     lines += [
         *_only(kind, tried, MAX_RESTARTS if batch.max_restarts is None else batch.max_restarts),
         "# --dataset fashion-mnist needs its IDX files: export PSGD_DATA=FOLDER",
-        f"OPTIONS=({shlex.join(words)})",
+        f"OPTIONS=({shlex.join(known[len(file) :])})",
         f"# {_RULE[2:]}",
     ]
     return "\n".join(lines) + "\n" + _body(kind, batch.launcher, gpus > 0, size.idle > 0)

@@ -11,11 +11,18 @@ from psgd.user import reference
 _FILES = ("--model", "--dataset")
 
 
-def training(kind: str, train: Sequence[str] | None) -> list[str]:
-    """Returns a script's options: those that make the kind, unless `train` names them, and `train` or the example."""
+def training(kind: str, train: Sequence[str] | None, file: Sequence[str] = ()) -> list[str]:
+    """Returns a script's options: those that make the kind, and `train` or the example.
+
+    Args:
+        kind: a name in `KINDS`.
+        train: what the user gives; None: the example.
+        file: what a file of options says. What it or `train` names does not make the kind.
+    """
     chosen = KINDS[kind]
     words = list(chosen.example if train is None else train)
-    return absolute([word for pair in chosen.always if pair[0] not in names(words) for word in pair] + words)
+    named = names([*file, *words])
+    return absolute([word for pair in chosen.always if pair[0] not in named for word in pair] + words)
 
 
 def trials(kind: str, train: Sequence[str] | None, given: Sequence[str]) -> list[str]:

@@ -98,6 +98,14 @@ def test_what_the_model_does_not_allow_is_said_once(psgd_command, n):
 
 
 @pytest.mark.job
+@pytest.mark.parametrize("stage", [1, 2])
+def test_one_copy_has_nobody_to_share_with(psgd_command, stage):
+    done = psgd_command("train", "--mesh", "pipe=2", "--shard", str(stage), timeout=120)
+    expected = f"psgd: error: --shard {stage}: a single worker has nobody to share with; start more, or omit it\n"
+    assert done.returncode == 2 and expected in done.stderr and done.stderr.count("error") == 1
+
+
+@pytest.mark.job
 def test_a_failure_on_one_rank_ends_all(psgd_command):
     words = ["--mesh", "pipe=2,data=2", "--inject", "raise:1@5", "--epochs", "500"]
     done = psgd_command("train", *words, timeout=120)

@@ -35,12 +35,12 @@ def shard(task: Task, config: TrainConfig, roles: Roles) -> Task:
     Raises:
         AgreedUsageError: there is one worker, or a model that cannot be shared out; on all ranks.
     """
-    if config.shard is None or config.shard == 1 or isinstance(task.model, ShardedPiece):
-        return task
-    if roles.workers == 1:
+    if config.shard and roles.workers == 1:
         raise AgreedUsageError(
             f"--shard {config.shard}: a single worker has nobody to share with; start more, or omit it"
         )
+    if not config.shard or config.shard == 1 or isinstance(task.model, ShardedPiece):
+        return task
     if not isinstance(task.model, OwnModel):
         from psgd.training.sharded.sharded_module import SharedOutModule  # which loads PyTorch, as the user's file has
         from psgd.training.torch_module import UncutModule

@@ -103,8 +103,14 @@ def test_a_job_is_followed_on_its_own_cluster(run, programs, monkeypatch, tmp_pa
     )
 
 
-def test_a_configuration_files_device_counts(run, tmp_path):
+def test_a_configuration_files_options_count(run, tmp_path):
+    """With what else a job's size depends on; the file's strategy is not overridden by the kind's."""
     path = tmp_path / "run.toml"
+    path.write_text('strategy = "allreduce"\nworkers = 6\n')
+    code, text, _ = run("render", "cpu_parameter_server", "--", "--config", str(path))
+    assert code == 0 and "#SBATCH --ntasks=6" in text and f"OPTIONS=(--config {path})" in text
+    path.write_text('mesh = "pipe=2,data=3"\nservers = 2\nstrategy = "sync"\n')
+    assert "#SBATCH --ntasks=10" in run("render", "cpu_parameter_server", "--", "--config", str(path))[1]
     for device, gpus, code in (
         ("cuda", (), 2),
         ("cpu", ("--gpus-per-node=2",), 2),

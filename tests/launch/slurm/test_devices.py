@@ -12,7 +12,6 @@ CPU, GPU = KINDS["cpu_parameter_server"], KINDS["gpu_allreduce"]
     [
         (CPU, [], None, 0, []),
         (CPU, [], 2, 2, ["--device", "cuda"]),
-        (CPU, ["--config", "a.toml"], 2, 2, []),
         (CPU, ["--server-device", "cuda"], 1, 1, []),
         (GPU, ["--device", "cuda"], None, 4, []),
         (GPU, ["--device=cpu"], None, 0, []),

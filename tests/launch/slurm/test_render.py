@@ -101,9 +101,24 @@ def test_trains_options_replace_the_example_and_keep_the_kind():
     assert options(render("cpu_parameter_server", [], servers=1)) == ["--strategy", "sync"]
     assert options(render("cpu_parameter_server", [], gpus_per_node=2))[2:] == ["--device", "cuda"]
     assert "gpus-per-node" not in asked(render("gpu_allreduce", ["--device", "cpu"]))
-    assert "--device" not in options(render("cpu_parameter_server", ["--config", "x.toml"], gpus_per_node=2))
     assert asked(render("cpu_parameter_server", ["--server-device", "cuda"], gpus_per_node=1))["gpus-per-node"] == "1"
     assert "OPTIONS=(--strategy sync --dataset 'my data; rm x')" in render("array", ["--dataset", "my data; rm x"])
+
+
+def test_a_files_options_count_and_are_not_repeated():
+    file = ["--strategy", "allreduce", "--mesh", "pipe=2", "--workers", "3", "--grow", "0.5:1,1:3"]
+    text = render("long_job", ["--config", "x.toml"], file[:4] + file[4:6], launcher="mpirun")
+    assert options(text) == ["--config", "x.toml"] and asked(text)["ntasks"] == "6"
+    with pytest.raises(UsageError, match="--grow says how many workers there are"):
+        render("long_job", ["--config", "x.toml"], file, launcher="mpirun", workers=2)
+    assert asked(render("long_job", [], ["--spares", "2"], launcher="mpirun", workers=3))["ntasks"] == "6"
+    on_gpus = render("cpu_parameter_server", ["--config", "x.toml"], ["--device", "cuda"], gpus_per_node=2)
+    assert options(on_gpus) == ["--strategy", "sync", "--config", "x.toml"]
+    assert "Trains with --strategy easgd on CPUs." in render("cpu_parameter_server", [], ["--strategy", "easgd"])
+    with pytest.raises(UsageError, match="--log: the script sets it"):
+        render("array", None, ["--log", "a.jsonl"])
+    with pytest.raises(UsageError, match="nothing is left to try"):
+        render("array", [], ["--lr", "0.1", "--batch-size", "32"])
 
 
 def test_numbers_and_names_reach_sbatch():
