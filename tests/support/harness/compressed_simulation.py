@@ -179,34 +179,17 @@ def pairs(
     Returns:
         Each worker's parameters.
     """
-    x = [start.copy() for _ in logs]
-    clock, at = [0] * len(logs), [0] * len(logs)
-    sent: dict[int, Vector] = {}
-    partner: dict[int, int] = {}
-    post: dict[tuple[int, int], Vector] = {}
-    progress = True
-    while progress:
-        progress = False
-        for k, log in enumerate(logs):
-            while at[k] < len(log):
-                what, with_ = log[at[k]]
-                if what == "answer" and (with_, k) not in post:
-                    break
-                if what == "move" and (partner[k], k) not in post:
-                    break
-                if what == "step":
-                    while not samples(k, clock[k]):
-                        clock[k] += 1
-                    x[k] = multiply_add(-with_, gradient(x[k], k, clock[k]), x[k])
-                    clock[k] += 1
-                elif what in ("ask", "answer"):
-                    partner[k] = with_
-                    sent[k] = post[k, with_] = x[k].copy()
-                elif what == "move":
-                    x[k] += (post.pop((partner[k], k)) - sent[k]) * x[k].dtype.type(0.5)
-                at[k] += 1
-                progress = True
-    assert at == [len(log) for log in logs] and not post
+    clock = [0] * len(logs)
+
+    def step(k: int, x: Vector, rate: float) -> Vector:
+        while not samples(k, clock[k]):
+            clock[k] += 1
+        x = multiply_add(-rate, gradient(x, k, clock[k]), x)
+        clock[k] += 1
+        return x
+
+    x, at, post = _exchanges(start, logs, step)
+    assert at == [len(log) for log in logs] and not any(post.values())
     return x
 
 
@@ -229,6 +212,21 @@ def pairs_of_which_some_die(
     Returns:
         The parameters of each worker that lives.
     """
+    x, at, post = _exchanges(start, logs, lambda _, x, batch: x - x.dtype.type(rate) * gradient(x, batch))
+    living = [k for k in range(len(logs)) if k not in dead]
+    assert [at[k] for k in living] == [len(logs[k]) for k in living]
+    assert all(k in dead or other in dead for (k, other), left in post.items() if left)
+    return {k: x[k] for k in living}
+
+
+def _exchanges(
+    start: Vector, logs: Sequence[Sequence[tuple[str, Any]]], step: Callable[[int, Vector, Any], Vector]
+) -> tuple[list[Vector], list[int], dict[tuple[int, int], list[Vector]]]:
+    """What `pairs` says; `step` is of a worker, its parameters and what its log has for it.
+
+    Returns:
+        Each worker's parameters, how much of its log came about, and by sender and receiver what nobody took.
+    """
     x, at = [start.copy() for _ in logs], [0] * len(logs)
     sent: dict[int, Vector] = {}
     partner: dict[int, int] = {}
@@ -242,7 +240,7 @@ def pairs_of_which_some_die(
                 if (what == "answer" and not post[with_, k]) or (what == "move" and not post[partner[k], k]):
                     break
                 if what == "step":
-                    x[k] = x[k] - x[k].dtype.type(rate) * gradient(x[k], with_)
+                    x[k] = step(k, x[k], with_)
                 elif what in ("ask", "answer"):
                     partner[k] = with_
                     sent[k] = x[k].copy()
@@ -251,7 +249,4 @@ def pairs_of_which_some_die(
                     x[k] += (post[partner[k], k].pop(0) - sent[k]) * x[k].dtype.type(0.5)
                 at[k] += 1
                 progress = True
-    living = [k for k in range(len(logs)) if k not in dead]
-    assert [at[k] for k in living] == [len(logs[k]) for k in living]
-    assert all(k in dead or other in dead for (k, other), left in post.items() if left)
-    return {k: x[k] for k in living}
+    return x, at, post
