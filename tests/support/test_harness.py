@@ -107,7 +107,16 @@ def inner(folder, code, *args):
     env["PYTHONPATH"] += os.pathsep + str(TESTS)
     words = [sys.executable, "-m", "pytest", "-p", "harness.plugin", "--import-mode=importlib", "-v"]
     words += ["-p", "no:cacheprovider", f"--rootdir={folder}", str(folder / "test_inner.py"), *args]
-    return token, subprocess.Popen(words, env=env, cwd=folder, stdout=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        words,
+        env=env,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
+    )
+    return token, started
 
 
 def test_failures_are_named_and_the_next_test_works(tmp_path):
