@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import mpi, processes
+from harness import mpi, plugin, processes
 
 TESTS = Path(__file__).parent
 RANK_CODE = "import sys, time\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
@@ -222,3 +222,11 @@ def test_job_checks_the_exit_code_when_asked(job):
     assert job(None, "raise SystemExit(5)").returncode == 5
     with pytest.raises(pytest.fail.Exception, match="exit code 5"):
         job(None, "raise SystemExit(5)", check=True)
+
+
+def test_what_needs_a_gpu_is_skipped_without_cupy_before_ranks_load_anything(monkeypatch, request):
+    monkeypatch.setattr(plugin.importlib.util, "find_spec", lambda name: None if name == "cupy" else name)
+    plugin.pytest_runtest_setup(request.node)  # which needs none
+    request.node.add_marker(pytest.mark.gpu)
+    with pytest.raises(pytest.skip.Exception, match="no CuPy"):
+        plugin.pytest_runtest_setup(request.node)

@@ -1,6 +1,7 @@
 """The pytest side: the `ranks` marker, the fixtures `comm`, `job`, `hosts`, `psgd_command` and `refused`."""
 
 import contextlib
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -32,6 +33,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and importlib.util.find_spec("cupy") is None:
+        pytest.skip("no CuPy, so no GPU")  # said here: ranks would load all that their test needs first
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,7 +32,8 @@ def weights(path):
 
 def keep_only_first_from(saves, step):
     """Of the checkpoints from that step on; there is one."""
-    kept = min(each for each in saves.glob("step-*") if int(each.name.partition("-")[2]) >= step)
+    complete = saves.glob("step-*[0-9]")  # a dead rank may leave a part of one
+    kept = min(each for each in complete if int(each.name[5:]) >= step)
     for each in saves.glob("step-*"):
         if each != kept:
             shutil.rmtree(each)

@@ -59,8 +59,8 @@ def test_a_checkpoint_after_a_death_is_resumed_in_any_number_which_may_lose_more
     assert done.returncode == 4 and json.loads(done.stdout.splitlines()[-1])["samples"] == 3 * SAMPLES
     after = json.loads((saves / "step-000000024" / "manifest.json").read_text())
     assert after["run"]["workers"] == 2 and after["run"]["lost"] == [gone]
-    for each in saves.glob("step-*"):
-        if int(each.name.partition("-")[2]) > 24:
+    for each in saves.glob("step-*[0-9]"):  # a dead rank may leave a part of one
+        if int(each.name[5:]) > 24:
             shutil.rmtree(each)
     kills = "kill:3@30,kill:1@31,compute:0.003"
     done = psgd_command("train", *words, "--resume", "--workers", "4", "--inject", kills, timeout=90)
