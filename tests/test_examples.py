@@ -180,6 +180,7 @@ if MPI.COMM_WORLD.rank == 0:
     assert len(set(lines)) == 1 and len(lines) == 6, lines
 
 
+@pytest.mark.one_mpi
 @pytest.mark.job
 def test_two_lstm_has_the_same_bits_wherever_its_branches_are(job):
     outputs = {}

@@ -35,6 +35,7 @@ def test_these_are_all_products():
     assert all(np.prod(sizes) == 8 for sizes in FACTORISATIONS)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.ranks(8, timeout=200)
 @pytest.mark.parametrize("sizes", FACTORISATIONS, ids=named)
 def test_every_product_of_8_ranks_with_every_rule(comm, sizes):
@@ -84,6 +85,7 @@ def test_each_piece_has_its_own_server(comm, sizes):
     run.check(of_rank_0(comm, lambda: Alone("nesterov", CLIP).train((pipe, tensor, workers), 0, 20).ended))
 
 
+@pytest.mark.one_mpi
 @pytest.mark.ranks(8, timeout=200)
 @pytest.mark.parametrize("before", [(2, 2, 2), (1, 8, 1)], ids=named)
 def test_every_product_resumes_what_one_has_saved(comm, before, tmp_path):

@@ -7,6 +7,7 @@ FEW = (0, 2, 3, 4)
 """Of these all have few things to compile: sharded, in pieces, several workers, text."""
 
 
+@pytest.mark.one_mpi
 @pytest.mark.ranks(4, timeout=110)
 def test_a_few(comm):
     every = combinations.cases(max(FEW) + 1)
@@ -15,6 +16,7 @@ def test_a_few(comm):
     assert not wrong, wrong
 
 
+@pytest.mark.one_mpi
 @pytest.mark.ranks(4, timeout=110)
 def test_sharded_pieces(comm):
     """Gradients in buffers in turn, whole because of microbatches, and whole because of a shared table."""

@@ -107,6 +107,7 @@ print("same bits")
 """
 
 
+@pytest.mark.one_mpi
 def test_eight_stages_have_the_bits_of_the_sequential_program(job):
     result = job(8, EIGHT, timeout=100)
     assert result.returncode == 0 and result.stdout.count("same bits") == 8, result.stderr

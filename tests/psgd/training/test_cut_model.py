@@ -132,6 +132,7 @@ def test_each_part_has_its_own_exchange(comm, tmp_path, strategy, axis):
         assert (result["servers"], result["workers"]) == ((1, 2) if strategy == "sync" else (0, 3))
 
 
+@pytest.mark.one_mpi
 @pytest.mark.ranks(6)
 @pytest.mark.parametrize("strategy", ["async", "ssp"])
 def test_stages_with_servers_that_do_not_wait(comm, tmp_path, strategy):

@@ -11,7 +11,7 @@ import pytest
 
 CLUSTER = {"cluster", "login"}
 STARTS_RANKS = {"comm", "job", "hosts", "psgd_command", *CLUSTER}
-MOST_CASES = 4
+MOST_CASES = 3
 """Of one test function that is not marked with `both_mpis_whole`."""
 
 

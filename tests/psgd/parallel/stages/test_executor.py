@@ -34,6 +34,7 @@ if MPI.COMM_WORLD.rank == 0:
 """
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_bubbles_of_eight_stages(job, schedule):
     result = job(8, EIGHT.replace("sys.argv[1]", repr(schedule)), timeout=100)
