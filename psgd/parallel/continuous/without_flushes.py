@@ -245,7 +245,7 @@ class PipeDream(Pipeline):
         return total / samples
 
     def _begin(self) -> None:
-        """The gradient of a step begins."""
+        """The gradient of a step begins. On a GPU its losses come where those of the last step were, which are read."""
         self._executor.begin(self._each, (None,))
         for stage in self._captured:
             stage.begin()
