@@ -105,6 +105,11 @@ class Injector:
         else:
             raise UsageError(f"inject: expected {_FORMS}, got {part!r}")
 
+    @property
+    def slows(self) -> bool:
+        """Whether it ever sleeps."""
+        return bool(self._least_s or self._rotating) or self._factor != 1
+
     def delay_s(self, step: int, computed_s: float) -> float:
         """How long the worker sleeps after a gradient.
 

@@ -48,9 +48,12 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return task
     model, batch = task.model, min(config.batch_size, task.samples)
     wish = Decision(mesh.sizes["pipe"], batch, config.microbatches, config.pipe_schedule, config.cut)
-    if config.device == "cuda" and not catalog.SCHEDULES[wish.schedule].flushes:
+    apart = not catalog.SCHEDULES[wish.schedule].flushes
+    if config.device == "cuda" and apart and (config.shard or mesh.sizes["tensor"] > 1):
+        got = f"--shard {config.shard}" if config.shard else f"--mesh {config.mesh}"
         raise AgreedUsageError(
-            f"--device cuda: not with --pipe-schedule {wish.schedule}, whose stages compute on cores: omit one of both"
+            f"--device cuda: with --pipe-schedule {wish.schedule} expected each stage whole on one GPU, without tensor "
+            f"and --shard, got {got}: omit one of them"
         )
     if not isinstance(model, OwnModel):
         if config.shard in (2, 3):
@@ -75,7 +78,7 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         return activations.recomputed(stage, config.recompute, wish.size)
 
     parts = wish.microbatches
-    if not catalog.SCHEDULES[wish.schedule].flushes and config.shard in (None, 1):
+    if apart and config.shard in (None, 1):
         return replace(
             task, model=cut_without_flushes(task, config, mesh, tensor, whole, cuts, batch, parts, recompute)
         )

@@ -25,6 +25,9 @@ CASES = {
     "decentralized": "",
     "allreduce-pipe": "--mesh pipe=2",
     "allreduce-zero-bubble": "--mesh pipe=2 --pipe-schedule zero-bubble --optimizer momentum --lr 0.02 --clip-norm 1",
+    "allreduce-pipedream": "--mesh pipe=2,data=2 --pipe-schedule pipedream --scale-lr",
+    "allreduce-2bw": "--mesh pipe=2 --pipe-schedule pipedream-2bw --optimizer momentum --lr 0.02 --data-device cpu",
+    "sync-pipedream": "--mesh pipe=2,data=2 --servers 1 --pipe-schedule pipedream --scale-lr",
     "allreduce-tensor": "--mesh tensor=2",
     "allreduce-all": "--mesh pipe=2,tensor=2,data=2 --scale-lr",
     "sync-pipe": "--mesh pipe=2,data=2 --servers 1 --scale-lr --data-device cpu",
@@ -77,6 +80,7 @@ def test_offload_has_the_bits_of_a_run_without(how, tmp_path):
         "--strategy allreduce",
         "--strategy sync",
         "--strategy allreduce --mesh pipe=2",
+        "--strategy allreduce --mesh pipe=2 --pipe-schedule pipedream",
     ],
 )
 def test_goes_on_from_a_checkpoint(options, tmp_path):

@@ -53,17 +53,14 @@ def pipeline(
     of the ranks' time that is not compute; the expected one is that of a schedule whose backward passes take twice as
     long as forward ones. pipedream and pipedream-2bw take steps, too, and are timed while the pipeline is full; a line
     below the table says what each rank did then, in the run with the median bubble, and which bubble was least. With
-    --device cuda each rank has a GPU, passes are CUDA graphs on one GPU as on all (unless PSGD_CUDA_GRAPHS=0), the
-    bubble is not measured, and schedules without flushes are left out.
+    --device cuda each rank has a GPU, passes are CUDA graphs on one GPU as on all (unless PSGD_CUDA_GRAPHS=0), and
+    neither the bubble nor that line is there.
     """
     from psgd.launch.bench import job
 
-    able = [name for name in KNOWN if device == "cpu" or SCHEDULES[name].flushes]
-    names = able if schedules is None else schedules.split(",")
+    names = [*KNOWN] if schedules is None else schedules.split(",")
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--schedules: expected some of {', '.join(KNOWN)}, comma-separated, got {unknown[0]!r}")
-    if steps := [name for name in names if device == "cuda" and not SCHEDULES[name].flushes]:
-        raise UsageError(f"--schedules: {steps[0]} is for CPUs alone; omit it, or --device cuda")
     needed = ranks * max(2 if SCHEDULES[name].chunks else 1 for name in names)
     if layers % needed:
         raise UsageError(f"--layers: expected a multiple of {needed}, so that stages are equal, got {layers}")

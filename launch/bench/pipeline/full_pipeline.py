@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, array_module
 from psgd.launch.bench.peers import cores
 from psgd.launch.bench.stats import median
 from psgd.nn.model import Model
@@ -29,19 +29,18 @@ class StepsAlone:
     """The same steps by the whole model on one rank.
 
     Args:
-        model: on vectors already.
-        context: for the whole batch.
+        gradient: writes that of samples and labels, and returns the loss.
         params: of the model.
-        grads: of the model.
+        grads: what it writes to.
     """
 
-    def __init__(self, model: Model, context: Any, params: Array, grads: Array) -> None:
-        self._model, self._context, self._grads = model, context, grads
+    def __init__(self, gradient: Callable[[Array, Array], float], params: Array, grads: Array) -> None:
+        self._gradient, self._grads = gradient, grads
         self._optimizer = _optimizer(params)
 
     def step(self, x: Array, y: Array) -> float:
-        """Takes one; returns the loss."""
-        loss = self._model.gradient(self._context, x, y)
+        """Takes one; returns the loss. On a GPU the step is started then."""
+        loss = self._gradient(x, y)
         self._optimizer.take(self._grads, 1.0, 0)
         return float(loss)
 
@@ -58,6 +57,7 @@ class Continuous:
         y: their labels.
         microbatches: of a step.
         two_versions: as of `PipeDream`.
+        device: as of `PipeDream`, where x and y are.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Continuous:
         *,
         microbatches: int,
         two_versions: bool,
+        device: str = "cpu",
     ) -> None:
-        self._comm, self._data = comm, (x, y)
-        self._pipeline = PipeDream(
-            comm, model, cuts, batch=len(x), microbatches=microbatches, two_versions=two_versions
-        )
-        self._optimizer = _optimizer(self._pipeline.init(seed))
+        self._comm, self._data, self._xp = comm, (x, y), array_module(x)
+        how: dict[str, Any] = {"microbatches": microbatches, "two_versions": two_versions, "device": device}
+        self._pipeline = PipeDream(comm, model, cuts, batch=len(x), **how)
+        self._optimizer = _optimizer(self._xp.asarray(self._pipeline.init(seed)))
         self._cells: list[Cell] = []
         self._pipeline.executor.observer = self._seen
 
@@ -85,10 +85,21 @@ class Continuous:
         x, _ = self._data
         self._cells.clear()
         steps = STEPS + 2 * self._comm.size
-        return self._pipeline.train(self._optimizer, steps * len(x), lambda step: self._data)
+        loss = self._pipeline.train(self._optimizer, steps * len(x), lambda step: self._data)
+        if self._xp is not np:
+            self._xp.cuda.get_current_stream().synchronize()
+        return loss
+
+    @property
+    def timed(self) -> bool:
+        """Whether the times of passes are known: not on GPUs, whose hosts only start them."""
+        return not self._pipeline.on_gpu
 
     def shares(self) -> list[dict[str, float]]:
-        """Of each rank's time in the last run, while the pipeline was full: passes, steps, and what is neither."""
+        """Of each rank's time in the last run, while the pipeline was full: passes, steps, and what is neither.
+
+        Collective.
+        """
         everyone = [cell for mine in self._comm.allgather(self._cells) for cell in mine]
         full = grid.steady(everyone, self._comm.size)
         whole = grid.span(full)
@@ -103,7 +114,10 @@ class Continuous:
         return found
 
     def step_seconds(self) -> float:
-        """Of the last run, from one step of this rank to its next, in the middle of it."""
+        """Of the last run, from one step of this rank to its next, in the middle of it.
+
+        On a GPU, whose host starts a step when the GPU of the last stage has its loss.
+        """
         ends = [cell.stop for cell in self._cells if cell.instruction.kind == "U"]
         middle = ends[self._comm.size : -self._comm.size]
         return (middle[-1] - middle[0]) / (len(middle) - 1)
@@ -124,6 +138,9 @@ def timed(comm: MPI.Intracomm, alone: Callable[[], float], together: Continuous,
         alone: a step on rank 0.
         together: the pipeline.
         repeats: timed runs.
+
+    Returns:
+        The figures of a row. On GPUs the bubble is None, and those that go with it are not there.
     """
     one, every, runs = np.zeros(repeats), np.zeros(repeats), list[list[dict[str, float]]]()
     for turn in range(repeats):
@@ -135,18 +152,16 @@ def timed(comm: MPI.Intracomm, alone: Callable[[], float], together: Continuous,
         cores.quiet_barrier(comm)
         together.run()
         every[turn] = together.step_seconds()
-        runs.append(together.shares())
+        if together.timed:
+            runs.append(together.shares())
     comm.Bcast(one)
     comm.Bcast(every)
+    seconds = {"one_seconds": median(one.tolist()), "pipeline_seconds": median(every.tolist())}
+    if not runs:
+        return seconds | {"bubble": None}
     bubbles = [float(np.mean([rank["idle"] for rank in ranks])) for ranks in runs]
     middle = sorted(range(repeats), key=bubbles.__getitem__)[repeats // 2]
-    return {
-        "one_seconds": median(one.tolist()),
-        "pipeline_seconds": median(every.tolist()),
-        "bubble": median(bubbles),
-        "least_bubble": min(bubbles),
-        "shares": runs[middle],
-    }
+    return seconds | {"bubble": median(bubbles), "least_bubble": min(bubbles), "shares": runs[middle]}
 
 
 def _optimizer(params: Array) -> Optimizer:

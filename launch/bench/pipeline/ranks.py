@@ -16,7 +16,6 @@ from psgd.launch.bench.pipeline.full_pipeline import Continuous, StepsAlone, tim
 from psgd.launch.bench.stats import median
 from psgd.nn.linear import Linear
 from psgd.nn.model import Model
-from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.rehearsal import DOUBLE, rehearse
@@ -63,15 +62,14 @@ def measure(
     all_y = xp.asarray(rng.integers(0, _CLASSES, many))
     model = Model([Linear(sizes.width, relu=True)] * (1 + sizes.layers) + [Linear(_CLASSES)], (_FEATURES,))
     settle = (lambda: None) if xp is np else xp.cuda.get_current_stream().synchronize
-    reference = _reference(comm, model, xp, sizes.batch, device)
-    one_rank = reference.steps if isinstance(reference, _Whole) else None
+    reference, steps = _reference(comm, model, xp, sizes.batch, device)
     for name in names:
+        facts = {"schedule": name, "ranks": comm.size, "device": device, **sizes._asdict()}
         if not catalog.SCHEDULES[name].flushes:
             x, y = all_x[: sizes.batch], all_y[: sizes.batch]
-            cuts = tuple(range(1 + sizes.layers // comm.size, 1 + sizes.layers, sizes.layers // comm.size))
-            two = catalog.SCHEDULES[name].least_every(comm.size) > 1
-            row = _without_flushes(comm, name, model, cuts, one_rank, x, y, sizes.microbatches if two else 1, repeats)
-            yield {"schedule": name, "ranks": comm.size, **sizes._asdict(), "expected_bubble": 0.0} | row
+            one_step = partial(_step, settle, steps, x, y)
+            row = _without_flushes(comm, name, model, one_step, x, y, sizes, repeats, device)
+            yield facts | {"expected_bubble": 0.0} | row
             continue
         trains = name != INFERENCE
         chunks = 2 if catalog.SCHEDULES[name].chunks else 1
@@ -95,29 +93,26 @@ def measure(
             microbatches = -(-len(x) // pipeline.microbatch)
         cells = rehearse(catalog.make(name, comm.size, microbatches, chunks), DOUBLE)
         busy, whole = sum(cell.stop - cell.start for cell in cells), max(cell.stop for cell in cells)
-        expected = 1 - busy / (comm.size * whole)
-        facts = {"schedule": name, "ranks": comm.size, "device": device, **sizes._asdict(), "expected_bubble": expected}
-        yield facts | row | ({} if xp is np else {"bubble": None})
+        expected = {"expected_bubble": 1 - busy / (comm.size * whole)}
+        yield facts | expected | row | ({} if device == "cpu" else {"bubble": None})
 
 
 def _without_flushes(
     comm: MPI.Intracomm,
     name: str,
     model: Model,
-    cuts: Cuts,
-    one_rank: StepsAlone | None,
+    alone: Callable[[], float],
     x: Array,
     y: Array,
-    microbatches: int,
+    sizes: Sizes,
     repeats: int,
+    device: str,
 ) -> dict[str, Any]:
     """The row of a schedule whose stages take steps. Collective."""
     two = catalog.SCHEDULES[name].least_every(comm.size) > 1
-    together = Continuous(comm, model, cuts, SEED, x, y, microbatches=microbatches, two_versions=two)
-
-    def alone() -> float:
-        return 0.0 if one_rank is None else one_rank.step(x, y)
-
+    cuts = tuple(range(1 + sizes.layers // comm.size, 1 + sizes.layers, sizes.layers // comm.size))
+    how: dict[str, Any] = {"microbatches": sizes.microbatches if two else 1, "two_versions": two}
+    together = Continuous(comm, model, cuts, SEED, x, y, **how, device=device)
     try:
         _verify(comm, name, alone, together.run)
         return timed(comm, alone, together, repeats)
@@ -145,7 +140,7 @@ class _Whole:
         grads = np.zeros_like(params)
         model.bind(params, grads)
         self._model, self._context = model, model.context(batch)
-        self.steps = StepsAlone(model, self._context, params, grads)
+        self.steps = StepsAlone(lambda x, y: self.gradient(len(x), x, y), params, grads)
 
     def gradient(self, n: int, x: Any, y: Any) -> float:
         return self._model.gradient(self._context, x, y)
@@ -154,16 +149,30 @@ class _Whole:
         return self._model.evaluate(self._context, x, y)
 
 
-def _reference(comm: MPI.Intracomm, model: Model, xp: Any, batch: int, device: str) -> Any:
-    """What rank 0 computes alone: on a GPU by graphs too, so as a pipeline of one stage and one microbatch."""
+def _reference(comm: MPI.Intracomm, model: Model, xp: Any, batch: int, device: str) -> tuple[Any, StepsAlone | None]:
+    """What rank 0 computes alone, and its steps: on a GPU by graphs too, so as a pipeline of one stage and microbatch.
+
+    Other ranks get None.
+    """
     if comm.rank:
-        return None
+        return None, None
     if device == "cpu":
-        return _Whole(model, batch)
+        whole = _Whole(model, batch)
+        return whole, whole.steps
     params = xp.asarray(model.init(SEED))
+    grads = xp.zeros_like(params)
     alone = Pipeline(MPI.COMM_SELF, model, (), batch=batch, device=device)
-    alone.bind(params, xp.zeros_like(params))
-    return alone
+    alone.bind(params, grads)
+    return alone, StepsAlone(lambda x, y: alone.gradient(len(x), x, y), params, grads)
+
+
+def _step(settle: Callable[[], None], steps: StepsAlone | None, x: Array, y: Array) -> float:
+    """Takes a step alone, on rank 0; returns the loss once this rank's GPU is done."""
+    if steps is None:
+        return 0.0
+    found = steps.step(x, y)
+    settle()
+    return found
 
 
 def _loss(settle: Callable[[], None], of: Any, trains: bool, *arguments: Any) -> float:

@@ -18,7 +18,7 @@ from psgd.kernels.errors import UsageError
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.optim.optimizer import Optimizer
-from psgd.parallel.continuous.stash import Stash
+from psgd.parallel.continuous.stash import Copies, Stash
 from psgd.parallel.continuous.step_losses import StepLosses
 from psgd.parallel.microbatches import Batch
 from psgd.parallel.pipeline import Pipeline
@@ -27,7 +27,10 @@ from psgd.parallel.stages import tied
 from psgd.runtime.agreement import agree
 
 Batches = Callable[[int], tuple[Array, Array]]
-"""From the number of a step of this call to its samples and labels, which stay unchanged until its step is taken."""
+"""From the number of a step of this call to its samples and labels, which stay unchanged until its step is taken.
+
+On a GPU, what is put on the current stream behind a step's last backward pass may change them.
+"""
 
 Draws = Callable[[int], tuple[int, Array]]
 """From the number of a step to the key and the samples' numbers by which layers draw: see `Context.draw`."""
@@ -58,6 +61,11 @@ class PipeDream(Pipeline):
 
     It is a `Pipeline` too: `evaluate` is the same, and `gradient` flushes, as 1F1B.
 
+    On GPUs all of a rank is on its current stream, in the order of its program: passes, the copies of weights that a
+    pass still needs, and the steps. So a step comes behind the passes that read the weights which it changes, and no
+    host waits for that. Hosts wait for the loss of each step alone, which the last stage's GPU has before the step's
+    last backward pass.
+
     Args:
         comm: as `Pipeline`.
         model: as `Pipeline`.
@@ -72,6 +80,8 @@ class PipeDream(Pipeline):
         recompute: as `Pipeline`.
         apart: each version of the weights that passes use is a copy, as of another library's stages, whose passes
             refer to the memory of the weights until backward.
+        device: as `Pipeline`; parameters are CuPy's where it is "cuda", and their optimizer's state too.
+        graphs: as `Pipeline`. A pass has a graph for each version's memory that it meets, of which there are few.
 
     Attributes:
         versions_most: versions of the weights that this rank has had at once, the newest included.
@@ -89,17 +99,20 @@ class PipeDream(Pipeline):
         crowded: bool | None = None,
         recompute: Callable[[Stage], Stage] | None = None,
         apart: bool = False,
+        device: str = "cpu",
+        graphs: Callable[[], bool] | None = None,
     ) -> None:
         ranks = comm.Get_size()
         agree(
             comm,
             "pipedream",
             {"two_versions": two_versions},
-            _complaint(ranks, model, cuts, batch, microbatches, two_versions),
+            _complaint(ranks, model, cuts, batch, microbatches, two_versions, device),
         )
         # As many microbatches as can be in flight: links get room for them.
         room: dict[str, Any] = {"batch": batch * ranks, "microbatches": microbatches * ranks}
-        super().__init__(comm, model, cuts, "1f1b", **room, crowded=crowded, recompute=recompute)
+        places: dict[str, Any] = {"device": device, "graphs": graphs}
+        super().__init__(comm, model, cuts, "1f1b", **room, crowded=crowded, recompute=recompute, **places)
         # Without it, neighbours with equal work have no time to spare: each is late where the other one was.
         self._chunks[0].early = True
         self.versions_most = 1
@@ -107,6 +120,8 @@ class PipeDream(Pipeline):
         self._samples = batch
         self._each = -(-batch // self.microbatch)
         self._two_versions, self._apart = two_versions, apart
+        self._copies = Copies()
+        self._gradient: Array = None
         self._position = 0
 
     @property
@@ -149,7 +164,9 @@ class PipeDream(Pipeline):
                 raise UsageError(
                     "train: expected an optimizer with clip_norm=0: no rank ever has the norm of a whole gradient"
                 )
-        grads = np.zeros_like(optimizer.params)
+        if self._gradient is None:  # the same in each call: passes on a GPU are recorded for it
+            self._gradient = np.zeros_like(optimizer.params)
+        grads = self._gradient
 
         def take(n: int, loss: float) -> None:
             if combine is not None:
@@ -194,12 +211,13 @@ class PipeDream(Pipeline):
         whole, rest = divmod(samples, self._samples)
         microbatches = whole * self._each + -(-rest // self.microbatch)
         program = pipedream.program(self._rank, self._ranks, microbatches, self._each)
-        stash = Stash(params, pipedream.versions(program, self._each, self._two_versions), self._apart)
+        used = pipedream.versions(program, self._each, self._two_versions)
+        stash = Stash(params, used, self._apart, self._copies)
         ends = self._rank in (0, self._told.source)
         executor, bound = self._executor, None
         steps: dict[int, _StepBatch] = {}
         total = 0.0
-        executor.begin(self._each, (None,))
+        self._begin()
         for each in program:
             step = each.microbatch // self._each
             if each.kind != "U":
@@ -218,10 +236,19 @@ class PipeDream(Pipeline):
             stash.keep(each.microbatch)
             take(batch.samples, loss)
             executor.done(each, start, time.perf_counter())
-            executor.begin(self._each, (None,))
+            self._begin()
         self.versions_most = max(self.versions_most, stash.most)
+        stash.end()
         self.bind(params, grads)
+        for stage in self._captured:
+            stage.turn()
         return total / samples
+
+    def _begin(self) -> None:
+        """The gradient of a step begins. On a GPU its losses come where those of the last step were, which are read."""
+        self._executor.begin(self._each, (None,))
+        for stage in self._captured:
+            stage.begin()
 
     def _loss_of_step(self) -> float:
         """The mean loss of the step whose last backward pass is done here: the last stage did that before."""
@@ -229,9 +256,12 @@ class PipeDream(Pipeline):
         if self._rank != self._told.source:
             executor.wait(losses.known)
             return losses.value
+        # On a GPU this stage's newest backward pass is behind the loss: work for it while its host waits, and goes on.
+        for stage in self._captured:
+            executor.wait(stage.done)
         found = self._chunks[0].losses
         executor.wait(losses.free)
-        losses.tell(float(sum(found[k] for k in sorted(found))))
+        losses.tell(sum(float(found[k]) for k in sorted(found)))
         return losses.value
 
     def close(self) -> None:
@@ -249,7 +279,7 @@ class PipeDream(Pipeline):
 
 
 def _complaint(
-    ranks: int, model: Model, cuts: Sequence[int], batch: int, microbatches: int, two_versions: bool
+    ranks: int, model: Model, cuts: Sequence[int], batch: int, microbatches: int, two_versions: bool, device: str
 ) -> str | None:
     """What is wrong with the arguments of this rank, if anything that `Pipeline` does not see."""
     if not 1 <= microbatches <= batch:
@@ -266,4 +296,7 @@ def _complaint(
         if ties:
             held = f"{ties[0].name}, which stages {' and '.join(map(str, ties[0].stages))} hold"
             return f"model: expected parameters of one stage each, got {held}: stages take their steps apart"
+        cut = [p.name for stage in stages for p in stage.layout.parameters if p.shape != p.global_shape]
+        if device == "cuda" and cut:
+            return f"device: expected cpu with layers that are cut by tensor, got cuda and a part of {cut[0]}"
     return None

@@ -59,13 +59,30 @@ class CapturedStage:
         waits = not last or stage.layers[-1].loss is not None
         self._losses = None if waits else gpu.losses(most)
         self._fixed: dict[Context, _Fixed] = {}
+        self._vectors: tuple[Array, Array] = (None, None)
         self._place: Key = ()
+        self._turned: Key = ()  # the place of which the stage has views
+        self._known: set[Key] = set()
         self._count = 0
 
     def bind(self, params: Array, grads: Array) -> None:
-        """As `Stage.bind`; graphs are kept for each pair of vectors."""
-        self._stage.bind(params, grads)
-        self._place = self._gpu.address(params), None if grads is None else self._gpu.address(grads)
+        """As `Stage.bind`; graphs are kept for each pair of vectors.
+
+        A pass by its graph needs the addresses alone. So of vectors that it knows the stage makes views later, in
+        `turn`: where weights change from pass to pass, that would take longer than starting the pass.
+        """
+        place = self._gpu.address(params), None if grads is None else self._gpu.address(grads)
+        if place not in self._known:  # the stage says what is wrong with them
+            self._stage.bind(params, grads)
+            self._known.add(place)
+            self._turned = place
+        self._vectors, self._place = (params, grads), place
+
+    def turn(self) -> None:
+        """The stage itself computes with the bound vectors from now on."""
+        if self._turned != self._place:
+            self._stage.bind(*self._vectors)
+            self._turned = self._place
 
     def begin(self) -> None:
         """A batch begins."""
@@ -79,6 +96,7 @@ class CapturedStage:
 
     def context(self, batch: int, wants_dx: bool = False) -> Context:
         """As `Stage.context`."""
+        self.turn()
         stage, empty = self._stage, self._gpu.xp.empty
         made = stage.context(batch, wants_dx)
         x = empty((batch, *stage.input_shape), stage.dtype)
@@ -98,6 +116,7 @@ class CapturedStage:
         model: Any = self._stage
         labels = self._labels(ctx, y)
         if self._losses is None:
+            self.turn()
             self._put_back(self._fixed[ctx])
             found: tuple[Array, Any] = model.loss(ctx, labels, batch_size=batch_size)
             return found
@@ -111,7 +130,7 @@ class CapturedStage:
     def backward(self, ctx: Context, dy: Array, on_ready: OnReady | None = None, accumulate: bool = False) -> Array:
         """As `Stage.backward`."""
         dy = self._gradient(ctx, dy)
-        key = "B", accumulate, *self._fixed[ctx].last
+        key = "B", accumulate, *self._place, *self._fixed[ctx].last
         dx = self._do(ctx, key, lambda: self._stage.backward(ctx, dy, on_ready, accumulate), on_ready is None)
         ctx.output = None
         return dx
@@ -119,19 +138,20 @@ class CapturedStage:
     def backward_input(self, ctx: Context, dy: Array, accumulate: bool = False) -> Array:
         """As `Stage.backward_input`."""
         dy = self._gradient(ctx, dy)
-        key = "X", accumulate, *self._fixed[ctx].last
+        key = "X", accumulate, *self._place, *self._fixed[ctx].last
         dx = self._do(ctx, key, lambda: self._stage.backward_input(ctx, dy, accumulate), leaves=True)
         ctx.output, ctx.half = None, True
         return dx
 
     def backward_weights(self, ctx: Context, on_ready: OnReady | None = None, accumulate: bool = False) -> None:
         """As `Stage.backward_weights`."""
-        key = "W", accumulate, *self._fixed[ctx].last
+        key = "W", accumulate, *self._place, *self._fixed[ctx].last
         self._do(ctx, key, lambda: self._stage.backward_weights(ctx, on_ready, accumulate), on_ready is None)
         ctx.half = False
 
     def evaluate(self, ctx: Context, x: Array, y: Array, tally: Any) -> tuple[float, float]:
         """As `Model.evaluate`; waits for the GPU."""
+        self.turn()
         model: Any = self._stage
         into = self._fixed[ctx].x[: len(x)]
         found: tuple[float, float] = model.evaluate(ctx, self._taken(into, x), self._labels(ctx, y), tally)
@@ -140,7 +160,11 @@ class CapturedStage:
     def _do(
         self, ctx: Context, key: Key, run: Callable[[], Array], records: bool = True, leaves: bool = False
     ) -> Array:
-        """Starts a pass: the first time by Python, the second time to record it, from then on as recorded."""
+        """Starts a pass: the first time by Python, the second time to record it, from then on as recorded.
+
+        A key names the vectors of the pass itself and, by `last`, those of the passes before it: weights that a step
+        has changed since then lie elsewhere in backward than in forward.
+        """
         fixed = self._fixed[ctx]
 
         def noted() -> None:
@@ -149,6 +173,7 @@ class CapturedStage:
         launch = fixed.graphs.get(key)
         by_python = launch is None or not records
         if by_python:
+            self.turn()
             self._put_back(fixed)
             if records and key in fixed.graphs and self._captures():
                 launch = fixed.graphs[key] = self._gpu.launcher(noted)

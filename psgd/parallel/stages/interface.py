@@ -27,6 +27,9 @@ class RunsOnGpu(Protocol):
     def done(self) -> bool:
         """Whether the batch's losses are there. Does not block."""
 
+    def turn(self) -> None:
+        """What refers to parameters and gradients refers to the bound ones from now on, at the latest."""
+
 
 @runtime_checkable
 class WithLoss(Protocol):

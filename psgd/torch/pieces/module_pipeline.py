@@ -24,7 +24,7 @@ from psgd.torch.pieces import own_layers
 from psgd.torch.pieces.own_layers import Init
 from psgd.torch.pieces.sequential_stages import SequentialStages
 from psgd.torch.pieces.torch_stage import LossOf, TorchStage
-from psgd.torch.same_memory import address_of, array_of, tensor_of
+from psgd.torch.same_memory import address_of, tensor_of
 from psgd.torch.wrapped import Wrapped
 
 
@@ -60,7 +60,7 @@ def pipeline(
         batch: most samples of a step.
         microbatches: as of `psgd.parallel.pipeline.Pipeline`.
         loss: of output and labels, the mean over samples.
-        schedule: as of `Pipeline`. With pipedream and pipedream-2bw, on the CPU, `pipeline` is a
+        schedule: as of `Pipeline`. With pipedream and pipedream-2bw, `pipeline` is a
             `psgd.parallel.continuous.without_flushes.PipeDream`, whose `train` takes the steps.
         init: called with a layer of the sequence that was on the meta device, to give it values; None: the
             `reset_parameters` of its parts.
@@ -195,7 +195,7 @@ class ModulePipeline(Wrapped):
 
     def _turn(self, params: Any, grads: Any) -> None:
         """Makes parameters and gradients views of these vectors, of one version of the weights."""
-        now = address_of(array_of(self._params)), address_of(array_of(self._grads))
+        now = self._params.data_ptr(), self._grads.data_ptr()
         if now != (address_of(params), address_of(grads)):
             spoiled = self.spoiled
             self._point(tensor_of(params), tensor_of(grads))
@@ -237,10 +237,10 @@ def _pipeline(
 ) -> Pipeline:
     """The pipeline of a schedule. Collective, blocks."""
     entry = catalog.SCHEDULES.get(schedule)
-    if entry is None or entry.flushes or device != "cpu":
-        return Pipeline(comm, whole, cuts, schedule, batch=batch, microbatches=microbatches, device=device)
-    two = schedule == "pipedream-2bw"
-    return PipeDream(comm, whole, cuts, batch=batch, microbatches=microbatches, two_versions=two, apart=True)
+    common: dict[str, Any] = {"batch": batch, "microbatches": microbatches, "device": device}
+    if entry is None or entry.flushes:
+        return Pipeline(comm, whole, cuts, schedule, **common)
+    return PipeDream(comm, whole, cuts, **common, two_versions=schedule == "pipedream-2bw", apart=True)
 
 
 def _in_flight(schedule: str, ranks: int, microbatches: int, chunks: int) -> tuple[int, ...]:

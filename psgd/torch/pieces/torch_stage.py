@@ -83,6 +83,14 @@ class TorchStage:
         """
         self._point, self._clear = point, clear
 
+    @property
+    def moving(self) -> bool:
+        """Whether the vectors change from pass to pass."""
+        return self._point is not None
+
+    def turn(self) -> None:
+        """Nothing: `bind` has done it."""
+
     def recompute(self, segments: Segments) -> None:
         """Keeps of these layers, by their numbers here, the inputs of segments alone from now on."""
         self._segments = segments

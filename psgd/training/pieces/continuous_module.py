@@ -49,4 +49,10 @@ class ContinuousModule(WithoutFlushes, CutModule):
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
         batch, pipeline = min(config.batch_size, dataset.train.samples), self._module.pipeline
         assert isinstance(pipeline, PipeDream)
-        return ContinuousModuleBackend(self._module, pipeline, self.mesh.pipe, dataset, statistics, batch)
+        common = self._module, pipeline, self.mesh.pipe, dataset, statistics, batch
+        if config.device == "cpu":
+            return ContinuousModuleBackend(*common)
+        from psgd.training.pieces.cuda_module_backend import CudaContinuousModuleBackend
+
+        keep = None if config.data_device == "auto" else config.data_device == "cuda"
+        return CudaContinuousModuleBackend(*common, keep)

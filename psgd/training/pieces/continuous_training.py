@@ -5,9 +5,7 @@ checkpoint, or the end of an epoch. There it is drained, and all stages are at t
 such a point, so it has the bits of one that was not interrupted and has the same points.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,31 +27,17 @@ from psgd.parallel.cuts.partition import Cuts
 from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.schedule import Schedule
-from psgd.runtime.faults import Injector
 from psgd.runtime.rng import bits
+from psgd.training.pieces.continuous_passes import ContinuousPasses, NumberedStep
 from psgd.training.pieces.model_in_pieces import CutModel
 from psgd.training.pieces.pipeline_backend import PipelineBackend
+from psgd.training.pieces.pipeline_passes import Batch
 from psgd.training.task import Task
 from psgd.training.trainable import OwnModel
 from psgd.training.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class NumberedStep:
-    """One of those that a pipeline takes without being drained.
-
-    Attributes:
-        key: by which layers draw.
-        number: of the run, from 0.
-        rows: of the training set.
-    """
-
-    key: int
-    number: int
-    rows: NDArray[np.int64]
-
-
-class ContinuousBackend(PipelineBackend):
+class ContinuousBackend(ContinuousPasses, PipelineBackend):
     """As `PipelineBackend`, with many steps at once.
 
     Args:
@@ -72,48 +56,15 @@ class ContinuousBackend(PipelineBackend):
         dtype: DTypeLike = np.float32,
     ) -> None:
         super().__init__(pipeline, stages, dataset, statistics, batch_size, tokens, dtype)
-        self._continuous = pipeline
-        self._vectors: tuple[Array, Array] = (None, None)
         # A step's samples stay until its backward passes are done, while those of later ones have begun.
         alive, most = stages.Get_size() + 1, min(batch_size, dataset.train.samples)
         self._ring = [Batches(dataset.train, statistics, most, dtype) for _ in range(alive)] if self._reads else []
 
-    def bind(self, params: Array, grads: Array) -> None:
-        super().bind(params, grads)
-        self._vectors = params, grads
-
-    def train(
-        self, steps: Sequence[NumberedStep], take: Callable[[NumberedStep, float], None], injector: Injector
-    ) -> None:
-        """Takes these steps, and drains the pipeline. Collective over the copy, blocks.
-
-        Args:
-            steps: one or more, all of `batch_size` samples but the last.
-            take: called after each step's gradient with it and its mean loss.
-            injector: of faults.
-        """
-        taken = iter(steps)
-        began = time.perf_counter()
-
-        def batches(index: int) -> tuple[Array, Array]:
-            x, y = self._ring[index % len(self._ring)].fetch(steps[index].rows)
-            if self._first:
-                injector.poison(steps[index].number, x)
-            return x, y
-
-        def draws(index: int) -> tuple[int, Array]:
-            injector.begin(steps[index].number)
-            return steps[index].key, steps[index].rows
-
-        def one(samples: int, loss: float) -> None:
-            nonlocal began
-            done = next(taken)
-            injector.sleep(done.number, time.perf_counter() - began)
-            take(done, loss)
-            began = time.perf_counter()
-
-        samples = sum(len(each.rows) for each in steps)
-        self._continuous.steps(*self._vectors, samples, batches, one, draws)
+    def _lasting(self, turn: int, rows: NDArray[np.int64], touch: Callable[[Array], None]) -> Batch:
+        x, y = self._ring[turn % len(self._ring)].fetch(rows)
+        if self._first:
+            touch(x)
+        return x, y
 
 
 class ContinuousTrainer(Trainer):
@@ -152,7 +103,7 @@ class ContinuousTrainer(Trainer):
     def _steps(self, ps: Connection, sampler: Sampler, numbers: range) -> None:
         """Takes steps of one epoch; a worker that has run out of samples in it keeps pace behind them."""
         seed, last = self._config.seed, numbers[-1]
-        assert isinstance(self._model, CutModel) and isinstance(self.backend, ContinuousBackend)
+        assert isinstance(self._model, CutModel) and isinstance(self.backend, ContinuousPasses)
         part = self._model.part
         steps: list[NumberedStep] = []
         for number in numbers:
@@ -182,7 +133,7 @@ class WithoutFlushes(CutModel):
     """Microbatches of an epoch."""
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
-        """Nothing: steps begin at different times on the ranks; see `ContinuousBackend.train`."""
+        """Nothing: steps begin at different times on the ranks; see `ContinuousPasses.train`."""
 
     def expected_bubble(self, schedule: Schedule) -> float:
         """That of the fill and the drain, if the pipeline is drained once an epoch."""
@@ -214,8 +165,13 @@ class ContinuousModel(WithoutFlushes):
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
         batch, stages = min(config.batch_size, dataset.train.samples), self.mesh.pipe
-        whole = dataset, statistics, batch, self._tokens
-        return ContinuousBackend(self._continuous, stages, *whole)
+        common = self._continuous, stages, dataset, statistics, batch, self._tokens
+        if config.device == "cpu":
+            return ContinuousBackend(*common)
+        from psgd.training.pieces.cuda_continuous_backend import CudaContinuousBackend
+
+        keep = None if config.data_device == "auto" else config.data_device == "cuda"
+        return CudaContinuousBackend(*common, keep)
 
 
 def cut_without_flushes(
@@ -249,7 +205,14 @@ def cut_without_flushes(
     name = config.pipe_schedule or "pipedream"
     two = name == "pipedream-2bw"
     pipeline = PipeDream(
-        mesh.pipe, whole, cuts, batch=batch, microbatches=microbatches, two_versions=two, recompute=recompute
+        mesh.pipe,
+        whole,
+        cuts,
+        batch=batch,
+        microbatches=microbatches,
+        two_versions=two,
+        recompute=recompute,
+        device=config.device,
     )
     schedule, epoch = plan(pipeline, name, config, mesh, batch, task.samples)
     return ContinuousModel(pipeline, tensor, mesh, schedule, task.model.model, epoch)

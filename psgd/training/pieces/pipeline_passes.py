@@ -37,6 +37,10 @@ class PipelinePasses(ABC):
     def _ordered(self, start: int, stop: int) -> Batch:
         """Samples of the test set, where this rank needs them."""
 
+    @abstractmethod
+    def wait(self) -> None:
+        """As `psgd.backend.interface.Backend`."""
+
     def _used(self) -> None:  # noqa: B027 -- most have nothing to do then
         """The gradient that uses the batch is computed, or will be."""
 

@@ -24,6 +24,8 @@ def delays(text, worker=0, workers=4, steps=40, computed=0.01):
 
 def test_nothing():
     assert set(delays("")) == {0}
+    assert [Injector(text, 0, 4).slows for text in ("", "nan:0@3", "slow:2:4")] == [False] * 3
+    assert all(Injector(text, 0, 4).slows for text in ("compute:0.1", "slow:0:4", "slow:rotating:2:0.5"))
 
 
 def test_one_worker_takes_a_factor_longer():

@@ -1,5 +1,7 @@
 """Runs of a model in pieces on real ranks, against the same runs with whole models."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -8,6 +10,7 @@ from psgd import training
 from psgd.config import TrainConfig
 from psgd.kernels.errors import AgreedUsageError
 from psgd.metrics.trace import chrome
+from psgd.training.cut_model import cut
 
 COMMON = {"model": "mlp", "hidden": 24, "epochs": 2, "batch_size": 30, "lr": 0.1, "eval_every": 0.5}
 
@@ -49,6 +52,20 @@ def same_weights(one, other):
     assert list(one) == list(other)
     for name in one:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "tensor", "says"),
+    [
+        ({"mesh": "pipe=2,tensor=2"}, 2, "without tensor and --shard, got --mesh pipe=2,tensor=2"),
+        ({"mesh": "pipe=2,data=2", "shard": 1}, 1, "without tensor and --shard, got --shard 1"),
+    ],
+)
+def test_stages_that_are_not_whole_take_no_steps_apart_on_gpus(options, tensor, says):
+    config = TrainConfig(device="cuda", pipe_schedule="pipedream", strategy="allreduce", **options)
+    mesh = SimpleNamespace(sizes={"pipe": 2, "tensor": tensor, "data": 1})
+    with pytest.raises(AgreedUsageError, match=f"--device cuda: with --pipe-schedule pipedream .*{says}"):
+        cut(SimpleNamespace(model=None, samples=60), config, mesh)
 
 
 MESHES = ["pipe=2,data=2", "tensor=2,data=2", "pipe=2,tensor=2", "pipe=4", "tensor=4", "data=4"]

@@ -28,18 +28,23 @@ class Simulation:
         options: of the optimizer of each stage.
         seed: of the first parameters.
         size: samples of a microbatch.
+        xp: NumPy, or CuPy to compute on the current GPU.
 
     Attributes:
         params: of each stage.
         position: samples of all steps.
     """
 
-    def __init__(self, model: Model, cuts: Sequence[int], options: OptimizerOptions, seed: int, size: int) -> None:
+    def __init__(
+        self, model: Model, cuts: Sequence[int], options: OptimizerOptions, seed: int, size: int, xp: Any = np
+    ) -> None:
         ends = (0, *cuts, len(model.layers))
         self.stages = [model.cut(a, b) for a, b in itertools.pairwise(ends)]
-        self.params = [stage.init(seed) for stage in self.stages]
-        self.position, self._size = 0, size
+        self.params = [xp.asarray(stage.init(seed)) for stage in self.stages]
+        self.position, self._size, self._xp = 0, size, xp
         self._optimizers = [Optimizer(params, options) for params in self.params]
+        for stage, params in zip(self.stages, self.params, strict=True):
+            stage.bind(params)
         self._contexts = [stage.context(size, wants_dx=index > 0) for index, stage in enumerate(self.stages)]
 
     def run(self, steps: Sequence[Step], delay: Callable[[int, int, int], int]) -> float:
@@ -60,13 +65,14 @@ class Simulation:
             for start in range(0, n, size):
                 for index, stage in enumerate(stages):
                     stage.bind(history[index][delay(index, number, microbatch)], grads[index])
-                z = step.x[start : start + size]
+                z = self._xp.asarray(step.x[start : start + size])
                 if step.key is not None:
                     for context in contexts:
                         context.draw(step.key, step.numbers[start : start + size])
                 for stage, context in zip(stages, contexts, strict=True):
                     z = stage.forward(context, z)
-                dy, loss = stages[-1].loss(contexts[-1], step.y[start : start + size], batch_size=n)
+                labels = self._xp.asarray(step.y[start : start + size])
+                dy, loss = stages[-1].loss(contexts[-1], labels, batch_size=n)
                 losses.append(loss)
                 for stage, context in zip(stages[::-1], contexts[::-1], strict=True):
                     dy = stage.backward(context, dy, accumulate=start > 0)

@@ -21,6 +21,8 @@ class FakeGpu:
 
     Attributes:
         stages: `CapturedStage`s whose graphs are to be true to what they have recorded.
+        modules: PyTorch's, whose parameters and gradients graphs find where they were when they were recorded.
+        recorded: how many graphs there are.
         launched: how often graphs ran.
         reaches: other processes' memory can be mapped.
     """
@@ -30,7 +32,8 @@ class FakeGpu:
 
     def __init__(self, reaches=True):
         self.side = contextlib.nullcontext()
-        self.stages, self.launched, self.reaches, self.log = [], 0, reaches, []
+        self.stages, self.modules, self.launched, self.reaches, self.log = [], [], 0, reaches, []
+        self.recorded = 0
         self._kept = {}
 
     def allocate(self, nbytes):
@@ -90,7 +93,8 @@ class FakeGpu:
         return FakeLosses(most)
 
     def launcher(self, function):
-        then, ran = self._state(), [False]
+        then, places, ran = self._state(), self._places(), [False]
+        self.recorded += 1
         function()
 
         def launch():
@@ -98,12 +102,18 @@ class FakeGpu:
             if not ran[0]:  # it ran when it was recorded: here that cannot be had without the other
                 ran[0] = True
                 return
-            now = self._state()
+            now, others = self._state(), self._places()
             _restore(then)
+            _put(places)
             function()
             _restore(now)
+            _put(others)
 
         return launch
+
+    def _places(self):
+        """The memory of all parameters and gradients of modules."""
+        return [(p, p.data, p.grad) for module in self.modules for p in module.parameters()]
 
     def _state(self):
         """What Python knows, of all stages, contexts and layers."""
@@ -137,23 +147,40 @@ def _restore(found):
         vars(thing).update(values)
 
 
+def _put(places):
+    for p, data, grad in places:
+        if p.data_ptr() != data.data_ptr():
+            p.data = data
+        p.grad = grad
+
+
 class FakeLosses:
+    """Losses are there at the second look only; who reads one earlier gets NaN."""
+
     def __init__(self, most):
-        self._host, self._steps = np.zeros(most), np.zeros(1, np.int64)
+        self._host, self._steps = np.full(most, np.nan), np.zeros(1, np.int64)
+        self._coming, self._looks = {}, 0
 
     def begin(self):
         self._steps.fill(0)
+        self._host.fill(np.nan)
 
     def start(self, logits, labels, scale):
         loss, _ = softmax_cross_entropy(logits, labels, scale)
-        self._host[self._steps[0] % len(self._host)] = loss / round(1 / scale)
+        self._coming[int(self._steps[0]) % len(self._host)] = loss / round(1 / scale)
         self._steps += 1
         return 0.0, 0
 
     def mark(self):
-        pass
+        self._looks = 0
 
     def done(self):
+        self._looks += 1
+        if self._looks < 2:
+            return False
+        for place, loss in self._coming.items():
+            self._host[place] = loss
+        self._coming.clear()
         return True
 
     def read(self, place):

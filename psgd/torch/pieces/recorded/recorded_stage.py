@@ -2,6 +2,10 @@
 
 Starting the kernels of a pass one by one takes the host longer than small ones run. A graph needs the same memory each
 time: so each microbatch that may be alive has an input and a gradient of its own, and memory for what autograd keeps.
+
+Where weights change from microbatch to microbatch, as in a pipeline that is never empty, there are graphs for each
+version's memory. Those of one context use one pool: a microbatch's passes are over before the context's next one, so
+what autograd keeps of it may lie where that of another version does.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,38 +29,47 @@ _WARM = 2
 
 
 @dataclass(eq=False)
+class _Passes:
+    """Of one context, with parameters at one place.
+
+    Attributes:
+        count: microbatches whose passes could have been recorded.
+        graphs: what starts each pass.
+        found: what each pass gives.
+        arrays: the same as arrays, since making one of a tensor takes long.
+    """
+
+    count: int = 0
+    graphs: dict[str, Launch] = field(default_factory=dict)
+    found: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
 class _Held:
     """What belongs to one context.
 
     Attributes:
         samples: of a pass that is recorded.
-        count: passes that could have been recorded.
         recording: what this microbatch's passes do: None: run by Python; True: are recorded; False: are started.
-        place: of parameters and gradients.
+        grads: the place of the gradients.
         pool: memory of the graphs.
-        graphs: what starts each pass.
+        passes: by the place of the parameters.
+        now: of this microbatch.
         given: what each pass takes: tensors that stay.
-        found: what each pass gives.
-        arrays: the same tensors as arrays, since making one of a tensor takes long.
+        arrays: the same as arrays.
         share: of the mean loss, as the graph has it.
     """
 
     samples: int
-    count: int = 0
     recording: bool | None = None
-    place: tuple[int, ...] = ()
+    grads: int = 0
     pool: object = None
-    graphs: dict[str, Launch] = field(default_factory=dict)
+    passes: dict[int, _Passes] = field(default_factory=dict)
+    now: _Passes = field(default_factory=_Passes)
     given: dict[str, torch.Tensor] = field(default_factory=dict)
-    found: dict[str, torch.Tensor | None] = field(default_factory=dict)
     arrays: dict[str, Array] = field(default_factory=dict)
     share: float = 0.0
-
-    def clear(self) -> None:
-        """Forgets what is recorded."""
-        for each in (self.graphs, self.given, self.found, self.arrays):
-            each.clear()
-        self.count, self.share = 0, 0.0
 
 
 class RecordedStage:
@@ -74,12 +87,17 @@ class RecordedStage:
         self._stage, self._gpu = stage, gpu
         self._graphs = None if gpu.xp is np else TorchGraphs(stage.device)
         self._fixed: dict[GraphContext, _Held] = {}
+        self._vectors: tuple[Any, Any] = (None, None)
         self._may = False
         self._draws = any(map(draws, stage.modules))
 
     def bind(self, params: Any, grads: Any = None) -> None:
-        """As `TorchStage.bind`."""
-        self._stage.bind(params, grads)
+        """As `TorchStage.bind`, but of a pass by its graph the modules need not know: that would take longer."""
+        self._vectors = params, grads
+
+    def turn(self) -> None:
+        """The modules' tensors are views of the bound vectors from now on."""
+        self._stage.bind(*self._vectors)
 
     def begin(self) -> None:
         """A batch begins."""
@@ -101,6 +119,8 @@ class RecordedStage:
         """As `TorchStage.forward`."""
         stage, fixed = self._stage, self._fixed[ctx]
         fixed.recording = self._choose(fixed, ctx.draws.on, len(x))
+        if fixed.recording is not False:
+            self.turn()
         if fixed.recording is None:
             x = stage.tensor(x)
             with self._aside():
@@ -108,7 +128,7 @@ class RecordedStage:
             return array_of(y)
         self._take(fixed, "x", x, stage.tensor)
         self._do(ctx, "forward", lambda: stage.output(ctx, fixed.given["x"]))
-        return fixed.arrays["forward"]
+        return fixed.now.arrays["forward"]
 
     def loss(self, ctx: GraphContext, y: Any, *, batch_size: int) -> tuple[Any, Any]:
         """As `TorchTail.loss`."""
@@ -131,7 +151,7 @@ class RecordedStage:
             fixed.given.setdefault("dy", torch.empty((), dtype=kind, device=tail.device)).fill_(share)
             fixed.share = share
         self._do(ctx, "loss", run)
-        return fixed.given["dy"], tail.losses.copy(fixed.arrays["loss"])
+        return fixed.given["dy"], tail.losses.copy(fixed.now.arrays["loss"])
 
     def backward(self, ctx: GraphContext, dy: Any, on_ready: OnReady | None = None, accumulate: bool = False) -> Array:
         """As `TorchStage.backward`."""
@@ -142,14 +162,18 @@ class RecordedStage:
     def backward_input(self, ctx: GraphContext, dy: Any, accumulate: bool = False) -> Array:
         """As `TorchStage.backward_input`."""
         stage, fixed = self._stage, self._fixed[ctx]
+        if fixed.recording is not False:
+            self.turn()  # other microbatches have come in between
         if fixed.recording is None:
             dy = stage.tensor(dy)
             with self._aside():
                 dx = stage.input_gradient(ctx, dy, accumulate)
             return None if dx is None else array_of(dx)
+        if stage.moving and not accumulate:
+            self._vectors[1].fill(0)  # ahead of the graph, which adds: any microbatch may be a step's first one
         self._take(fixed, "dy", dy, stage.tensor)
-        self._do(ctx, "backward", lambda: stage.input_gradient(ctx, fixed.given["dy"], accumulate))
-        return fixed.arrays.get("backward")
+        self._do(ctx, "backward", lambda: stage.input_gradient(ctx, fixed.given["dy"], accumulate=True))
+        return fixed.now.arrays.get("backward")
 
     def backward_weights(self, ctx: GraphContext, on_ready: OnReady | None = None, accumulate: bool = False) -> None:
         """As `TorchStage.backward_weights`."""
@@ -157,25 +181,32 @@ class RecordedStage:
 
     def evaluate(self, ctx: GraphContext, x: Any, y: Any, tally: Any = None) -> tuple[float, float]:
         """As `TorchTail.evaluate`."""
+        self.turn()
         tail: Any = self._stage
         found: tuple[float, float] = tail.evaluate(ctx, x, y, tally)
         return found
 
     def _choose(self, fixed: _Held, training: bool, samples: int) -> bool | None:
         """What the passes of the next microbatch do; see `_Held.recording`."""
-        stage = self._stage
-        if not self._may or not training or samples != fixed.samples:
+        if not self._may or not training or samples != fixed.samples or (place := self._place()) is None:
             return None
-        first = next((p for m in stage.modules for p in m.parameters() if p.requires_grad and p.grad is not None), None)
-        if first is None or first.grad is None:
-            return None
-        place = first.data_ptr(), first.grad.data_ptr()
-        if place != fixed.place:
-            fixed.place = place  # its graphs are of other vectors
-            fixed.clear()
+        params, grads = place
+        if grads != fixed.grads:  # its graphs are of other vectors
+            fixed.grads = grads
+            fixed.passes.clear()
             fixed.pool = None if self._graphs is None else self._graphs.pool()
-        fixed.count += 1
-        return None if fixed.count <= _WARM else fixed.count == _WARM + 1
+        fixed.now = now = fixed.passes.setdefault(params, _Passes())
+        now.count += 1
+        return None if now.count <= _WARM else now.count == _WARM + 1
+
+    def _place(self) -> tuple[int, int] | None:
+        """Where parameters and gradients of the next pass are; None if a gradient has no memory yet."""
+        stage = self._stage
+        if stage.moving:
+            params, grads = map(self._gpu.address, self._vectors)
+            return params, grads
+        first = next((p for m in stage.modules for p in m.parameters() if p.requires_grad and p.grad is not None), None)
+        return None if first is None or first.grad is None else (first.data_ptr(), first.grad.data_ptr())
 
     def _take(self, fixed: _Held, name: str, value: Any, tensor: Callable[[Any], torch.Tensor]) -> None:
         """Puts what a pass takes to where its graph looks for it.
@@ -201,21 +232,21 @@ class RecordedStage:
 
     def _do(self, ctx: GraphContext, name: str, run: Callable[[], torch.Tensor | None]) -> None:
         """Records a pass, if that is due, and starts it."""
-        fixed = self._fixed[ctx]
+        fixed, now = self._fixed[ctx], self._fixed[ctx].now
 
         def noted() -> None:
-            fixed.found[name] = run()
+            now.found[name] = run()
 
         with self._aside(), self._seeded(ctx, name):
             if fixed.recording:
                 if self._graphs is None:
-                    fixed.graphs[name] = self._gpu.launcher(noted)
+                    now.graphs[name] = self._gpu.launcher(noted)
                 else:
-                    fixed.graphs[name] = self._graphs.record(noted, fixed.pool)
-            fixed.graphs[name]()
-        found = fixed.found[name]
+                    now.graphs[name] = self._graphs.record(noted, fixed.pool)
+            now.graphs[name]()
+        found = now.found[name]
         if found is not None and (fixed.recording or self._graphs is None):
-            fixed.arrays[name] = array_of(found)
+            now.arrays[name] = array_of(found)
 
     @contextmanager
     def _seeded(self, ctx: GraphContext, name: str) -> Iterator[None]:

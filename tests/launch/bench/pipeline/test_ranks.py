@@ -1,9 +1,14 @@
 """The benchmark of pipelines: verified rows, and a pipeline that is wrong."""
 
+import numpy as np
 import pytest
+from harness.device import cupy
+from harness.fake_gpu import FakeGpu
 
 from psgd.kernels.errors import Error
+from psgd.launch.bench.pipeline import ranks
 from psgd.launch.bench.pipeline.ranks import Sizes, measure
+from psgd.parallel import pipeline
 from psgd.parallel.continuous.without_flushes import PipeDream
 from psgd.parallel.pipeline import Pipeline
 
@@ -15,6 +20,23 @@ def test_rows_are_the_same_on_all_ranks(comm):
     rows = list(measure(comm, ["1f1b", "interleaved", "inference", "pipedream-2bw"], SIZES, 2))
     assert [row["schedule"] for row in rows] == ["1f1b", "interleaved", "inference", "pipedream-2bw"]
     assert len({str(each) for each in comm.allgather(rows)}) == 1
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("place", ["simulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_on_gpus_nobody_times_passes(comm, place):
+    with pytest.MonkeyPatch.context() as patch:
+        if place == "gpu":
+            cupy()
+        else:
+            patch.setattr(ranks, "_module", lambda comm, device: np)
+            patch.setattr(pipeline, "_gpu", FakeGpu)
+        rows = list(measure(comm, ["1f1b", "pipedream", "pipedream-2bw"], SIZES, 2, "cuda"))
+    assert [row["schedule"] for row in rows] == ["1f1b", "pipedream", "pipedream-2bw"]
+    for row in rows:
+        assert row["device"] == "cuda" and row["bubble"] is None and "shares" not in row
+        assert min(row["one_seconds"], row["pipeline_seconds"]) > 0
+    comm.Barrier()
 
 
 @pytest.mark.ranks(2)

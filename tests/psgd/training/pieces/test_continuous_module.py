@@ -10,7 +10,8 @@ from psgd.data import load
 from psgd.data.normalization import validate
 from psgd.parallel.mesh import ProcessMesh
 from psgd.runtime.faults import Injector
-from psgd.training.pieces.continuous_training import ContinuousTrainer, NumberedStep, plan
+from psgd.training.pieces.continuous_passes import NumberedStep
+from psgd.training.pieces.continuous_training import ContinuousTrainer, plan
 
 torch = pytest.importorskip("torch")
 from psgd.training.pieces.continuous_module import ContinuousModule  # noqa: E402 -- where PyTorch is

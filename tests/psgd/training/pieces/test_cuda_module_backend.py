@@ -79,3 +79,24 @@ def test_a_module_in_pieces_learns_what_a_whole_one_learns(comm, tmp_path, mesh,
         assert result["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-3)
         few.Free()
     comm.Barrier()
+
+
+@pytest.mark.gpu
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("function", ["mlp", "norms"])
+@pytest.mark.parametrize(("schedule", "microbatches"), [("pipedream", 1), ("pipedream-2bw", 4)])
+def test_steps_without_flushes_are_those_of_the_host(comm, tmp_path, schedule, microbatches, function):
+    cupy()
+    if comm.rank == 0:
+        (tmp_path / "net.py").write_text(NET)
+    comm.Barrier()
+    options = {"mesh": "pipe=2", "cut": "3", "pipe_schedule": schedule, "microbatches": microbatches, "lr": 0.05}
+    result, weights = run(comm, tmp_path, "gpu", function, **options)
+    expected, wanted = run(comm, tmp_path, "cpu", function, **options | {"device": "cpu"})
+    if comm.rank == 0:
+        assert list(weights) == list(wanted) and result["samples"] == expected["samples"]
+        for name, values in weights.items():
+            np.testing.assert_allclose(values, wanted[name], rtol=1e-2, atol=1e-3, err_msg=name)
+        assert result["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-2)
+        assert result["test_accuracy"] == pytest.approx(expected["test_accuracy"], abs=0.01)
+    comm.Barrier()

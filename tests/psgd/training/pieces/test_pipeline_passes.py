@@ -34,6 +34,9 @@ class Passes(PipelinePasses):
     def _used(self):
         self._pipeline.log.append("used")
 
+    def wait(self):
+        pass
+
 
 def test_a_gradient_draws_by_its_step_and_evaluations_share_the_samples():
     pipeline = Noted()
