@@ -27,8 +27,8 @@ class ShardedPipeline(Pipeline):
     A gradient and, in stage 3, an evaluation are collective over the copies too: all make as many, `pass_by` where one
     has no samples. Gradients are final in `exchange.own`, once `exchange.finish` has returned; `bind` does nothing.
 
-    On GPUs passes are CUDA graphs in stage 2 only, where a batch has several: others are started kernel by kernel, since
-    the host puts exchanges between them.
+    On GPUs passes are CUDA graphs in stage 2 only, where a batch has several microbatches: others are started kernel by
+    kernel, since the host puts exchanges between them.
 
     Args:
         comm, model, cuts, schedule, batch, microbatches, recompute, device, graphs: as of `Pipeline`; with a schedule
