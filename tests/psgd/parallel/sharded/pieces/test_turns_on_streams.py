@@ -1,5 +1,7 @@
 """On a GPU nothing of a batch meets what another stream may still read or write, in whatever schedule."""
 
+import itertools
+
 import numpy as np
 import pytest
 from harness.played_streams import PlayedComm, PlayedStreams, Race
@@ -25,7 +27,7 @@ class Played:
         self.program = catalog.make(schedule, 2, microbatches, chunks).programs[0]
         self.chunks = {0: range(3), 1: range(3, 6)} if chunks == 2 else {0: range(6)}
         ends = np.cumsum([0, *SIZES]).tolist()
-        slices = Slices([range(a, b) for a, b in zip(ends, ends[1:], strict=False)], 2, 0)
+        slices = Slices([range(a, b) for a, b in itertools.pairwise(ends)], 2, 0)
         comm = PlayedComm(self.bus, 2)
         self.shared = [list(shared) if unit == 5 else [] for unit in range(6)]
         order = turns.order(self.program, self.chunks)
