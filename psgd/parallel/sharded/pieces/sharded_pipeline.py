@@ -43,6 +43,7 @@ class ShardedPipeline(Pipeline):
     """
 
     _chunk = ShardedChunk
+    exchange: PieceExchange
 
     def __init__(
         self,
