@@ -111,7 +111,7 @@ class Pipeline:
         shapes = [model.shapes[cut] for cut in cuts]
         depths = links.depths(schedule, ranks, self._chunks_each, -(-batch // self._size))
         self._gpu: Any = None if device == "cpu" else _gpu()
-        self._graphs = graphs
+        self._captures: Callable[[], bool] = lambda: self._gpu.captures and (graphs is None or graphs())
         self._xp: Any = np if self._gpu is None else self._gpu.xp
         self._mapped: device_links.Mapped | None = None
         every = links.edges(shapes, ranks, depths)
@@ -120,12 +120,10 @@ class Pipeline:
         else:
             found, self._mapped = device_links.connect(self._comm, every, self._size, model.dtype, self._gpu)
         last = len(ends) - 2
-        self._chunks: list[Chunk] = [
-            self._chunk(
-                self._computed(stage, at == last), found.get(at, links.Links()), self._size, at == 0, at == last
-            )
-            for at, stage in zip(mine, self.stages, strict=True)
-        ]
+        self._chunks: list[Chunk] = []
+        for at, stage in zip(mine, self.stages, strict=True):
+            computes = self._computed(stage, at == last)
+            self._chunks.append(self._chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
         self._executor = Executor(self._chunks, waiter)
         self._told = Announcement(self._comm, place(last, ranks)[0])
         self._tied = self._tie([model.cut(start, stop) for start, stop in itertools.pairwise(ends)])
@@ -138,11 +136,7 @@ class Pipeline:
         """What a chunk computes by: the stage, or on a GPU what has it."""
         if self._gpu is None:
             return stage
-
-        def captures() -> bool:
-            return bool(self._gpu.captures) and (self._graphs is None or self._graphs())
-
-        return on_gpu(stage, self._gpu, -(-self._batch // self._size), last, captures)
+        return on_gpu(stage, self._gpu, -(-self._batch // self._size), last, self._captures)
 
     @property
     def _captured(self) -> list[Any]:
