@@ -15,6 +15,7 @@ from psgd.nn.relu import ReLU
 from psgd.parallel import pipeline as module
 from psgd.parallel.mesh import ProcessMesh
 from psgd.parallel.sharded import near_gathers, units
+from psgd.parallel.sharded.pieces.sharded_pipeline import ShardedPipeline
 
 
 def bare():
@@ -99,6 +100,9 @@ def compare(mesh, cases, steps=9):
 def test_copies_of_one_stage(comm, peers):
     with small_units(), ProcessMesh(comm, pipe=1, data=2) as mesh, pytest.MonkeyPatch.context() as patch:
         on_gpus(comm, patch, peers)
+        how = {"copies": mesh.data, "shard": 3, "batch": 6, "microbatches": 3, "device": "cuda"}
+        with ShardedPipeline(mesh.pipe, wide(), (), **how) as pipeline:
+            assert type(pipeline.exchange.gathers).__name__ == ("PeerGathers" if peers == "1" else "Gathers")
         compare(mesh, [(wide, (), "1f1b", 3), (wide, (), "gpipe", 1), (wide, (), "zero-bubble", 2)], steps=17)
     comm.Barrier()
 
