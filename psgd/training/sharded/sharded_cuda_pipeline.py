@@ -10,4 +10,4 @@ class ShardedCudaPipelineBackend(Together, CudaPipelineBackend):
 
     def prepare(self, params: Array) -> None:
         super().prepare(params)
-        self._pipeline.exchange.gathers.changed()  # first values, or a checkpoint's, may follow
+        self._pipeline.exchange.gathers.changed()  # a checkpoint's values may follow

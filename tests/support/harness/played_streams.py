@@ -115,12 +115,18 @@ class PlayedEvent:
 
 
 class PlayedComm:
-    """A communicator whose persistent calls are put on the current stream; the first rank of `size`."""
+    """A communicator whose persistent calls are put on the current stream; the first rank of `size`.
+
+    Attributes:
+        started: the calls in their order: which of all that it has.
+    """
 
     rank, nodes = 0, 1
 
     def __init__(self, bus: PlayedStreams, size: int) -> None:
         self._bus, self.size = bus, size
+        self.started: list[int] = []
+        self._calls = 0
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """Memory at an address of its own."""
@@ -128,26 +134,34 @@ class PlayedComm:
 
     def Reduce_scatter_init(self, whole: Any, part: Any, counts: Any) -> "PlayedCall":
         """As of a communicator."""
-        return PlayedCall(self._bus, [whole], [part])
+        return self._call([whole], [part])
 
     def Allgatherv_init(self, part: Any, into: Any) -> "PlayedCall":
         """As of a communicator; the part may lie in its place."""
-        return PlayedCall(self._bus, [part], [into[0]])
+        return self._call([part], [into[0]])
 
     def Allreduce_init(self, part: Any, into: Any) -> "PlayedCall":
         """As of a communicator."""
-        return PlayedCall(self._bus, [part], [into])
+        return self._call([part], [into])
+
+    def _call(self, reads: Sequence[Any], writes: Sequence[Any]) -> "PlayedCall":
+        self._calls += 1
+        return PlayedCall(self._bus, reads, writes, self._calls, self.started)
 
 
 class PlayedCall:
     """A call that can be put on a stream."""
 
-    def __init__(self, bus: PlayedStreams, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+    def __init__(
+        self, bus: PlayedStreams, reads: Sequence[Any], writes: Sequence[Any], number: int, started: list[int]
+    ) -> None:
         self._bus, self._reads, self._writes = bus, reads, writes
+        self._number, self._started = number, started
         self._event = PlayedEvent(bus)
 
     def Enqueue(self) -> bool:
         """Puts it there."""
+        self._started.append(self._number)
         self._bus.put(self._reads, self._writes)
         self._event.record()
         return True

@@ -28,7 +28,7 @@ class Played:
         self.chunks = {0: range(3), 1: range(3, 6)} if chunks == 2 else {0: range(6)}
         ends = np.cumsum([0, *SIZES]).tolist()
         slices = Slices([range(a, b) for a, b in itertools.pairwise(ends)], 2, 0)
-        comm = PlayedComm(self.bus, 2)
+        self.comm = comm = PlayedComm(self.bus, 2)
         self.shared = [list(shared) if unit == 5 else [] for unit in range(6)]
         order = turns.order(self.program, self.chunks)
         whole = microbatches > 1 or chunks > 1 or schedule == "zero-bubble"
@@ -137,3 +137,24 @@ def test_copies_do_not_wait_for_reductions():
         assert played.bus.clocks[scatters].get(scatters) == 6
         assert scatters not in played.bus.clocks[gathers]
         assert scatters not in played.bus.clocks["compute"]
+
+
+@pytest.mark.parametrize("shard", [2, 3])
+@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
+@pytest.mark.parametrize("peers", [True, False])
+def test_all_copies_start_the_same_calls(schedule, chunks, shard, peers):
+    """Whatever each has of a batch: kernels that wait for their like in another order would wait for ever."""
+    most = 4
+    for steps in (1, 2):
+        orders = []
+        for present in range(most + 1):
+            with pytest.MonkeyPatch.context() as patch:
+                played = Played(patch, schedule, chunks, most, shard, peers, steps)
+                for _ in range(2):
+                    for _ in range(steps):
+                        played.batch(present) if present else played.exchange.pass_by()
+                    played.update()
+                    played.evaluate(2)
+                orders.append(played.comm.started)
+        assert all(order == orders[0] for order in orders), (steps, orders)
+        assert len(orders[0]) >= 2 * steps * len(SIZES)
