@@ -107,7 +107,6 @@ def _check(config: TrainConfig) -> None:
     """Refuses what `psgd train` refuses with a module of PyTorch. Raises UsageError."""
     given = [
         ("--recompute", config.recompute),
-        ("--shard", config.shard if (config.shard or 1) > 1 and config.device == "cuda" else None),
         ("--offload", config.offload if config.offload == "parameters" else None),
         ("--offload-staleness", config.offload_staleness),
     ]

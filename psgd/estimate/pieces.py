@@ -89,7 +89,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
                 older = 1 if schedule.name == "pipedream-2bw" else stages - pipe - 1
                 passes[STASHED] = older * vector
             place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
-            more = (ranks > 1) + (whole and config.shard == 3)
+            more = (ranks > 1) + (whole and config.shard == 3 and config.device == "cpu")
             for each in of_vectors(config, vector, servers, workers, passes, *mine, communicators=more, whole=whole):
                 found.append(replace(each, role=f"{each.role} {place}"))
     return found

@@ -111,10 +111,7 @@ class Pipeline:
         shapes = [model.shapes[cut] for cut in cuts]
         depths = links.depths(schedule, ranks, self._chunks_each, -(-batch // self._size))
         self._gpu: Any = None if device == "cpu" else _gpu()
-
-        def captures() -> bool:
-            return bool(self._gpu.captures) and (graphs is None or graphs())
-
+        self._captures: Callable[[], bool] = lambda: self._gpu.captures and (graphs is None or graphs())
         self._xp: Any = np if self._gpu is None else self._gpu.xp
         self._mapped: device_links.Mapped | None = None
         every = links.edges(shapes, ranks, depths)
@@ -123,13 +120,9 @@ class Pipeline:
         else:
             found, self._mapped = device_links.connect(self._comm, every, self._size, model.dtype, self._gpu)
         last = len(ends) - 2
-        self._captured: list[Any] = []
         self._chunks: list[Chunk] = []
         for at, stage in zip(mine, self.stages, strict=True):
-            computes: Any = stage
-            if self._gpu is not None:
-                computes = on_gpu(stage, self._gpu, -(-batch // self._size), at == last, captures)
-                self._captured.append(computes)
+            computes = self._computed(stage, at == last)
             self._chunks.append(self._chunk(computes, found.get(at, links.Links()), self._size, at == 0, at == last))
         self._executor = Executor(self._chunks, waiter)
         self._told = Announcement(self._comm, place(last, ranks)[0])
@@ -138,6 +131,17 @@ class Pipeline:
         self._failed = False
         self._draws: dict[str, Any] = {}
         self.tally: Tally | None = None
+
+    def _computed(self, stage: Stage, last: bool) -> Any:
+        """What a chunk computes by: the stage, or on a GPU what has it."""
+        if self._gpu is None:
+            return stage
+        return on_gpu(stage, self._gpu, -(-self._batch // self._size), last, self._captures)
+
+    @property
+    def _captured(self) -> list[Any]:
+        """The stages on a GPU."""
+        return [] if self._gpu is None else [chunk.stage for chunk in self._chunks]
 
     @property
     def counters(self) -> Counters:

@@ -10,7 +10,6 @@ from psgd.strategies.requirements import LIBRARY, Spelling
 
 _COMPRESSED = "gradients are sent whole"
 _APART = "whose stages take their steps apart"
-_ON_CORES = "a sharded stage computes on cores"
 
 
 def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell: Spelling = LIBRARY) -> None:
@@ -38,14 +37,6 @@ def check(name: str, values: Mapping[str, Any], sizes: Mapping[str, int], spell:
         raise UsageError(f"{spell.given('compress', codec)}: not with {subject}: {_COMPRESSED}; omit it")
     if stage == 1:
         return
-    if (path := values.get("save")) is not None and path.suffix != ".npz":
-        raise UsageError(
-            f"{spell.given('save', path)}: expected a name that ends in .npz with {subject}: parameters are gathered "
-            "one at a time"
-        )
-    if ranks_of_a_copy(sizes) > 1:
-        schedule = values.get("pipe_schedule")
-        if schedule and not SCHEDULES[schedule].flushes:
-            raise UsageError(f"{spell.given('pipe_schedule', schedule)}: not with {subject}: {_APART}; omit it")
-        if values.get("device") == "cuda":
-            raise UsageError(f"{subject}: expected {spell.assigned('shard', '1')} in a mesh on GPUs: {_ON_CORES}")
+    schedule = values.get("pipe_schedule")
+    if ranks_of_a_copy(sizes) > 1 and schedule and not SCHEDULES[schedule].flushes:
+        raise UsageError(f"{spell.given('pipe_schedule', schedule)}: not with {subject}: {_APART}; omit it")

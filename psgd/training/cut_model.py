@@ -77,6 +77,9 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
     def recompute(stage: Stage) -> Stage:
         return activations.recomputed(stage, config.recompute, wish.size)
 
+    def graphs() -> bool:
+        return tensor.size == 1 or tensor.last[1] == _PEERS  # a graph cannot wait for other ranks' hosts
+
     parts = wish.microbatches
     if apart and config.shard in (None, 1):
         return replace(
@@ -84,7 +87,8 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         )
     if config.shard in (2, 3):
         tokens, layout = model.model.tokens, model.model.layout
-        return replace(task, model=cut_sharded(config, mesh, tensor, whole, layout, tokens, cuts, wish, recompute))
+        how = cuts, wish, recompute, graphs
+        return replace(task, model=cut_sharded(config, mesh, tensor, whole, layout, tokens, *how))
     pipeline = Pipeline(
         mesh.pipe,
         whole,
@@ -94,7 +98,7 @@ def cut(task: Task, config: TrainConfig, mesh: ProcessMesh | None) -> Task:
         microbatches=parts,
         recompute=recompute,
         device=config.device,
-        graphs=lambda: tensor.size == 1 or tensor.last[1] == _PEERS,  # a graph cannot wait for other ranks' hosts
+        graphs=graphs,
     )
     return replace(
         task, model=CutModel(pipeline, tensor, mesh, wish.plan(cuts), model.model.layout, model.model.tokens)

@@ -56,17 +56,18 @@ def write(
     """
     layouts = [Layout.from_json(each["layout"]) for each in gather(comm, {"layout": layout.to_json()})]
     views = layout.views(vector) if views is None else views
-    names = places(whole)
-    forms, place_of = dict(whole.torch) if target.suffix == ".pt" else {}, dict(names)
-    write_pieces(
-        target,
-        (
-            (name, forms[place_of[name]].of(array) if place_of[name] in forms else array)
-            for name, array in _whole(views, vector.dtype, comm, owners(layouts), names)
-        ),
-        comm,
-        what,
-    )
+    pieces = _whole(views, vector.dtype, comm, owners(layouts), places(whole))
+    write_pieces(target, in_form(target, pieces, whole), comm, what)
+
+
+def in_form(
+    target: Path, pieces: Iterator[tuple[str, NDArray[Any]]], whole: Layout
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Whole parameters by name, as a file has them: in `.pt` as PyTorch's layers do."""
+    forms, place_of = dict(whole.torch) if target.suffix == ".pt" else {}, dict(places(whole))
+    for name, array in pieces:
+        form = forms.get(place_of[name])
+        yield name, array if form is None else form.of(array)
 
 
 def write_pieces(target: Path, pieces: Iterator[tuple[str, NDArray[Any]]], comm: MPI.Intracomm, what: str) -> None:

@@ -88,12 +88,17 @@ class TorchCudaBackend:
         x, y = self._source.write(n, self._x, self._y)
         if touch is not None:
             touch(x)
-        self._model.zero_grad()
-        loss = self._loss(self._module(self._samples(x)), self._tensor(y))
-        loss.backward()
+        loss = self._step(x, y)
         self._source.used()
         self._losses.put(array_of(loss.detach().reshape(1).double()))
         return self._losses.newest()
+
+    def _step(self, x: Array, y: Array) -> torch.Tensor:
+        """Forward and backward; returns the loss."""
+        self._model.zero_grad()
+        loss = self._loss(self._module(self._samples(x)), self._tensor(y))
+        loss.backward()
+        return loss
 
     def evaluate(self, part: int, parts: int) -> tuple[int, float]:
         """The module is in its mode for evaluation meanwhile."""
@@ -116,7 +121,8 @@ class TorchCudaBackend:
 
     def _tensor(self, array: Array) -> torch.Tensor:
         """The first rows of one of few buffers, of which each is made a tensor once."""
-        whole = self._tensors.get(array.data.ptr)
+        at = address_of(array)
+        whole = self._tensors.get(at)
         if whole is None or len(whole) < len(array):
-            whole = self._tensors[array.data.ptr] = tensor_of(array)
+            whole = self._tensors[at] = tensor_of(array)
         return whole[: len(array)]

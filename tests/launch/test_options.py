@@ -451,7 +451,6 @@ def test_what_does_not_go_together_with_a_mesh(flags, message):
     [
         ({"shard": "1", "strategy": "sync"}, "--shard 1: expected --strategy allreduce with it, got sync"),
         ({"shard": "3", "workers": "1"}, "--shard 3: a single worker has nobody to share with"),
-        ({"shard": "2", "mesh": "pipe=2,data=2", "device": "cuda"}, "--shard 2: expected --shard 1 in a mesh on GPUs"),
         ({"shard": "3", "mesh": "pipe=2,data=1"}, "--shard 3: a single worker has nobody to share with"),
     ],
 )
@@ -463,6 +462,7 @@ def test_what_does_not_go_together_with_sharding(flags, message):
 def test_sharding_has_its_own_default_strategy():
     assert options.build({"shard": "2"}).strategy == "allreduce"
     assert options.build({"shard": "1", "mesh": "pipe=2,data=2"}).shard == 1
+    assert options.build({"shard": "3", "mesh": "pipe=2,data=2", "device": "cuda"}).shard == 3
 
 
 def test_a_mesh_says_how_many_workers_there_are_and_has_its_own_default_strategy():

@@ -184,7 +184,7 @@ class CapturedStage:
         if launch is not None and records:
             launch()
         if leaves:
-            if by_python and self._gpu.captures:
+            if by_python and launch is not None:
                 fixed.left[key] = [(each, _values(each)) for each in _states(ctx.states)]
             fixed.last, fixed.by_python = key, by_python
         return fixed.results[key]

@@ -96,10 +96,14 @@ class ShardedModule(BoundModel):
             raise UsageError("psgd.connect: params: the sharded module was closed")
         if self._bound:
             raise UsageError("psgd.connect: params: the module is being trained in another block: leave that first")
-        if self._streams is not None:
-            self._streams.use()
+        self.follow()
         self._check()
         return self._params  # type: ignore[no-any-return]
+
+    def follow(self) -> None:
+        """On a GPU: makes PyTorch's current stream CuPy's, on the module's GPU. Does not block."""
+        if self._streams is not None:
+            self._streams.use()
 
     def bind(self, params: Vector, grads: Vector) -> None:
         assert params is self._params

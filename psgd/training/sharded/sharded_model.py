@@ -125,12 +125,13 @@ class ShardedModel:
 
     def save(self, path: Path, vector: Array) -> None:
         """Writes the whole model's final weights, one parameter at a time. Collective at stage 3."""
-        gathered.write_pieces(path, self._whole(vector), self._workers, "--save")
+        pieces = gathered.in_form(path, self._whole(vector), self.layout)
+        gathered.write_pieces(path, pieces, self._workers, "--save")
 
     def _whole(self, vector: Any) -> Iterator[tuple[str, Any]]:
         """On worker 0 each parameter by every name; at stage 3 other workers send their parts of it."""
         slices, places = self.exchange.slices, {p.name: p for p in self.layout.parameters}
-        for name, place in [(p.name, p.name) for p in self.layout.parameters] + list(self.layout.tied):
+        for name, place in gathered.places(self.layout):
             p = places[place]
             part = range(p.offset, p.stop)
             if not self.evaluates_together:

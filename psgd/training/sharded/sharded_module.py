@@ -17,6 +17,7 @@ from psgd.kernels.array import Array
 from psgd.kernels.errors import AgreedUsageError
 from psgd.nn.evaluation import EVALUATION_BATCH
 from psgd.nn.stage import OnReady
+from psgd.parallel import untried
 from psgd.runtime.agreement import gather
 from psgd.torch.sharded.module import ShardedModule
 from psgd.torch.sharded.shard_module import shard
@@ -74,7 +75,7 @@ class SharedOutModule:
     """One worker's part of a module. Implements `Trainable`. Creating is collective, blocks.
 
     Args:
-        model: the whole, on the CPU or the meta device.
+        model: the whole, on the CPU, a GPU or the meta device: but for the last it is on this worker's device first.
         config: the run's.
         roles: whose `data` are the workers.
 
@@ -83,16 +84,19 @@ class SharedOutModule:
     """
 
     def __init__(self, model: UncutModule, config: TrainConfig, roles: Roles) -> None:
-        if config.device == "cuda":
-            raise AgreedUsageError(
-                f"--shard {config.shard}: expected --shard 1 with --device cuda and a PyTorch module, or "
-                "psgd.torch.shard in a loop of your own"
-            )
         assert config.shard is not None
+        said = untried.complaint(f"--shard {config.shard} of a PyTorch module with --device cuda")
+        if config.device == "cuda" and said:
+            raise AgreedUsageError(said)
         self._loss, self._workers = model.loss, roles.data
+        there = _place(config)
+        if not any(p.is_meta for p in model.module.parameters()):
+            model.module.to(there)
         steps = config.own.get("accumulate") or 1
-        made = shard(model.module, roles.data, stage=config.shard, seed=config.seed, accumulate=steps)
+        made = shard(model.module, roles.data, stage=config.shard, seed=config.seed, device=there, accumulate=steps)
         assert isinstance(made, ShardedModule)  # else there is one worker
+        if there.type == "cuda":
+            torch.cuda.empty_cache()  # of the module as a whole: CuPy's arrays are not made of what PyTorch keeps
         self._model, self.layout = made, made.layout
 
     @property
@@ -109,6 +113,11 @@ class SharedOutModule:
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
         model: Any = self._model
         batch_size = min(config.batch_size, dataset.train.samples)
+        if config.device != "cpu":
+            from psgd.training.sharded.sharded_cuda_module import ShardedCudaModuleBackend
+
+            keep = None if config.data_device == "auto" else config.data_device == "cuda"
+            return ShardedCudaModuleBackend(model, self._loss, dataset, statistics, batch_size, keep)
         return ShardedModuleBackend(model, self._loss, dataset, statistics, batch_size)
 
     def begin(self, seed: int, worker: int, epoch: int, step: int) -> None:
@@ -130,3 +139,8 @@ class SharedOutModule:
     def close(self) -> None:
         """Frees what it communicates with. Collective."""
         self._model.close()
+
+
+def _place(config: TrainConfig) -> torch.device:
+    """Where this worker computes."""
+    return torch.device("cpu") if config.device == "cpu" else torch.device("cuda", torch.cuda.current_device())

@@ -25,27 +25,7 @@ from psgd.parallel.sharded.slices import Slices
 from psgd.runtime.agreement import gather
 from psgd.training import gathered
 from psgd.training.pieces.model_in_pieces import CutModel
-from psgd.training.pieces.pipeline_backend import PipelineBackend
-
-
-class ShardedPipelineBackend(PipelineBackend):
-    """As `PipelineBackend`; in stage 3 all copies evaluate together, as many times each."""
-
-    _pipeline: ShardedPipeline
-
-    def evaluate(self, part: int, parts: int) -> tuple[float, float]:
-        if self._pipeline.exchange.stage == 2:
-            return super().evaluate(part, parts)
-        correct, loss_sum = 0.0, 0.0
-        for first in range(0, self._samples, parts * self._at_once):
-            start = min(first + part * self._at_once, self._samples)
-            stop = min(start + self._at_once, self._samples)
-            x, y = self._ordered(start, stop) if stop > start else (None, None)
-            most = min(self._at_once, self._samples - first)
-            right, loss = self._pipeline.evaluate(stop - start, x, y, most)
-            correct += right
-            loss_sum += loss
-        return correct, loss_sum
+from psgd.training.sharded.sharded_pipeline_backend import ShardedPipelineBackend
 
 
 class ShardedPiece(CutModel):
@@ -82,8 +62,14 @@ class ShardedPiece(CutModel):
 
     def backend(self, config: TrainConfig, dataset: Dataset, statistics: Statistics) -> Backend:
         common = self.pipeline, self.mesh.pipe, dataset, statistics, config.batch_size, self._tokens
-        self._draws = made = ShardedPipelineBackend(*common)
-        return made
+        if config.device == "cpu":
+            self._draws = made = ShardedPipelineBackend(*common)
+            return made
+        from psgd.training.sharded.sharded_cuda_pipeline import ShardedCudaPipelineBackend
+
+        keep = None if config.data_device == "auto" else config.data_device == "cuda"
+        self._draws = there = ShardedCudaPipelineBackend(*common, keep)
+        return there
 
     def agreed(self, stop: bool) -> bool:
         """Whether any rank of this copy says so, or of all where they evaluate together. Collective, blocks."""
@@ -140,6 +126,7 @@ def cut_sharded(
     cuts: Cuts,
     wish: Decision,
     recompute: Callable[[Stage], Stage],
+    graphs: Callable[[], bool],
 ) -> ShardedPiece:
     """This rank's part. Collective over the mesh, blocks.
 
@@ -153,6 +140,7 @@ def cut_sharded(
         cuts: where stages begin.
         wish: how the model is cut.
         recompute: makes of a stage one that recomputes activations.
+        graphs: whether passes may become CUDA graphs, once they have run.
     """
     assert config.shard is not None
     pipeline = ShardedPipeline(
@@ -167,5 +155,7 @@ def cut_sharded(
         recompute=recompute,
         seed=config.seed,
         steps=config.own.get("accumulate") or 1,
+        device=config.device,
+        graphs=graphs,
     )
     return ShardedPiece(pipeline, tensor, mesh, wish.plan(cuts), whole, tokens)

@@ -6,7 +6,7 @@ import pytest
 from psgd.config import configure
 from psgd.estimate.counting import CountingArrays
 from psgd.estimate.pieces import STASHED, of_mesh
-from psgd.estimate.rank_memory import ACTIVATIONS
+from psgd.estimate.rank_memory import ACTIVATIONS, SLOT_BYTES, SLOTS
 from psgd.nn.models import build
 from psgd.parallel.pipeline import Pipeline
 
@@ -54,3 +54,13 @@ def test_versions_of_the_weights_that_passes_under_way_need():
         found = [each.rows for each in of_mesh(config, model, 0, 1)]
         expected = [None if n is None else n * rows["parameters"] for n, rows in zip(older, found, strict=True)]
         assert [rows.get(STASHED) for rows in found] == expected
+
+
+def test_gpus_gather_and_reduce_by_one_communicator():
+    """Only where passes are added up: there hosts need two."""
+    model, found = gpt(), {}
+    for device in ("cpu", "cuda"):
+        own = {"strategy": "allreduce", "mesh": "pipe=2,data=2", "cut": "4", "microbatches": 2}
+        config = configure(**own, shard=3, device=device)
+        found[device] = of_mesh(config, model, 0, 2)[0].rows[SLOTS]
+    assert found["cpu"] == found["cuda"] + SLOT_BYTES

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from psgd.kernels.array import Array
 from psgd.kernels.errors import UsageError
-from psgd.parallel.sharded import near_gathers
+from psgd.parallel.sharded import near_gathers, peer_gathers
 from psgd.parallel.sharded.exchange import Exchange, before_in
 from psgd.parallel.sharded.gathers import Gathers
-from psgd.parallel.sharded.order import behind
+from psgd.parallel.sharded.order import Behind, behind
 from psgd.parallel.sharded.pieces.turns import NONE, Turns, plan
 from psgd.parallel.sharded.slices import Slices
 from psgd.parallel.sharded.unit_buffers import UnitBuffers
@@ -27,7 +27,8 @@ class PieceExchange(Exchange):
 
     Args:
         comm: the copies; it stays the caller's, who makes no other non-blocking calls on it.
-        gathering: the same ranks, for gathers: the copies may reduce and gather in different orders.
+        gathering: the same ranks, for gathers: the copies may reduce and gather in different orders. The same
+            communicator: where gathers need it, units are reduced at the end of a batch.
         slices: of this rank.
         params: stage 3: this rank's own vector. Stage 2: the whole one of its piece.
         stage: 2 or 3.
@@ -40,6 +41,13 @@ class PieceExchange(Exchange):
         slices, stage, steps, params, own, parameters, gradients, scatters, gathers, added, buffer_bytes: as of
             `Exchange`.
         gradient: the whole one of a batch, or None.
+    """
+
+    _waits: bool
+    """Whether units are reduced at the end of a batch: the copies come there with all turns behind them.
+
+    Else one would wait for memory that another frees only after turns for which it needs the first; or, where gathers
+    and reductions are in one queue, for a gather in front of which another has put a reduction.
     """
 
     def __init__(
@@ -70,17 +78,35 @@ class PieceExchange(Exchange):
             self._sum_up(sums.units, slots, sums.nbytes, order)
         self._frees = [before_in(slots, unit) for unit in units]
         parts, self._slots = self._make_whole({unit for others in shared for unit in others})
-        self.gathers = (
-            near_gathers.NearGathers(comm, slices, parts, self.parameters)
-            if near_gathers.possible(comm, params)
-            else Gathers(gathering, slices, parts, self.parameters, order)
-        )
+        self.gathers = self._gathered_by(comm, gathering, parts, order)
+        one_queue = stage == 3 and gathering is comm and type(self.gathers) is Gathers
+        self._waits = whole and (steps > 1 or one_queue)
         self.ready = self._reduce
         self._shared = shared
         self._training = self.planned(turns)
         self._turns, self._next = NONE, 0
         self._inside = self._trains = False
         self._complete: list[int] = []  # units whose gradient is final
+
+    def _gathered_by(
+        self, comm: "Communicator", gathering: "Communicator", parts: Sequence[Array], order: Behind
+    ) -> Gathers:
+        """What is fastest here. Collective, blocks."""
+        slices, params = self.slices, self.params
+        if near_gathers.possible(comm, params):
+            return near_gathers.NearGathers(comm, slices, parts, self.parameters)
+        if self.stage == 3:
+            # On a stream of their own. A reduction there would wait for copies that come to it later, and passes behind
+            # it for what they need; without it no copy waits for another rank.
+            peers = peer_gathers.create(comm, slices, params, parts, self.parameters, behind(params))
+            if peers is not None:
+                return peers
+        return Gathers(gathering, slices, parts, self.parameters, order)
+
+    @property
+    def stays(self) -> bool:
+        """Whether turns do nothing, as all is in its place: passes can be repeated without them, as CUDA graphs."""
+        return self.stage == 2 and not (self._in_turn or self._waits)
 
     def planned(self, turns: Sequence[tuple[int, bool]]) -> Turns:
         """What is gathered for such turns: nothing in stage 2."""
@@ -162,14 +188,6 @@ class PieceExchange(Exchange):
         self.scatters.clear()
         self.gathers.changed()
         self.added = 0
-
-    @property
-    def _waits(self) -> bool:
-        """Whether units are reduced at the end of a batch: the copies come there with all turns behind them.
-
-        Else one would wait for memory that another frees only after turns for which it needs the first.
-        """
-        return self.steps > 1 and not self._in_turn
 
     def _reduce(self, part: range) -> None:
         unit = self._at[part.start]

@@ -10,6 +10,7 @@ from psgd.collectives.communicator import Communicator
 from psgd.kernels.array import Array
 from psgd.nn.model import Model
 from psgd.nn.stage import OnReady, Stage
+from psgd.parallel import untried
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import Instruction
@@ -19,16 +20,21 @@ from psgd.parallel.sharded.pieces.piece_exchange import PieceExchange
 from psgd.parallel.sharded.pieces.sharded_chunk import ShardedChunk
 from psgd.parallel.sharded.pieces.stage_units import StageUnits
 from psgd.parallel.sharded.slices import Slices
+from psgd.runtime.agreement import agree
 
 
 class ShardedPipeline(Pipeline):
-    """As `Pipeline`, on the host, in stage 2 or 3. Making one is collective over the pipeline and the copies, blocks.
+    """As `Pipeline`, in stage 2 or 3. Making one is collective over the pipeline and the copies, blocks.
 
     A gradient and, in stage 3, an evaluation are collective over the copies too: all make as many, `pass_by` where one
     has no samples. Gradients are final in `exchange.own`, once `exchange.finish` has returned; `bind` does nothing.
 
+    On GPUs passes are CUDA graphs in stage 2 only, where a batch has several microbatches: others are started kernel by
+    kernel, since the host puts exchanges between them.
+
     Args:
-        comm, model, cuts, schedule, batch, microbatches, recompute: as of `Pipeline`; with a schedule that flushes.
+        comm, model, cuts, schedule, batch, microbatches, recompute, device, graphs: as of `Pipeline`; with a schedule
+            that flushes.
         copies: the ranks that have the same stages; it stays the caller's.
         shard: 2 or 3.
         seed: of the first values.
@@ -39,6 +45,7 @@ class ShardedPipeline(Pipeline):
     """
 
     _chunk = ShardedChunk
+    exchange: PieceExchange
 
     def __init__(
         self,
@@ -54,8 +61,14 @@ class ShardedPipeline(Pipeline):
         recompute: Callable[[Stage], Stage] | None = None,
         seed: int = 0,
         steps: int = 1,
+        device: str = "cpu",
+        graphs: Callable[[], bool] | None = None,
     ) -> None:
-        super().__init__(comm, model, cuts, schedule, batch=batch, microbatches=microbatches, recompute=recompute)
+        if device == "cuda":
+            agree(comm, "pipeline", {}, untried.complaint("stages that copies share, on GPUs"))
+        how: dict[str, Any] = {"recompute": recompute, "device": device}
+        how["graphs"] = lambda: self.exchange.stays and (graphs is None or graphs())
+        super().__init__(comm, model, cuts, schedule, batch=batch, microbatches=microbatches, **how)
         self._all = -(-batch // self._size)  # microbatches of a whole batch
         self._seen = 0
         own = [units.of_stage(stage) for stage in self.stages]
@@ -68,9 +81,11 @@ class ShardedPipeline(Pipeline):
         several = self._all > 1 or len(own) > 1 or bool(self._tied.ranges)
         several = several or any(each.kind == "W" for each in program)
         # Gathers come in the order of the turns, and reductions as gradients are complete: earlier where a batch is
-        # small. What runs in one queue has one order on all ranks.
-        self._gathering = Communicator(copies) if shard == 3 and several else self._copies
-        params = self.init(seed) if shard == 2 else self._first_own(slices, seed)
+        # small. What runs in one queue has one order on all ranks. GPUs have one: kernels of two, each of which waits
+        # for its like on other GPUs, may not find room beside each other.
+        apart = shard == 3 and several and not self.on_gpu
+        self._gathering = Communicator(copies) if apart else self._copies
+        params = self._xp.asarray(self.init(seed) if shard == 2 else self._first_own(slices, seed))
         shared = [
             [ends[chunk] + other for other in others]
             for chunk, stage in enumerate(self.stages)
@@ -92,9 +107,10 @@ class ShardedPipeline(Pipeline):
             assert isinstance(chunk, ShardedChunk)
             chunk.exchange, chunk.units = self.exchange, self._units[number]
             if own[number]:
-                chunk.stage = by_unit.by_unit(stage, StageUnits(self.exchange, ends[number], own[number]))
+                made = by_unit.by_unit(stage, StageUnits(self.exchange, ends[number], own[number]))
+                chunk.stage = self._computed(made, last=number * self._ranks + self._rank == len(cuts))
             else:
-                stage.bind(params[:0], params[:0])
+                chunk.stage.bind(params[:0], params[:0])
 
     def bind(self, params: Array, grads: Array = None) -> None:
         """Nothing: parameters and gradients are where the exchange has them."""

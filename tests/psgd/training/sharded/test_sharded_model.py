@@ -57,6 +57,26 @@ def test_stage_1_of_a_model_in_pieces(comm, tmp_path):
                 np.testing.assert_array_equal(found[1][name], expected[1][name])
 
 
+@pytest.mark.ranks(4, timeout=180)
+def test_weights_for_pytorch_are_in_its_form(comm, tmp_path):
+    """Also of pieces, each of which lies in parts on its copies."""
+    torch = pytest.importorskip("torch")
+    options = {**SMALL, "model": "cnn", "hidden": 8, "eval_every": 0, "strategy": "allreduce"}
+    cases = [({}, (None, 2, 3)), ({"mesh": "pipe=2,data=2", "cut": "4"}, (None, 3))]
+    for case, (more, stages) in enumerate(cases):
+        found = {}
+        for stage in stages:
+            path = tmp_path / f"{case}{stage}.pt"
+            training.run(configure(save=path, shard=stage, **options, **more), comm)
+            if comm.rank == 0:
+                found[stage] = torch.load(path)
+        for stage, weights in found.items():
+            assert list(weights) == list(found[None])
+            for name, tensor in weights.items():
+                assert torch.equal(tensor, found[None][name]), (stage, name)
+        comm.Barrier()
+
+
 @pytest.mark.ranks(2)
 def test_weights_that_are_not_numbers_are_not_saved(comm, tmp_path):
     """At stage 3 one rank alone has them; all leave the file alone."""

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from harness.played_training import played_training
 
 from psgd import training
 from psgd.config import configure
 from psgd.kernels.errors import AgreedUsageError
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+from psgd.training.sharded import sharded_module  # noqa: E402
 
 FILE = """
 import torch
@@ -69,9 +71,23 @@ def test_a_module_from_a_file_trains_as_by_allreduce(comm, tmp_path):
         run(comm, tmp_path, "none", **{**options, "shard": 3, "model": f"{file}:wrapped"})
 
 
-def test_a_gpu_is_refused():
-    from psgd.training.sharded.sharded_module import SharedOutModule
-
-    config = configure(strategy="allreduce", shard=3, device="cuda")
-    with pytest.raises(AgreedUsageError, match="--shard 3: expected --shard 1 with --device cuda and a PyTorch module"):
-        SharedOutModule(None, config, None)
+@pytest.mark.ranks(3, timeout=120)
+def test_on_gpus_that_are_played(comm, tmp_path):
+    """All of a run but what only a GPU has: evaluations in which all take part, the last batch, what is saved."""
+    file = comm.bcast(tmp_path) / "model.py"
+    if comm.rank == 0:
+        file.write_text(FILE)
+    comm.Barrier()
+    options = {**SMALL, "model": f"{file}:make"}
+    expected = run(comm, tmp_path, "whole", **options)
+    with played_training() as patch:
+        patch.setattr(sharded_module, "_place", lambda config: torch.device("cpu"))
+        patch.setattr("psgd.training.torch_cuda_backend._AT_ONCE", 70)  # evaluations of several passes
+        for shard in (2, 3):
+            found = run(comm, tmp_path, "sharded", **options, shard=shard, device="cuda")
+            if comm.rank == 0:
+                for key in ("train_loss", "test_accuracy", "steps", "samples"):
+                    assert found[0][key] == expected[0][key], (shard, key)
+                assert found[0]["test_loss"] == pytest.approx(expected[0]["test_loss"], rel=1e-5)
+                for name in expected[1]:
+                    np.testing.assert_array_equal(found[1][name], expected[1][name], err_msg=f"{shard} {name}")

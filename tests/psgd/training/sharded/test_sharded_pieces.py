@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from harness.played_training import played_training
 
 from psgd import training
 from psgd.config import configure
@@ -40,5 +41,25 @@ def test_stages_2_and_3_of_a_model_in_pieces(comm, tmp_path):
                     assert list(found[1]) == list(expected[1])
                     for name in expected[1]:
                         np.testing.assert_array_equal(found[1][name], expected[1][name])
+    finally:
+        units.SMALLEST_BYTES = before
+
+
+@pytest.mark.ranks(4, timeout=180)
+def test_on_gpus_that_are_played(comm, tmp_path):
+    """All of a run but what only a GPU has: its evaluations, the last batch, what is saved."""
+    before, units.SMALLEST_BYTES = units.SMALLEST_BYTES, 256
+    try:
+        with played_training():
+            for mesh, cut in (("pipe=2,data=2", "2"), ("tensor=2,data=2", None)):
+                options = {**SMALL, "mesh": mesh, "cut": cut, "microbatches": 4 if cut else 1, "device": "cuda"}
+                expected = run(comm, tmp_path, "whole", **options)
+                for stage in (2, 3):
+                    found = run(comm, tmp_path, "sharded", shard=stage, **options)
+                    if comm.rank == 0:
+                        assert found[0] == expected[0], (mesh, stage)
+                        assert expected[0]["steps"] > 20
+                        for name in expected[1]:
+                            np.testing.assert_array_equal(found[1][name], expected[1][name])
     finally:
         units.SMALLEST_BYTES = before
