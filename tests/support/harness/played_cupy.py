@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 UUID_BYTES = 16
-USERS = ("cupy", "psgd.kernels.device", "psgd.collectives.device", "psgd.collectives.peers")
+USERS = (
+    *("cupy", "psgd.kernels.device", "psgd.collectives.device", "psgd.collectives.peers", "psgd.parallel.stages.gpu"),
+    *("psgd.backend.cuda", "psgd.backend.losses", "psgd.backend.pinned", "psgd.backend.samples"),
+    *("psgd.backend.rules_on_gpu", "psgd.backend.offload.bus", "psgd.training.torch_cuda_backend"),
+    *("psgd.training.pieces.cuda_", "psgd.training.sharded.sharded_cuda_"),
+)
 """Modules that are bound to it, which nobody else may find."""
 
 
@@ -116,8 +121,13 @@ def played_cupy():
     try:
         yield cuda
     finally:
-        for name in [name for name in set(sys.modules) - before if name.startswith(USERS)]:
-            module = sys.modules.pop(name)
-            package, _, last = name.rpartition(".")
-            if getattr(sys.modules.get(package), last, None) is module:
-                delattr(sys.modules[package], last)
+        forget(set(sys.modules) - before)
+
+
+def forget(names):
+    """Has the next one who imports these modules make them anew, if they are bound to what is played."""
+    for name in [name for name in names if name.startswith(USERS)]:
+        module = sys.modules.pop(name)
+        package, _, last = name.rpartition(".")
+        if getattr(sys.modules.get(package), last, None) is module:
+            delattr(sys.modules[package], last)

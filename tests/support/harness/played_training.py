@@ -11,13 +11,8 @@ import numpy as np
 import pytest
 
 from harness.fake_gpu import FakeGpu
+from harness.played_cupy import forget
 from psgd.data.batches import Batches
-
-USERS = (
-    *("psgd.backend.cuda", "psgd.training.torch_cuda_backend"),
-    *("psgd.training.pieces.cuda_", "psgd.training.sharded.sharded_cuda_"),
-)
-"""Modules that are bound to what is played, which nobody else may find."""
 
 
 class PlayedSource:
@@ -109,8 +104,4 @@ def played_training() -> Iterator[pytest.MonkeyPatch]:
         try:
             yield patch
         finally:
-            for name in [name for name in set(sys.modules) - before - set(played) if name.startswith(USERS)]:
-                module = sys.modules.pop(name)
-                owner, _, last = name.rpartition(".")
-                if getattr(sys.modules.get(owner), last, None) is module:
-                    delattr(sys.modules[owner], last)
+            forget(set(sys.modules) - before - set(played))
