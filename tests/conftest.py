@@ -1,7 +1,6 @@
 """Loads the multi-rank harness, and the checkout where psgd is not installed."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -11,7 +10,5 @@ if str(SUPPORT) not in sys.path:
     sys.path.append(str(SUPPORT))
 if importlib.util.find_spec("psgd") is None:
     sys.path.insert(0, str(TESTS.parent))
-
-os.environ.setdefault("PSGD_UNTRIED", "1")  # the tests try it, on simulated GPUs and on real ones
 
 pytest_plugins = ["harness.plugin"]

@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from psgd.kernels.device import blas
+from psgd.kernels.memory.gc_paused import gc_paused
 
 
 def wanted() -> bool:
@@ -31,7 +32,7 @@ class GraphRecorder:
         Args:
             function: has run before, so that nothing has to be compiled or allocated; waits for nothing.
         """
-        with self._stream:
+        with self._stream, gc_paused():
             self._stream.begin_capture()
             try:
                 function()

@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psgd.kernels.errors import UsageError
+from psgd.kernels.memory.gc_paused import gc_paused
 from psgd.launch.bench.collective.contenders import OPS
 from psgd.launch.bench.collective.ranks import WrongResultError, mpi_name
 from psgd.launch.bench.collective.table import (
@@ -217,10 +218,11 @@ def _timed_graph(comm: MPI.Intracomm, way: Callable[[], object], repeats: int, n
         way()
         stream.synchronize()
         comm.Barrier()
-        stream.begin_capture()
-        for _ in range(calls):
-            way()
-        graph = stream.end_capture()
+        with gc_paused():
+            stream.begin_capture()
+            for _ in range(calls):
+                way()
+            graph = stream.end_capture()
         graph.upload(stream)
         return _timed(comm, graph.launch, repeats) / calls
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from psgd.kernels.memory.gc_paused import gc_paused
 from psgd.launch.bench.peers.torch_job import TrainJob
 
 _WARM_UP_STEPS = 11
@@ -60,7 +61,7 @@ def captured(model: nn.Module, job: TrainJob) -> Callable[[torch.Tensor], None]:
             _step(model, optimizer, job, rows)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with gc_paused(), torch.cuda.graph(graph):
         _step(model, optimizer, job, rows)
     with torch.no_grad():
         for name, value in model.state_dict().items():

@@ -10,7 +10,6 @@ from psgd.kernels.errors import UsageError
 from psgd.launch.bench import markdown
 from psgd.launch.bench.sizes import format_seconds
 from psgd.launch.whole_numbers import Whole
-from psgd.parallel import untried
 from psgd.parallel.schedules.catalog import SCHEDULES
 
 COLUMNS = ("schedule", "one rank", "pipeline", "ratio", "bubble", "expected")
@@ -59,8 +58,7 @@ def pipeline(
     """
     from psgd.launch.bench import job
 
-    able = [name for name in KNOWN if device == "cpu" or untried.wanted() or SCHEDULES[name].flushes]
-    names = able if schedules is None else schedules.split(",")
+    names = KNOWN if schedules is None else schedules.split(",")
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--schedules: expected some of {', '.join(KNOWN)}, comma-separated, got {unknown[0]!r}")
     needed = ranks * max(2 if SCHEDULES[name].chunks else 1 for name in names)

@@ -18,7 +18,6 @@ from psgd.kernels.errors import UsageError
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
 from psgd.optim.optimizer import Optimizer
-from psgd.parallel import untried
 from psgd.parallel.continuous.stash import Copies, Stash
 from psgd.parallel.continuous.step_losses import StepLosses
 from psgd.parallel.microbatches import Batch
@@ -104,9 +103,8 @@ class PipeDream(Pipeline):
         graphs: Callable[[], bool] | None = None,
     ) -> None:
         ranks = comm.Get_size()
-        too_new = untried.complaint("a pipeline without flushes on GPUs") if device == "cuda" else None
         complaint = _complaint(ranks, model, cuts, batch, microbatches, two_versions, device)
-        agree(comm, "pipedream", {"two_versions": two_versions}, complaint or too_new)
+        agree(comm, "pipedream", {"two_versions": two_versions}, complaint)
         # As many microbatches as can be in flight: links get room for them.
         room: dict[str, Any] = {"batch": batch * ranks, "microbatches": microbatches * ranks}
         places: dict[str, Any] = {"device": device, "graphs": graphs}

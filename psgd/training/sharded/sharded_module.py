@@ -14,10 +14,8 @@ from psgd.config import TrainConfig
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
 from psgd.kernels.array import Array
-from psgd.kernels.errors import AgreedUsageError
 from psgd.nn.evaluation import EVALUATION_BATCH
 from psgd.nn.stage import OnReady
-from psgd.parallel import untried
 from psgd.runtime.agreement import gather
 from psgd.torch.sharded.module import ShardedModule
 from psgd.torch.sharded.shard_module import shard
@@ -85,9 +83,6 @@ class SharedOutModule:
 
     def __init__(self, model: UncutModule, config: TrainConfig, roles: Roles) -> None:
         assert config.shard is not None
-        said = untried.complaint(f"--shard {config.shard} of a PyTorch module with --device cuda")
-        if config.device == "cuda" and said:
-            raise AgreedUsageError(said)
         self._loss, self._workers = model.loss, roles.data
         there = _place(config)
         if not any(p.is_meta for p in model.module.parameters()):

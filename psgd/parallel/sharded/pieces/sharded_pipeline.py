@@ -10,7 +10,6 @@ from psgd.collectives.communicator import Communicator
 from psgd.kernels.array import Array
 from psgd.nn.model import Model
 from psgd.nn.stage import OnReady, Stage
-from psgd.parallel import untried
 from psgd.parallel.pipeline import Pipeline
 from psgd.parallel.schedules import catalog
 from psgd.parallel.schedules.instruction import Instruction
@@ -20,7 +19,6 @@ from psgd.parallel.sharded.pieces.piece_exchange import PieceExchange
 from psgd.parallel.sharded.pieces.sharded_chunk import ShardedChunk
 from psgd.parallel.sharded.pieces.stage_units import StageUnits
 from psgd.parallel.sharded.slices import Slices
-from psgd.runtime.agreement import agree
 
 
 class ShardedPipeline(Pipeline):
@@ -64,8 +62,6 @@ class ShardedPipeline(Pipeline):
         device: str = "cpu",
         graphs: Callable[[], bool] | None = None,
     ) -> None:
-        if device == "cuda":
-            agree(comm, "pipeline", {}, untried.complaint("stages that copies share, on GPUs"))
         how: dict[str, Any] = {"recompute": recompute, "device": device}
         how["graphs"] = lambda: self.exchange.stays and (graphs is None or graphs())
         super().__init__(comm, model, cuts, schedule, batch=batch, microbatches=microbatches, **how)

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from psgd.kernels.memory.gc_paused import gc_paused
+
 
 class TorchGraphs:
     """A stream of its own, on which passes run and are recorded.
@@ -44,6 +46,7 @@ class TorchGraphs:
             pool: of `pool`.
         """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
+        how = {"pool": pool, "stream": self._stream, "capture_error_mode": "thread_local"}
+        with gc_paused(), torch.cuda.graph(graph, **how):
             function()
         return graph.replay  # type: ignore[no-any-return]

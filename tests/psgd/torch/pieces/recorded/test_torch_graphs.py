@@ -1,8 +1,11 @@
 """Graphs of PyTorch's work on a GPU: what is recorded runs when it is started, in the order of the streams."""
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch")
+from harness.device import cupy  # noqa: E402
 from harness.torch_gpu import gpu  # noqa: E402
 
 from psgd.torch.pieces.recorded.torch_graphs import TorchGraphs  # noqa: E402 -- where PyTorch is
@@ -25,3 +28,35 @@ def test_a_graph_runs_behind_what_was_started_and_before_what_is():
     with pytest.raises(ZeroDivisionError), graphs.aside():
         raise ZeroDivisionError
     assert torch.cuda.current_stream(device) == outside and len(found) == 1
+
+
+class Freed:
+    """Memory of the GPU in a cycle of references, which only the garbage collector frees."""
+
+    def __init__(self, xp):
+        self.itself, self.runtime = self, xp.cuda.runtime
+        self.address = self.runtime.malloc(1 << 20)
+
+    def __del__(self):
+        self.runtime.free(self.address)
+
+
+@pytest.mark.gpu
+def test_garbage_of_the_device_does_not_spoil_a_recording():
+    device, xp = gpu(), cupy()
+    graphs, x, found = TorchGraphs(device), torch.ones(64, 64, device=device), []
+
+    def function():
+        y = x @ x
+        for _ in range(5_000):  # several times what makes the collector look
+            found.append([found])
+        found.append(y @ x)
+
+    with graphs.aside():
+        function()
+        torch.cuda.synchronize()
+        gc.collect()
+        for _ in range(50):
+            Freed(xp)
+        graphs.record(function, graphs.pool())()
+    assert torch.equal(found[-1], x @ x @ x)
