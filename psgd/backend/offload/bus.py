@@ -1,10 +1,12 @@
 """Copies between a GPU and page-locked memory, each way on a stream of its own, beside the computation."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from psgd.kernels.array import Array
+from psgd.nn.gates.recorded import Launcher
 
 PIECE = 1 << 22
 """Elements that are copied at once: a large layer's update begins when its first ones have come. They are 0.3 ms of a
@@ -22,7 +24,13 @@ class Moment(Protocol):
 
 
 class Bus(Protocol):
-    """The computing stream is that of the thread that makes it; only `up` may be called from other threads."""
+    """The computing stream is that of the thread that makes it; only `up` may be called from other threads.
+
+    Attributes:
+        launcher: makes CUDA graphs for the computing stream, as `psgd.nn.gates.recorded` wants them; or None.
+    """
+
+    launcher: Launcher | None
 
     def device(self, size: int, dtype: Any) -> Array:
         """Zeros on the GPU."""
@@ -70,6 +78,20 @@ class CudaBus:
         self._device = cupy.cuda.Device()
         self._computing = cupy.cuda.get_current_stream()
         self._down, self._up = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+        self.launcher = self._launcher()
+
+    def _launcher(self) -> Launcher | None:
+        from psgd.kernels.device.graphs import GraphRecorder, wanted
+
+        if not wanted():
+            return None
+        recorder, computing = GraphRecorder(), self._computing
+
+        def launcher(function: Callable[[], object]) -> Callable[[], None]:
+            graph = recorder.record(function)
+            return lambda: graph.launch(computing)
+
+        return launcher
 
     def device(self, size: int, dtype: Any) -> Array:
         import cupy

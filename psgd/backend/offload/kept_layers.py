@@ -39,7 +39,7 @@ class KeptLayers:
     """
 
     def __init__(self, model: Model, bus: Bus, updates: HostUpdates | None = None, behind: int = 0) -> None:
-        self.model = gated(model, self)
+        self.model = gated(model, self, bus.launcher)
         layers = apart.parts(model)
         self._pieces = {each.own: apart.pieces(each.own, bus_module.PIECE) for each in layers}
         self._units = tuple(unit for each in layers for unit in self._pieces[each.own])

@@ -33,7 +33,7 @@ class StreamedLayers:
     """
 
     def __init__(self, model: Model, bus: Bus, updates: HostUpdates | None = None) -> None:
-        self.model = gated(model, self)
+        self.model = gated(model, self, bus.launcher)
         self._layers = apart.parts(model)
         self._number = {each.index: number for number, each in enumerate(self._layers)}
         self._by_own = {each.own: number for number, each in enumerate(self._layers) if each.own}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from psgd.kernels.array import Array
+from psgd.nn.gates.recorded import Launcher, RecordedPasses
 from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
 from psgd.nn.stage import Stage
 
@@ -28,11 +29,13 @@ class Gated(Layer[Any]):
         inner: the layer.
         index: its place in the stage.
         gate: who is told.
+        launcher: makes CUDA graphs of the layer's passes in training; None: they are run by Python.
     """
 
     inner: Layer[Any]
     index: int
     gate: Gate
+    launcher: Launcher | None = None
     name = "gated"
 
     @property
@@ -54,21 +57,35 @@ class Gated(Layer[Any]):
         return self.inner.weights(shape)
 
     def allocate(self, room: Room) -> Any:
-        return self.inner.allocate(room)
+        state = self.inner.allocate(room)
+        if self.launcher is None or room.draws is None or not room.trains:
+            return state
+        return RecordedPasses(state, room.draws, self.launcher)
 
     def forward(self, state: Any, x: Array, params: Arrays) -> Array:
         self.gate.enter(self.index, backward=False)
-        y = self.inner.forward(state, x, params)
+        recorded = isinstance(state, RecordedPasses)
+        y = state.forward(self.inner, x, params) if recorded else self.inner.forward(state, x, params)
         self.gate.leave(self.index, backward=False)
         return y
 
     def backward(self, state: Any, dy: Array, params: Arrays, grads: Arrays) -> Array:
         self.gate.enter(self.index, backward=True)
-        dx = self.inner.backward(state, dy, params, grads)
+        if isinstance(state, RecordedPasses):
+            dx = state.backward(self.inner, dy, params, grads)
+        else:
+            dx = self.inner.backward(state, dy, params, grads)
         self.gate.leave(self.index, backward=True)
         return dx
 
 
-def gated(stage: S, gate: Gate) -> S:
-    """Returns the same stage on no vector yet, all of whose layers tell the gate. It draws no first parameters."""
-    return stage.regrouped([replace(step, layer=Gated(step.layer, i, gate)) for i, step in enumerate(stage.steps)])
+def gated(stage: S, gate: Gate, launcher: Launcher | None = None) -> S:
+    """Returns the same stage on no vector yet, all of whose layers tell the gate. It draws no first parameters.
+
+    Args:
+        stage: of any layers.
+        gate: who is told.
+        launcher: makes CUDA graphs of passes in training; None: none are made.
+    """
+    layers = (Gated(step.layer, i, gate, launcher) for i, step in enumerate(stage.steps))
+    return stage.regrouped([replace(step, layer=layer) for step, layer in zip(stage.steps, layers, strict=True)])

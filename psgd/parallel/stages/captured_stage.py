@@ -7,16 +7,16 @@ What layers keep in a context for the next pass (views, sizes) they keep when Py
 So it is noted when a pass is recorded, and put back before Python runs a pass that follows a graph's.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from psgd.kernels.array import Array
+from psgd.nn.gates.left_behind import LeftBehind, noted, put_back
 from psgd.nn.stage import Context, OnReady, Stage
 from psgd.parallel.stages.interface import GoesToGpu, RunsOnGpu
 
 Key = tuple[Any, ...]
-Left = list[tuple[Any, dict[str, Any]]]
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class _Fixed:
     dy: Array
     graphs: dict[Key, Callable[[], None] | None] = field(default_factory=dict)
     results: dict[Key, Array] = field(default_factory=dict)
-    left: dict[Key, Left] = field(default_factory=dict)
+    left: dict[Key, LeftBehind] = field(default_factory=dict)
     last: Key = ()
     by_python: bool = True
 
@@ -167,7 +167,7 @@ class CapturedStage:
         """
         fixed = self._fixed[ctx]
 
-        def noted() -> None:
+        def kept() -> None:
             fixed.results[key] = run()
 
         launch = fixed.graphs.get(key)
@@ -176,25 +176,23 @@ class CapturedStage:
             self.turn()
             self._put_back(fixed)
             if records and key in fixed.graphs and self._captures():
-                launch = fixed.graphs[key] = self._gpu.launcher(noted)
+                launch = fixed.graphs[key] = self._gpu.launcher(kept)
             else:
-                noted()
+                kept()
                 if records:
                     fixed.graphs[key] = None
         if launch is not None and records:
             launch()
         if leaves:
             if by_python and launch is not None:
-                fixed.left[key] = [(each, _values(each)) for each in _states(ctx.states)]
+                fixed.left[key] = noted(ctx.states)
             fixed.last, fixed.by_python = key, by_python
         return fixed.results[key]
 
     def _put_back(self, fixed: _Fixed) -> None:
         """Layers know again what the newest pass has left for the next one."""
         if not fixed.by_python:
-            for state, values in fixed.left[fixed.last]:
-                for name, value in values.items():
-                    setattr(state, name, value)
+            put_back(fixed.left[fixed.last])
             fixed.by_python = True
 
     def _taken(self, into: Array, source: Array) -> Array:
@@ -231,27 +229,6 @@ def on_gpu(stage: Stage, gpu: Any, most: int, last: bool, captures: Callable[[],
     if isinstance(stage, GoesToGpu):
         return stage.on_gpu(gpu, most)
     return CapturedStage(stage, gpu, most, last, captures)
-
-
-def _states(value: Any) -> Iterator[Any]:
-    """All that layers keep in a context: dataclasses, in lists and in each other; frozen ones are layers."""
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _states(each)
-    elif is_dataclass(value) and not isinstance(value, type) and not _frozen(value):
-        yield value
-        for each in fields(value):
-            yield from _states(getattr(value, each.name))
-
-
-def _frozen(value: Any) -> bool:
-    return bool(type(value).__dataclass_params__.frozen)
-
-
-def _values(state: Any) -> dict[str, Any]:
-    """A dataclass's attributes; of lists a copy."""
-    values = {each.name: getattr(state, each.name) for each in fields(state)}
-    return {name: list(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 class _LossOnGpu:

@@ -143,7 +143,10 @@ def libraries(comm):
     except ImportError:
         pass
     else:
-        with jax.default_device(jax.devices()[cupy.cuda.runtime.getDevice()]):
+        here = cupy.cuda.runtime.getDevice()
+        every = jax.devices()
+        cupy.cuda.Device(here).use()  # JAX has left the last one current
+        with jax.default_device(every[here]):
             sent = jax.numpy.full(n, comm.rank + 1, np.float32) * 2
         out = cupy.empty(n, np.float32)
         comm.Allreduce(sent, out)

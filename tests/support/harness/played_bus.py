@@ -42,6 +42,8 @@ class PlayedBus:
         bytes_down, bytes_up: copied.
     """
 
+    launcher = None
+
     def __init__(self, seed=0):
         self.clocks = {name: {} for name in ("host", "compute", "down", "up")}
         self.accesses = []  # (from, to, stream, time, writes)

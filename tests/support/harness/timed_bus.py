@@ -34,6 +34,8 @@ class TimedBus:
         busy: work of each stream, added up.
     """
 
+    launcher = None
+
     def __init__(self, copy, forward):
         self.copy, self.forward = copy, forward
         self.now = 0.0
