@@ -32,12 +32,30 @@ def _check(status: int) -> None:
         raise RuntimeError(f"cuBLAS: status {status}")
 
 
+_lenders: dict[tuple[int, int], int] = {}  # by device and stream: the stream whose workspace it uses
+
+
+def borrow_workspace(stream: Any, lender: Any) -> None:
+    """Products on a stream use another stream's memory from now on.
+
+    Args:
+        stream: has computed no product yet, and computes none while the other one does: what it records is for that one.
+        lender: of the same GPU.
+    """
+    _lenders[cupy.cuda.runtime.getDevice(), stream.ptr] = lender.ptr
+
+
+@functools.cache
+def _workspace(device: int, stream: int) -> Array:
+    return cupy.empty(_WORKSPACE_BYTES, np.uint8)
+
+
 @functools.cache
 def _handle(device: int, stream: int) -> tuple[ctypes.c_void_p, Array]:
-    """CuBLAS's state for one stream, with memory of its own, so that a captured call allocates none."""
+    """CuBLAS's state for one stream, with memory that is there before, so that a captured call allocates none."""
     library, handle = _library(), ctypes.c_void_p()
     _check(library.cublasCreate_v2(ctypes.byref(handle)))
-    workspace = cupy.empty(_WORKSPACE_BYTES, np.uint8)
+    workspace = _workspace(device, _lenders.get((device, stream), stream))
     _check(library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))
     _check(
         library.cublasSetWorkspace_v2(handle, ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(_WORKSPACE_BYTES))

@@ -17,11 +17,13 @@ def wanted() -> bool:
 
 
 class GraphRecorder:
-    """Records on a stream of its own, on the current GPU."""
+    """Records on a stream of its own, on the current GPU, what is to run on the current stream."""
 
     def __init__(self) -> None:
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        with self._stream:  # memory of its own for the stream that records
+        self._stream, runs = cupy.cuda.Stream(non_blocking=True), cupy.cuda.get_current_stream()
+        blas.borrow_workspace(self._stream, runs)
+        runs.synchronize()  # it may be using the workspace
+        with self._stream:
             one = cupy.ones((1, 1), np.float32)
             blas.matmul(one, one, cupy.empty_like(one))
             self._stream.synchronize()

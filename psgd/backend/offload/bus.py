@@ -1,5 +1,6 @@
 """Copies between a GPU and page-locked memory, each way on a stream of its own, beside the computation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -85,10 +86,10 @@ class CudaBus:
 
         if not wanted():
             return None
-        recorder, computing = GraphRecorder(), self._computing
+        recorder, computing = functools.cache(GraphRecorder), self._computing  # made when something is recorded
 
         def launcher(function: Callable[[], object]) -> Callable[[], None]:
-            graph = recorder.record(function)
+            graph = recorder().record(function)
             return lambda: graph.launch(computing)
 
         return launcher

@@ -21,8 +21,8 @@ from psgd.optim.host_updates import HostUpdates
 class OffloadedBackend(CudaBackend):
     """A worker's model and data on the current GPU. Implements `psgd.backend.interface.Backend`.
 
-    The vectors that it is bound to are NumPy's. Nothing is captured as a graph, since parts of a gradient are handed
-    over while others are computed.
+    The vectors that it is bound to are NumPy's. Graphs are of single layers, since parts of a gradient are handed over
+    while others are computed.
 
     Args:
         model: what is trained, on no vector yet.
