@@ -26,12 +26,13 @@ start=(srun --mpi="$MPI" --cpus-per-task="$threads" --cpu-bind=cores --gpu-bind=
 """
 
 MPIRUN = """
-# Unlike a step of srun, the job can survive the loss of a node (--no-kill), if the MPI supports that.
+# With --no-kill, Slurm keeps the allocation when a node is lost; most MPIs' mpirun then ends the ranks.
 start=(mpirun -n "$SLURM_NTASKS")
 """
 
 MPIRUN_ULFM = """
-# The job survives the death of ranks; with --no-kill Slurm does not end it at the loss of a node.
+# The run goes on when ranks die. A lost node is another matter: Slurm keeps the allocation (--no-kill), but mpirun ends
+# the ranks.
 start=(mpirun -n "$SLURM_NTASKS" --with-ft ulfm)
 """
 
@@ -118,6 +119,7 @@ node_lost() { # whether a node of the job does not answer any more, asked twice
         sleep "$pause"
     done 2>/dev/null
 }
+[ "$code" != 4 ] || exit 4 # training is done, though ranks died on the way: nothing to come back for
 # 85: saved and stopped with steps left. If some ranks end a moment after the first, srun returns another code.
 if [ "$code" = 85 ] || { [ "$code" != 0 ] && [ -n "$warned" ]; }; then
     if [ "$(newest)" = "$before" ]; then

@@ -100,7 +100,8 @@ def test_ranks_that_srun_did_not_start_are_started_again(job, fails, code, ranks
 
 
 @pytest.mark.parametrize(
-    ("code", "answers", "requeued"), [(1, False, True), (137, False, True), (137, True, False), (2, False, False)]
+    ("code", "answers", "requeued"),
+    [(1, False, True), (137, False, True), (137, True, False), (2, False, False), (4, False, False)],
 )
 def test_a_job_that_lost_a_node_comes_back(job, code, answers, requeued):
     nodes = f'case "$*" in *--overlap*) exit {0 if answers else 1} ;; esac\n'
@@ -108,6 +109,21 @@ def test_a_job_that_lost_a_node_comes_back(job, code, answers, requeued):
     assert (got, "scontrol requeue 7" in calls) == (code, requeued), said
     assert ("a node of the job is lost" in said) == requeued
     assert calls.count("ranks") == 1
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+@pytest.mark.parametrize("warned", [False, True])
+def test_a_run_that_is_done_without_its_dead_stays_so(job, preempted, warned):
+    answer = 'case $1 in show) echo "JobId=7 JobState=RUNNING PreemptTime=2026-01-01T00:00:00" ;; esac'
+    ranks = ('trap "" USR2; kill -USR2 $(cat shell); ' if warned else "") + RANKS
+    code, said, calls = job(
+        4,
+        scontrol='echo "scontrol $*" >>calls; ' + (answer if preempted else ":"),
+        srun="echo $PPID >shell\n" + RUN,
+        psgd=ranks,
+    )
+    assert code == 4, said
+    assert calls == ["ranks"]
 
 
 def test_ranks_that_failed_are_not(job):
