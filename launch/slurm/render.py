@@ -186,8 +186,8 @@ def _body(kind: str, launcher: str, gpus: bool, survives: bool) -> str:
     if survives:
         start = shell.MPIRUN_ULFM
     if kind == "long_job":
-        step = shell.NEW_STEP if launcher == "srun" else ""
-        return shell.PRELUDE + start + shell.PATIENTLY + step + shell.RUN_LONG
+        step, done = (shell.NEW_STEP, "") if launcher == "srun" else ("", shell.DONE_LONG)
+        return shell.PRELUDE + start + shell.PATIENTLY + step + shell.RUN_LONG + done + shell.END_LONG
     return shell.PRELUDE + start + (shell.RUN_TRIAL if kind == "array" else shell.RUN)
 
 
