@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 
@@ -28,3 +28,8 @@ def listed(numbers: Iterable[int], what: str = "rank") -> str:
     """Writes which they are: `rank 3`, `ranks 3, 5`."""
     shown = [str(number) for number in numbers]
     return f"{what}{'' if len(shown) == 1 else 's'} {', '.join(shown)}"
+
+
+def in_mesh(place: Mapping[str, int], sizes: Mapping[str, int]) -> str:
+    """Writes where a rank is along the axes of a mesh that have several places: `pipe=1,tensor=0`; may be empty."""
+    return ",".join(f"{axis}={at}" for axis, at in place.items() if sizes.get(axis, 1) > 1)

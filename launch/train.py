@@ -255,7 +255,7 @@ def _run(config: TrainConfig | UsageError, as_json: bool, verbose: bool) -> int:
             for attempt in attempts(_agreed(config, comm), comm):
                 chosen, team = attempt.config, attempt.comm
                 request.leads = team.rank == 0
-                request.begin_again()
+                request.begin(attempt.again)
                 with logs.output(chosen.log_dir, team) as said, attempt:
                     note, progress = said.progress.note, said.progress
                     startup.announce(team, chosen.servers or 0, chosen.placement, verbose, note, chosen.axes)

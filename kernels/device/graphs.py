@@ -1,5 +1,6 @@
 """CUDA graphs: kernels that a function starts are recorded once, and started by one call from then on."""
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,22 @@ from psgd.kernels.memory.gc_paused import gc_paused
 def wanted() -> bool:
     """Whether graphs are to be used: `PSGD_CUDA_GRAPHS=0` in the environment switches them off."""
     return os.environ.get("PSGD_CUDA_GRAPHS", "1") != "0"
+
+
+def launcher() -> "Callable[[Callable[[], object]], Callable[[], None]] | None":
+    """Returns what records a function for the current stream and gives what starts that there; None: no graphs.
+
+    A function has run before, as `GraphRecorder.record` wants it. Nothing is made until the first is recorded.
+    """
+    if not wanted():
+        return None
+    runs, recorder = cupy.cuda.get_current_stream(), functools.cache(GraphRecorder)
+
+    def launch(function: Callable[[], object]) -> Callable[[], None]:
+        graph = recorder().record(function)
+        return lambda: graph.launch(runs)
+
+    return launch
 
 
 class GraphRecorder:

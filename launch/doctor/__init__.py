@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="What to train on; auto is cuda if CuPy is installed. With cuda, a missing GPU is an error.",
 )
 def doctor(as_json: bool, device: str) -> int:
-    """Show what works here, and how to fix the rest. The exit code is 1 if training cannot start.
+    """Show what works here, and how to fix the rest. The exit code is 1 if anything is wrong.
 
     Under mpirun or srun, the ranks also check whether they see each other, whether they share cores, how far apart
     their clocks are, and which links are slow.

@@ -11,7 +11,17 @@ from psgd.launch.slurm.batch_options import BatchOptions
 from psgd.launch.slurm.devices import settle
 from psgd.launch.slurm.resources import Resources, resources
 from psgd.launch.slurm.templates import KINDS, Template
-from psgd.launch.slurm.training import copies, names, number, ranks_of_a_worker, standing_by, training, trials, value
+from psgd.launch.slurm.training import (
+    copies,
+    names,
+    number,
+    outlives,
+    ranks_of_a_worker,
+    standing_by,
+    training,
+    trials,
+    value,
+)
 from psgd.strategies.catalog import STRATEGIES
 
 _RULE = "-" * 104
@@ -46,6 +56,7 @@ def render(kind: str, train: Sequence[str] | None = None, file: Sequence[str] = 
         raise UsageError(f"{min(twice)}: the script sets it; omit it")
     gpus = settle(chosen, known, batch.gpus_per_node)
     options_by_template.check_trials(tried, gpus)
+    survives = _survives([known, *([*known, *text.split()] for text in tried)], batch.launcher)
     size = _size(chosen, known, batch, gpus)
     if size.servers > 1 and "--servers" not in names(known):
         known += ["--servers", str(size.servers)]
@@ -73,14 +84,24 @@ def render(kind: str, train: Sequence[str] | None = None, file: Sequence[str] = 
         f"OPTIONS=({shlex.join(known[len(file) :])})",
         f"# {_RULE[2:]}",
     ]
-    return "\n".join(lines) + "\n" + _body(kind, batch.launcher, gpus > 0, size.idle > 0)
+    return "\n".join(lines) + "\n" + _body(kind, batch.launcher, gpus > 0, survives)
+
+
+def _survives(runs: Sequence[Sequence[str]], launcher: str) -> bool:
+    """Whether one of these runs has to go on when a rank dies.
+
+    Raises:
+        UsageError: it has, and its launcher would end it.
+    """
+    option = next(filter(None, map(outlives, runs)), None)
+    if option is not None and launcher == "srun":
+        raise UsageError(f"{option}: expected --launcher mpirun, as srun ends the job when a rank dies")
+    return option is not None
 
 
 def _size(chosen: Template, words: Sequence[str], batch: BatchOptions, gpus: int) -> Resources:
     strategy = value(words, "--strategy") or "sync"
     idle, first = standing_by(words)
-    if idle and batch.launcher == "srun":
-        raise UsageError("--spares, --grow: expected --launcher mpirun, as srun ends the job when a rank dies")
     if first is not None and batch.workers is not None:
         raise UsageError(f"--workers {batch.workers}: --grow says how many workers there are; omit it")
     workers = number(words, "--workers", copies(words) if batch.workers is None else batch.workers)
@@ -165,8 +186,8 @@ def _body(kind: str, launcher: str, gpus: bool, survives: bool) -> str:
     if survives:
         start = shell.MPIRUN_ULFM
     if kind == "long_job":
-        step = shell.NEW_STEP if launcher == "srun" else ""
-        return shell.PRELUDE + start + shell.PATIENTLY + step + shell.RUN_LONG
+        step, done = (shell.NEW_STEP, "") if launcher == "srun" else ("", shell.DONE_LONG)
+        return shell.PRELUDE + start + shell.PATIENTLY + step + shell.RUN_LONG + done + shell.END_LONG
     return shell.PRELUDE + start + (shell.RUN_TRIAL if kind == "array" else shell.RUN)
 
 

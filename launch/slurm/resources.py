@@ -14,7 +14,6 @@ class Resources:
         servers: ranks that hold the parameters.
         nodes: number of nodes.
         tasks: ranks in all, those that stand by too.
-        idle: of these, those that stand by at first.
         tasks_per_node: the most on one node.
     """
 
@@ -22,7 +21,6 @@ class Resources:
     nodes: int
     tasks: int
     tasks_per_node: int
-    idle: int = 0
 
 
 def resources(
@@ -76,4 +74,4 @@ def resources(
     if gpus_per_node and workers * parts > nodes * gpus_per_node:
         have = f"{nodes} nodes with {gpus_per_node} each"
         raise UsageError(f"--workers {workers}: expected at most one per GPU, got {have}; ask for more --nodes")
-    return Resources(servers, nodes, tasks, -(-tasks // nodes), idle)
+    return Resources(servers, nodes, tasks, -(-tasks // nodes))

@@ -26,12 +26,13 @@ start=(srun --mpi="$MPI" --cpus-per-task="$threads" --cpu-bind=cores --gpu-bind=
 """
 
 MPIRUN = """
-# Unlike a step of srun, the job can survive the loss of a node (--no-kill), if the MPI supports that.
+# With --no-kill, Slurm keeps the allocation when a node is lost; most MPIs' mpirun then ends the ranks.
 start=(mpirun -n "$SLURM_NTASKS")
 """
 
 MPIRUN_ULFM = """
-# The job survives the death of ranks; with --no-kill Slurm does not end it at the loss of a node.
+# The run goes on when ranks die. A lost node is another matter: Slurm keeps the allocation (--no-kill), but mpirun ends
+# the ranks.
 start=(mpirun -n "$SLURM_NTASKS" --with-ft ulfm)
 """
 
@@ -93,13 +94,25 @@ run() { # starts the ranks and waits for them; sets `code` to the exit code
 had=$(logged)
 for pause in 5 15 30 0; do
     run
-    # A launcher that gets no step from a busy controller also exits with 1, before any rank has written to the log.
-    [ "$code" = 1 ] && [ "$(logged)" = "$had" ] && [ "$pause" != 0 ] && [ -z "$warned" ] || break
+    # A launcher that gets no step from a busy controller also exits with 1, and Open MPI's mpirun with 250 where it
+    # cannot start its daemons, before any rank has written to the log.
+    [ "$code" = 1 ] || [ "$code" = 250 ] || break
+    [ "$(logged)" = "$had" ] && [ "$pause" != 0 ] && [ -z "$warned" ] || break
     echo "the ranks did not start; trying again in $pause s" >&2
     sleep "$pause"
     [ -z "$warned" ] || break # too late to start
 done
+"""
 
+DONE_LONG = """
+# mpirun returns 0 also where it has lost a node. A run that is done has said so in its log.
+if [ "$code" = 0 ] && ! tail -c "+$((had + 1))" "$log" | grep '^{"event": "end"' >/dev/null; then
+    echo "the ranks have ended, but the run is not done" >&2
+    code=1
+fi
+"""
+
+END_LONG = """
 again() {
     if [ "${SLURM_RESTART_COUNT:-0}" -ge "$MAX_RESTARTS" ]; then
         echo "already requeued $MAX_RESTARTS times: not requeued again" >&2
@@ -118,6 +131,7 @@ node_lost() { # whether a node of the job does not answer any more, asked twice
         sleep "$pause"
     done 2>/dev/null
 }
+[ "$code" != 4 ] || exit 4 # training is done, though ranks died on the way: nothing to come back for
 # 85: saved and stopped with steps left. If some ranks end a moment after the first, srun returns another code.
 if [ "$code" = 85 ] || { [ "$code" != 0 ] && [ -n "$warned" ]; }; then
     if [ "$(newest)" = "$before" ]; then

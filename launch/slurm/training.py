@@ -113,3 +113,16 @@ def standing_by(words: Sequence[str]) -> tuple[int, int | None]:
     found = ulfm.phases(grow)
     idle = ulfm.standing_by(number(words, "--spares", None) or 0, grow, ranks_of_a_worker(words))
     return idle, found[0].workers if found else None
+
+
+def outlives(words: Sequence[str]) -> str | None:
+    """The option among the words with which a run has to go on when a rank dies; None without one.
+
+    Raises:
+        UsageError: no number of ranks that stand by, or of replicas.
+    """
+    if standing_by(words)[0]:
+        return "--spares, --grow"
+    if number(words, "--replicas", None):
+        return "--replicas"
+    return "--drop-straggler-after" if "--drop-straggler-after" in names(words) else None

@@ -11,6 +11,7 @@ from psgd.config import TrainConfig
 from psgd.estimate.pieces import LINKS, STASHED
 from psgd.estimate.rank_memory import ACTIVATIONS, BATCH, EVALUATION, Estimate, of_vectors, state_vectors
 from psgd.estimate.whole_run import RunMemory
+from psgd.kernels.notice import in_mesh
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.parallel.cuts.decision import Decision
 from psgd.parallel.cuts.partition import Cuts
@@ -78,8 +79,7 @@ def of_module(
             mine = SequentialStages(cut, sample, model.loss, uncut=wish.ranks == 1)
         for pipe in range(wish.ranks):
             passes, vector = _rank(config, mine, wish, cuts, pipe)
-            place = f"pipe={pipe}" * (wish.ranks > 1) + "," * (wish.ranks > 1 and ranks > 1)
-            place += f"tensor={tensor}" * (ranks > 1)
+            place = in_mesh({"pipe": pipe, "tensor": tensor}, {"pipe": wish.ranks, "tensor": ranks})
             for each in of_vectors(config, vector, servers, workers, passes, communicators=int(ranks > 1)):
                 found.append(replace(each, role=f"{each.role} {place}"))
     parameters = whole.layout().size

@@ -35,11 +35,12 @@ class CheckpointRequest:
         tell: on rank 0, called with a line for each checkpoint that a signal requested, or None.
         stops: a signal has asked for a checkpoint and the end.
         leads: this is rank 0, which warns where signals can do nothing.
+        again: the run itself goes on at its checkpoint in the same job, and has said with how many workers.
     """
 
     def __init__(self, minutes: float = 0.0) -> None:
         self.tell: Callable[[str], None] | None = None
-        self.leads = self.stops = False
+        self.leads = self.stops = self.again = False
         self._owed = False
         self._every_s = 60.0 * minutes
         self.level = self._sent = 0
@@ -82,9 +83,9 @@ class CheckpointRequest:
         self._sent = wanted
         return wanted
 
-    def begin_again(self) -> None:
-        """What was passed on may be lost with a rank that died: it is passed on once more."""
-        self._sent = 0
+    def begin(self, again: bool) -> None:
+        """The run begins, or does so `again`: what was passed on may be lost with a rank that died, and is repeated."""
+        self._sent, self.again = 0, again
 
     def answered(self, leaving: bool) -> None:
         """There was a checkpoint; with `leaving` all stop now."""

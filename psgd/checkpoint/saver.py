@@ -217,7 +217,7 @@ class Saver:
         assert self.found is not None
         states = States(self.found)
         if not self.found.manifest.has_workers(self._mesh.workers):
-            if self._mesh.index == 0:
+            if self._mesh.index == 0 and not self.request.again:
                 lost = len(self.found.manifest.run.get("lost", ()))  # type: ignore[arg-type]
                 say(
                     f"warning: resume: the checkpoint has {counted(self._was('workers'), 'worker')}"

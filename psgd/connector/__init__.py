@@ -208,7 +208,7 @@ def _traced(path: Path, mesh: Mesh, rank: int, part: ModelPart | None, watched: 
     """This rank's part of one trace of all ranks, those of other parts of the model too. Collective, blocks."""
     if part is None:
         return RunTrace(path, rank, mesh, watched.wait)
-    member = Among(part.world, f"{part.name} {mesh.role}", mesh.index)
+    member = Among(part.world, mesh.role, mesh.index, part.place)
     return RunTrace(path, part.world.Get_rank(), member, watched.wait)
 
 

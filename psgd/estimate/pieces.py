@@ -23,6 +23,7 @@ from psgd.estimate.rank_memory import (
     workspace,
 )
 from psgd.estimate.sharded_vectors import largest_unit
+from psgd.kernels.notice import in_mesh
 from psgd.nn.evaluation import evaluated_at_once
 from psgd.nn.model import Model
 from psgd.nn.stage import Stage
@@ -88,7 +89,7 @@ def of_mesh(config: TrainConfig, model: Model, servers: int, workers: int) -> li
             if not schedule.flushes:
                 older = 1 if schedule.name == "pipedream-2bw" else stages - pipe - 1
                 passes[STASHED] = older * vector
-            place = f"pipe={pipe}" * (stages > 1) + "," * (stages > 1 and ranks > 1) + f"tensor={tensor}" * (ranks > 1)
+            place = in_mesh({"pipe": pipe, "tensor": tensor}, {"pipe": stages, "tensor": ranks})
             more = (ranks > 1) + (whole and config.shard == 3 and config.device == "cpu")
             for each in of_vectors(config, vector, servers, workers, passes, *mine, communicators=more, whole=whole):
                 found.append(replace(each, role=f"{each.role} {place}"))

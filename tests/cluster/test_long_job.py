@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from harness import mpi
 
 # A shell in place of the ranks: makes a checkpoint where MAKES is set, and says that steps are left.
 STAND_IN = """#!/bin/sh
@@ -73,3 +74,19 @@ def test_preempted_it_comes_back_and_cancelled_it_does_not(login, with_mpich):
     job = login.cluster.wait(number)
     assert (job["JobState"], job["Restarts"]) == ("CANCELLED", "1")
     login.psgd("checkpoint", "verify", str(folder))
+
+
+def test_done_without_a_server_that_died_it_does_not_come_back(login):
+    if not mpi.is_open_mpi():
+        pytest.skip("runs survive dead ranks with Open MPI")
+    words = "--servers 2 --replicas 1 --workers 2 --epochs 4 --inject kill:s1@20,compute:0.01 --checkpoint-every 16"
+    text = login.psgd(
+        *("slurm", "render", "long_job", "--launcher=mpirun", "--nodes=2", f"--venv={login.venv}", "--"),
+        *("--dataset=digits", *words.split()),
+    ).stdout
+    path = login.folder / "survives.sbatch"
+    path.write_text(text)
+    job = login.cluster.wait(login.sbatch(str(path)), timeout_s=90)
+    said = login.cluster.log(job)
+    assert (job["JobState"], job["ExitCode"], job["Restarts"]) == ("FAILED", "4:0", "0"), said
+    assert "lost ranks" in said and "requeued" not in said

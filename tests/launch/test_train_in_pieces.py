@@ -81,7 +81,7 @@ def test_a_run_in_pieces(psgd_command, tmp_path, n):
     assert result["test_accuracy"] > 0.9 and result["samples"] == 2 * result["train_samples"]
     assert result["mesh"] == {"tensor": 2, "pipe": 2, "data": 1} and result["bubble"]["schedule"] == "gpipe"
     assert "mesh: tensor 2 (inside a node), pipe 2 (inside a node)" in done.stderr
-    assert "worker 0, pipe 1, tensor 0" in done.stderr
+    assert "worker 0 pipe=1,tensor=0" in done.stderr
     with np.load(weights) as found:
         assert found["linear1.weight"].shape == (64, 256) and found["linear2.bias"].shape == (10,)
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]

@@ -99,7 +99,7 @@ def _ours(comm: MPI.Intracomm, trial: GPT2Trial, tokens: Tokens, peak: float) ->
     wrapped = Communicator(comm)
     shared = by_unit.shared_units(model, slices.units)
     exchange = Exchange(wrapped, slices, own, trial.shard, trial.passes, shared)
-    sharded = by_unit.by_unit(model, exchange)
+    sharded = by_unit.by_unit(model, exchange, graphs=True)
     context, ready = sharded.context(trial.microbatch), by_unit.on_ready(exchange)
     losses: list[float] = []
     seconds: list[float] = []

@@ -143,7 +143,7 @@ def contender(comm: MPI.Intracomm, stage: int, layers: int, width: int, batch: i
     with Communicator(comm) as ranks:
         exchange = Exchange(ranks, slices, params, stage)
         with psgd.connect(comm, params, shard=exchange, **options) as ps:
-            yield ShardedSteps(comm, stage, by_unit.by_unit(model, exchange), ps, exchange, batch)
+            yield ShardedSteps(comm, stage, by_unit.by_unit(model, exchange, graphs=True), ps, exchange, batch)
         exchange.free()
 
 

@@ -1,7 +1,5 @@
 """Copies between a GPU and page-locked memory, each way on a stream of its own, beside the computation."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -76,23 +74,12 @@ class CudaBus:
     def __init__(self) -> None:
         import cupy
 
+        from psgd.kernels.device import graphs  # imports CuPy
+
         self._device = cupy.cuda.Device()
         self._computing = cupy.cuda.get_current_stream()
         self._down, self._up = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
-        self.launcher = self._launcher()
-
-    def _launcher(self) -> Launcher | None:
-        from psgd.kernels.device.graphs import GraphRecorder, wanted
-
-        if not wanted():
-            return None
-        recorder, computing = functools.cache(GraphRecorder), self._computing  # made when something is recorded
-
-        def launcher(function: Callable[[], object]) -> Callable[[], None]:
-            graph = recorder().record(function)
-            return lambda: graph.launch(computing)
-
-        return launcher
+        self.launcher: Launcher | None = graphs.launcher()
 
     def device(self, size: int, dtype: Any) -> Array:
         import cupy

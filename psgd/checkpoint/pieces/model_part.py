@@ -12,6 +12,7 @@ from psgd.collectives.mpi.request_cleanup import keep_for_ever
 from psgd.collectives.mpi.wait import Waiter
 from psgd.collectives.mpi.watchdog import BACKGROUND
 from psgd.kernels.errors import AgreedUsageError, UsageError
+from psgd.kernels.notice import in_mesh
 from psgd.nn.layout import Layout
 from psgd.runtime.agreement import gather
 
@@ -48,6 +49,7 @@ class ModelPart:
     Attributes:
         world, replica, layout, whole: as given.
         name: of the piece.
+        place: the same for people to read, without axes along which all ranks are at one place.
         pieces: by name the layouts of all, in the order of their places.
         apart: set by the program while the ranks of a copy take the same step at different times, as in a pipeline
             that is never empty: requests for a checkpoint wait until they do not.
@@ -78,6 +80,8 @@ class ModelPart:
             mine["complaint"] = str(error)
         everyone = gather(world, mine)
         self.pieces = _pieces(everyone)
+        several = [len(set(along)) for along in zip(*(each["place"] for each in everyone), strict=False)]  # type: ignore[misc]
+        self.place = in_mesh(coordinates, dict(zip(coordinates, several, strict=False)))
         first_owners([placed(each, whole) for each in self.pieces.values()], whole)
 
     @property

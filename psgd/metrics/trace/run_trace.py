@@ -48,11 +48,13 @@ class Among:
         world: the ranks of all meshes.
         role: as `Member`.
         index: as `Member`.
+        place: along the axes of a mesh, as `psgd.kernels.notice.in_mesh` writes it.
     """
 
     world: MPI.Intracomm
     role: str
     index: int
+    place: str = ""
 
 
 class RunTrace:
@@ -73,7 +75,7 @@ class RunTrace:
         self._wrote = False
         facts = {
             "rank": rank,
-            "role": f"{mesh.role} {mesh.index}",
+            "role": f"{mesh.role} {mesh.index} {mesh.place if isinstance(mesh, Among) else ''}".rstrip(),
             "host": socket.gethostname()[:200],
             "pid": os.getpid(),
         }

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from psgd.kernels.array import Array
-from psgd.nn.gates.recorded import Launcher, RecordedPasses
+from psgd.nn.gates.recorded import LayerPasses, Launcher, RecordedPasses
 from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
 from psgd.nn.stage import Stage
 
@@ -60,19 +60,19 @@ class Gated(Layer[Any]):
         state = self.inner.allocate(room)
         if self.launcher is None or room.draws is None or not room.trains:
             return state
-        return RecordedPasses(state, room.draws, self.launcher)
+        return RecordedPasses(LayerPasses(self.inner, state), state, room.draws, self.launcher)
 
     def forward(self, state: Any, x: Array, params: Arrays) -> Array:
         self.gate.enter(self.index, backward=False)
         recorded = isinstance(state, RecordedPasses)
-        y = state.forward(self.inner, x, params) if recorded else self.inner.forward(state, x, params)
+        y = state.forward(x, params) if recorded else self.inner.forward(state, x, params)
         self.gate.leave(self.index, backward=False)
         return y
 
     def backward(self, state: Any, dy: Array, params: Arrays, grads: Arrays) -> Array:
         self.gate.enter(self.index, backward=True)
         if isinstance(state, RecordedPasses):
-            dx = state.backward(self.inner, dy, params, grads)
+            dx = state.backward(dy, params, grads)
         else:
             dx = self.inner.backward(state, dy, params, grads)
         self.gate.leave(self.index, backward=True)

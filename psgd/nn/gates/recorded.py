@@ -1,11 +1,12 @@
-"""The passes of one layer on a GPU, each recorded as a CUDA graph and started by one call.
+"""The passes of layers on a GPU, each recorded as a CUDA graph and started by one call.
 
 Starting a layer's kernels one by one takes the host longer than small ones run, and longer still where other threads
 want the interpreter meanwhile.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from psgd.kernels.array import Array
 from psgd.kernels.layers.draws import Draws
@@ -17,39 +18,73 @@ Launcher = Callable[[Callable[[], object]], Callable[[], None]]
 Key = tuple[Any, ...]
 
 
+class Passes(Protocol):
+    """What layers do in one context: `psgd.nn.sequential.Inner`, or a single layer with its state."""
+
+    def forward(self, x: Array, params: Arrays) -> Array:
+        """Returns the output."""
+
+    def backward(self, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """Overwrites `grads`, and returns the input's gradient."""
+
+
+@dataclass(frozen=True)
+class LayerPasses:
+    """Those of one layer. Implements `Passes`.
+
+    Attributes:
+        layer: the layer.
+        state: its own in the context.
+    """
+
+    layer: Layer[Any]
+    state: Any
+
+    def forward(self, x: Array, params: Arrays) -> Array:
+        return self.layer.forward(self.state, x, params)
+
+    def backward(self, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        return self.layer.backward(self.state, dy, params, grads)
+
+
 class RecordedPasses:
-    """What a layer has in a context for training.
+    """The passes of layers in a context for training. Implements `Passes`.
 
     A pass is run by Python the first time, when kernels are compiled and memory is taken, recorded the second time, and
     started as recorded from then on. Which pass it is, the places of all that it reads and writes say.
 
     Args:
-        state: the layer's own.
+        passes: run by Python.
+        states: what the layers keep, as `left_behind.noted` takes it.
         draws: of the context.
         launcher: records.
+
+    Attributes:
+        states: as given.
     """
 
-    def __init__(self, state: Any, draws: Draws, launcher: Launcher) -> None:
-        self._state, self._draws, self._launcher = state, draws, launcher
+    def __init__(self, passes: Passes, states: Any, draws: Draws, launcher: Launcher) -> None:
+        self._passes, self._draws, self._launcher = passes, draws, launcher
+        self.states = states
         self._launches: dict[Key, Callable[[], None] | None] = {}
         self._results: dict[Key, Array] = {}
         self._left: dict[Key, LeftBehind] = {}
         self._forward: Key = ()
         self._by_python = True
 
-    def forward(self, layer: Layer[Any], x: Array, params: Arrays) -> Array:
-        """As the layer's."""
+    def forward(self, x: Array, params: Arrays) -> Array:
+        """As the layers'."""
         key = "F", len(x), self._draws.on, *map(_address, (x, *params))
-        y, by_python, recorded = self._do(key, lambda: layer.forward(self._state, x, params))
+        y, by_python, recorded = self._do(key, lambda: self._passes.forward(x, params))
         if by_python and recorded:
-            self._left[key] = noted(self._state)
+            self._left[key] = noted(self.states)
         self._forward, self._by_python = key, by_python
         return y
 
-    def backward(self, layer: Layer[Any], dy: Array, params: Arrays, grads: Arrays) -> Array:
-        """As the layer's."""
+    def backward(self, dy: Array, params: Arrays, grads: Arrays) -> Array:
+        """As the layers'."""
         key = "B", *map(_address, (dy, *params, *grads)), *self._forward
-        return self._do(key, lambda: layer.backward(self._state, dy, params, grads))[0]
+        return self._do(key, lambda: self._passes.backward(dy, params, grads))[0]
 
     def _do(self, key: Key, run: Callable[[], Array]) -> tuple[Array, bool, bool]:
         """Returns also whether Python ran it, and whether there is a graph of it."""

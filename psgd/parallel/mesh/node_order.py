@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from psgd.kernels.notice import in_mesh
 from psgd.parallel.axes import AXES
 
 Place = dict[str, int]
@@ -71,13 +72,13 @@ class Grid:
         return f"mesh: {', '.join(parts) or 'one rank along every axis'}"
 
     def roles(self, servers: int = 0) -> list[str]:
-        """What each rank is: `worker 1, pipe 0, tensor 1`; the first along `data` are the servers."""
+        """What each rank is: `worker 1 pipe=0,tensor=1`; the first along `data` are the servers."""
         roles = []
         for place in self.places:
             serves, index = place["data"] < servers, place["data"]
             role = f"server {index}" if serves else f"worker {index - servers}"
-            others = [f"{name} {place[name]}" for name in ("pipe", "tensor") if self.sizes[name] > 1]
-            roles.append(", ".join([role, *others]))
+            where = in_mesh({name: place[name] for name in ("pipe", "tensor")}, self.sizes)
+            roles.append(f"{role} {where}".rstrip())
         return roles
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from psgd.kernels.array import Array, array_module
 from psgd.nn import sequential
+from psgd.nn.gates.recorded import Launcher
 from psgd.nn.layout import Layout
 from psgd.nn.stage import OnReady, Stage
 from psgd.parallel.sharded import units
@@ -36,7 +37,7 @@ class Units(Visited, Protocol):
     gradients: tuple[Array, ...]
 
 
-def by_unit(stage: S, exchange: Units) -> S:
+def by_unit(stage: S, exchange: Units, graphs: bool = False) -> S:
     """Returns the same layers, bound to an exchange's buffers: no `bind` follows.
 
     Each pass is to be announced by `exchange.begin`, and backward needs `on_ready(exchange)`.
@@ -44,9 +45,13 @@ def by_unit(stage: S, exchange: Units) -> S:
     Args:
         stage: whose units, of `units.of_stage`, the exchange has; with or without recomputation.
         exchange: of stage 2 or 3.
+        graphs: on a GPU each unit's passes in training become CUDA graphs, unless `PSGD_CUDA_GRAPHS=0`. Not where whole
+            passes are recorded.
     """
+    launcher = _launcher() if graphs and array_module(exchange.params) is not np else None
     groups = units.grouped([len(each) for each in stage.ready_ranges], stage.dtype.itemsize)
-    steps = [_merged(stage.steps[group.start : group.stop], unit, exchange) for unit, group in enumerate(groups)]
+    several = [stage.steps[group.start : group.stop] for group in groups]
+    steps = [_merged(each, Gathered(tuple(each), unit, exchange, launcher)) for unit, each in enumerate(several)]
     made = stage.regrouped(steps)
     xp = array_module(exchange.params)
     gaps = [(gap.start, _in(exchange, exchange.gradients, gap)) for gap in made.layout.padding]
@@ -107,9 +112,15 @@ def fill_own(own: npt.NDArray[Any], stage: Stage, slices: Slices, seed: int, fir
             own[mine.start : mine.stop] = values.reshape(-1)[start : start + len(mine)]
 
 
-def _merged(steps: Sequence[sequential.Step], unit: int, exchange: Units) -> sequential.Step:
+def _merged(steps: Sequence[sequential.Step], layer: Gathered) -> sequential.Step:
     specs = tuple(spec for step in steps for spec in step.specs)
-    return sequential.Step(Gathered(tuple(steps), unit, exchange), "", steps[0].shape, specs, steps[0].index)
+    return sequential.Step(layer, "", steps[0].shape, specs, steps[0].index)
+
+
+def _launcher() -> Launcher | None:
+    from psgd.kernels.device import graphs  # imports CuPy
+
+    return graphs.launcher()
 
 
 def _in(exchange: Units, buffers: Sequence[Array], part: range) -> Array:

@@ -47,6 +47,7 @@ class Attempt:
     Attributes:
         config: of this attempt.
         comm: those that act in it.
+        again: there was one before.
         fine: it ended well.
         leads: this rank has its result.
         left: it ended for one with more workers, which begins at its last checkpoint.
@@ -54,8 +55,8 @@ class Attempt:
         met: whether it has ended well for all, once all that live have met; None before.
     """
 
-    def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None) -> None:
-        self.config = config
+    def __init__(self, config: TrainConfig, comm: MPI.Intracomm, crew: Crew | None, again: bool = False) -> None:
+        self.config, self.again = config, again
         self.fine = self.leads = self.left = self.ended = False
         self.met: bool | None = None
         self._crew, self._family = crew, Family()
@@ -160,12 +161,13 @@ def attempts(config: TrainConfig, job: MPI.Intracomm) -> Iterator[Attempt]:
     if not (switch.enabled() and fitting.can_restart(config) and job.Get_size() > 1):
         yield Attempt(config, job, None)
         return
-    began, crew, moved = time.monotonic(), Crew(job, fitting.acting(config)), False
+    began, crew, moved, again = time.monotonic(), Crew(job, fitting.acting(config)), False, False
     first = crew.place
     while True:
         comm = crew.team()
         moved = moved or crew.place != first
-        attempt = Attempt(_without_own_deaths(config, moved), comm or MPI.Intracomm(), crew)
+        attempt = Attempt(_without_own_deaths(config, moved), comm or MPI.Intracomm(), crew, again)
+        again = True
         if comm is None:
             pass
         elif crew.place is None:

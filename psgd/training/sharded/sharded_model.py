@@ -94,7 +94,7 @@ class ShardedModel:
         shared = by_unit.shared_units(model, slices.units)
         steps = config.own.get("accumulate") or 1
         self.exchange = Exchange(self._comm, slices, params, config.shard, steps, shared)
-        self._model = by_unit.by_unit(model, self.exchange)
+        self._model = by_unit.by_unit(model, self.exchange, graphs=True)
         self._draws: sharded_backend.ShardedHostBackend | None = None
 
     @property

@@ -4,7 +4,22 @@ import shutil
 
 import pytest
 
-TOOLS = ("sh", "cat", "sleep", "printf", "true", "bash", "find", "sort", "tail", "mkdir", "uname", "stat", "timeout")
+TOOLS = (
+    "sh",
+    "cat",
+    "sleep",
+    "printf",
+    "true",
+    "bash",
+    "find",
+    "sort",
+    "tail",
+    "mkdir",
+    "uname",
+    "stat",
+    "timeout",
+    "grep",
+)
 
 
 @pytest.fixture

@@ -118,6 +118,12 @@ def test_a_configuration_files_options_count(run, tmp_path):
     ):
         path.write_text(f'device = "{device}"\n')
         assert run("render", "long_job", *gpus, "--", "--config", str(path))[0] == code
+    for line in ("replicas = 1", "drop-straggler-after = 60.0"):
+        path.write_text(f"{line}\nservers = 2\n")
+        code, text, _ = run("render", "long_job", "--launcher=mpirun", "--", "--config", str(path))
+        assert code == 0 and "--with-ft ulfm" in text
+        code, _, said = run("render", "long_job", "--", "--config", str(path))
+        assert code == 2 and "expected --launcher mpirun" in said
 
 
 @pytest.mark.parametrize(

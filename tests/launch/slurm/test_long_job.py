@@ -27,22 +27,24 @@ RUN = 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"'  # without srun's 
 def job(programs, tmp_path):
     """Runs the script as a job; returns its exit code, its output, and what it called."""
 
-    def run(code=85, restarts=0, **lines_by_name):
+    def run(code=85, restarts=0, launcher="srun", **lines_by_name):
         programs(
             **{
                 "scontrol": 'echo "scontrol $*" >>calls',
                 "srun": RUN,
+                "mpirun": RUN.replace("shift; done", 'shift; done; while [ "$1" != bash ]; do shift; done'),
                 "psgd": RANKS,
                 "sleep": 'echo "sleep $1" >>calls',
                 **lines_by_name,
             }
         )
         script = tmp_path / "script"
-        script.write_text(render("long_job", ["--epochs", "9"], venv=""))
+        script.write_text(render("long_job", ["--epochs", "9"], venv="", launcher=launcher))
         env = {
             "PATH": os.environ["PATH"],
             "SLURM_SUBMIT_DIR": str(tmp_path),
             "SLURM_JOB_ID": "7",
+            "SLURM_NTASKS": "9",
             "SLURM_RESTART_COUNT": str(restarts),
             "CODE": str(code),
             "HOME": str(tmp_path),
@@ -100,7 +102,8 @@ def test_ranks_that_srun_did_not_start_are_started_again(job, fails, code, ranks
 
 
 @pytest.mark.parametrize(
-    ("code", "answers", "requeued"), [(1, False, True), (137, False, True), (137, True, False), (2, False, False)]
+    ("code", "answers", "requeued"),
+    [(1, False, True), (137, False, True), (137, True, False), (2, False, False), (4, False, False)],
 )
 def test_a_job_that_lost_a_node_comes_back(job, code, answers, requeued):
     nodes = f'case "$*" in *--overlap*) exit {0 if answers else 1} ;; esac\n'
@@ -108,6 +111,40 @@ def test_a_job_that_lost_a_node_comes_back(job, code, answers, requeued):
     assert (got, "scontrol requeue 7" in calls) == (code, requeued), said
     assert ("a node of the job is lost" in said) == requeued
     assert calls.count("ranks") == 1
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+@pytest.mark.parametrize("warned", [False, True])
+def test_a_run_that_is_done_without_its_dead_stays_so(job, preempted, warned):
+    answer = 'case $1 in show) echo "JobId=7 JobState=RUNNING PreemptTime=2026-01-01T00:00:00" ;; esac'
+    ranks = ('trap "" USR2; kill -USR2 $(cat shell); ' if warned else "") + RANKS
+    code, said, calls = job(
+        4,
+        scontrol='echo "scontrol $*" >>calls; ' + (answer if preempted else ":"),
+        srun="echo $PPID >shell\n" + RUN,
+        psgd=ranks,
+    )
+    assert code == 4, said
+    assert calls == ["ranks"]
+
+
+@pytest.mark.parametrize(("answers", "requeued"), [(False, True), (True, False)])
+def test_a_run_that_mpirun_takes_for_done_says_itself_whether_it_is(job, answers, requeued):
+    nodes = f'case "$*" in *--overlap*) exit {0 if answers else 1} ;; esac\n'
+    code, said, calls = job(0, launcher="mpirun", srun=nodes + RUN)
+    assert (code, "scontrol requeue 7" in calls) == (1, requeued), said
+    assert "the ranks have ended, but the run is not done" in said
+    ended = RANKS.replace("echo event", 'echo \'{"event": "end", "time": 1}\'')
+    code, said, calls = job(0, launcher="mpirun", psgd=ended, srun=nodes + RUN)
+    assert code == 0 and calls.count("ranks") == 2 and "not done" not in said
+
+
+def test_daemons_of_mpirun_that_did_not_start_are_started_again(job):
+    busy = 'echo "daemons" >>calls\n[ "$(grep -c daemons calls)" -gt 1 ] || exit 250\n'
+    ended = RANKS.replace("echo event", 'echo \'{"event": "end", "time": 1}\'')
+    start = RUN.replace("shift; done", 'shift; done; while [ "$1" != bash ]; do shift; done')
+    code, said, calls = job(0, launcher="mpirun", psgd=ended, mpirun=busy + start)
+    assert code == 0 and [call for call in calls if call != "sleep 5"] == ["daemons", "daemons", "ranks"], said
 
 
 def test_ranks_that_failed_are_not(job):

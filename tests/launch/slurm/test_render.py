@@ -223,6 +223,25 @@ def test_ranks_that_stand_by_are_tasks_too(words, tasks):
         render("long_job", words.split())
 
 
+@pytest.mark.parametrize("option", ["--replicas", "--drop-straggler-after"])
+@pytest.mark.parametrize("where", ["words", "file", "trial"])
+def test_runs_that_outlive_a_rank_are_started_so(option, where):
+    given = {"array": {"trial": [f"--lr 0.1 {option} 1"]}} if where == "trial" else {"long_job": {}}
+    kind, more = next(iter(given.items()))
+    words = [option, "1", "--servers", "2"]
+    said = {"words": (words, ()), "file": (["--config", "x.toml"], words), "trial": (["--servers", "2"], ())}[where]
+    assert 'start=(mpirun -n "$SLURM_NTASKS" --with-ft ulfm)' in render(kind, *said, launcher="mpirun", **more)
+    with pytest.raises(UsageError, match=f"{option}: expected --launcher mpirun, as srun ends"):
+        render(kind, *said, **more)
+
+
+def test_no_replicas_need_no_such_start():
+    file = ["--replicas", "1", "--servers", "2"]
+    text = render("long_job", ["--config", "x.toml", "--replicas", "0"], file)
+    assert "start=(srun " in text and "with-ft" not in text
+    assert "with-ft" not in render("long_job", ["--replicas=0"], launcher="mpirun")
+
+
 @pytest.mark.parametrize(
     ("words", "tasks"),
     [

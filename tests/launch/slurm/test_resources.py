@@ -20,7 +20,7 @@ NOTHING = {"servers": None, "workers": None, "nodes": None, "gpus_per_node": 0, 
         (TWO_A_NODE, {"workers": 5}, Resources(1, 3, 6, 2)),
         (TWO_A_NODE, {"nodes": 4, "serverless": True}, Resources(0, 4, 8, 2)),
         (ONE_NODE, {"servers": 0, "workers": 1}, Resources(0, 1, 1, 1)),
-        (TWO_A_NODE, {"idle": 3}, Resources(1, 4, 8, 2, 3)),
+        (TWO_A_NODE, {"idle": 3}, Resources(1, 4, 8, 2)),
     ],
 )
 def test_what_is_not_given_follows(kind, given, expected):

@@ -49,3 +49,18 @@ def test_numbers():
         training.number(["--workers", "four"], "--workers", None)
     with pytest.raises(UsageError, match="--workers: 5 before --, 4 after it"):
         training.number(["--workers", "4"], "--workers", 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("--spares 1", "--spares, --grow"),
+        ("--grow 0.5:1,1:2", "--spares, --grow"),
+        ("--replicas=1", "--replicas"),
+        ("--replicas 1 --replicas 0", None),
+        ("--drop-straggler-after 60", "--drop-straggler-after"),
+        ("--epochs 2 --spares 0", None),
+    ],
+)
+def test_which_runs_outlive_a_rank(words, option):
+    assert training.outlives(words.split()) == option

@@ -36,6 +36,15 @@ def test_a_wish_is_told_once_and_answered_by_one_checkpoint():
     assert request.wanted() == 0
 
 
+def test_a_run_that_is_begun_again_has_it_passed_on_once_more():
+    request = CheckpointRequest()
+    request.ask()
+    request.begin(again=False)
+    assert not request.again and (request.unsent(), request.unsent()) == (SAVE, 0)
+    request.begin(again=True)
+    assert request.again and request.unsent() == SAVE
+
+
 def test_a_signals_checkpoint_is_told_once():
     request, said = CheckpointRequest(), []
     request.tell = said.append

@@ -79,7 +79,7 @@ def test_a_trace_has_the_passes_of_all_ranks(comm, tmp_path, schedule, kinds):
     run(comm, data, tmp_path, "cut", mesh="pipe=2,data=2", microbatches=4, **options)
     if comm.rank == 0:
         found = chrome.read_passes(tmp_path / "t.json")
-        named = [f"rank {rank}: pipe{rank % 2}tensor0 worker {rank // 2}" for rank in range(4)]
+        named = [f"rank {rank}: worker {rank // 2} pipe={rank % 2}" for rank in range(4)]
         assert sorted(name.partition(" on ")[0] for name, _ in found) == named
         for _, passes in found:
             assert {each.kind for each in passes} == set(kinds)

@@ -71,7 +71,7 @@ def _trained(comm, config, model):
         wrapped = Communicator(comm)
         shared = by_unit.shared_units(model, slices.units)
         exchange = Exchange(wrapped, slices, params, shard, steps, shared)
-        model = by_unit.by_unit(model, exchange)
+        model = by_unit.by_unit(model, exchange, graphs=True)
     else:
         params = cupy.asarray(model.init(1))
     more = {"shard": exchange or shard} if shard else {}

@@ -61,7 +61,7 @@ def sharded(comm, shard):
     if shard > 1:
         wrapped = Communicator(comm)
         exchange = Exchange(wrapped, slices, params, shard, 1, by_unit.shared_units(stage, slices.units))
-        stage = by_unit.by_unit(stage, exchange)
+        stage = by_unit.by_unit(stage, exchange, graphs=True)
         assert (type(exchange.gathers).__name__ == "PeerGathers") == (shard == 3)
     with psgd.connect(comm, params, **RULE, strategy="allreduce", shard=exchange or shard) as ps:
         if exchange is None:

@@ -18,6 +18,7 @@ def test_all_ranks_know_all_pieces_in_the_order_of_their_places(comm):
     made = part(comm, layout_of(2, 2, stage, place), pipe=stage, tensor=place)
     assert list(made.pieces) == ["pipe0tensor0", "pipe0tensor1", "pipe1tensor0", "pipe1tensor1"]
     assert all(made.pieces[f"pipe{s}tensor{t}"] == layout_of(2, 2, s, t) for s in range(2) for t in range(2))
+    assert made.place == f"pipe={stage},tensor={place}"
     assert made.first == (stage == 0 and place == 0)
     assert made.largest(comm.rank % 3) == 2
 

@@ -26,7 +26,7 @@ class Graphs:
         self.context, self.recorded, self.launched = None, 0, 0
 
     def _states(self):
-        return [each._state for each in self.context.states]
+        return [each.states for each in self.context.states]
 
     def __call__(self, function):
         then, ran = noted(self._states()), [False]

@@ -57,6 +57,7 @@ def test_without_spares_fewer_go_on(psgd_command, tmp_path):
     assert (result["workers"], result["lost_ranks"], result["samples"]) == (2, [0], 3 * SAMPLES)
     assert result["test_accuracy"] > 0.9
     assert re.search(r"begins again at step [24]0 with 2 workers; 0 spares left", done.stderr)
+    assert "the checkpoint has" not in done.stderr  # it has just said so
 
 
 def test_too_few_are_left(psgd_command, tmp_path):
@@ -79,6 +80,7 @@ def test_workers_join_at_an_epochs_end(strategy, first, words, psgd_command, tmp
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["workers"], result["lost_ranks"], result["samples"]) == (first + 1, [], 3 * SAMPLES)
+    assert f"the run goes on with {first + 1} workers" in done.stderr and "the checkpoint has" not in done.stderr
     (grown,) = events_of(tmp_path / "grown.log", "grow")
     assert (grown["ranks"], grown["joined"], grown["workers"]) == ([*range(first + 1)], [first], first + 1)
     starts = events_of(tmp_path / "grown.log", "start")
