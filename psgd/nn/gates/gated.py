@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from psgd.kernels.array import Array
-from psgd.nn.gates.recorded import LayerPasses, Launcher, RecordedPasses
+from psgd.nn.gates.recorded import Launcher, LayerPasses, RecordedPasses
 from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
 from psgd.nn.stage import Stage
 

@@ -18,7 +18,7 @@ Launcher = Callable[[Callable[[], object]], Callable[[], None]]
 Key = tuple[Any, ...]
 
 
-class Passes(Protocol):
+class PythonPasses(Protocol):
     """What layers do in one context: `psgd.nn.sequential.Inner`, or a single layer with its state."""
 
     def forward(self, x: Array, params: Arrays) -> Array:
@@ -30,7 +30,7 @@ class Passes(Protocol):
 
 @dataclass(frozen=True)
 class LayerPasses:
-    """Those of one layer. Implements `Passes`.
+    """Those of one layer. Implements `PythonPasses`.
 
     Attributes:
         layer: the layer.
@@ -48,7 +48,7 @@ class LayerPasses:
 
 
 class RecordedPasses:
-    """The passes of layers in a context for training. Implements `Passes`.
+    """The passes of layers in a context for training. Implements `PythonPasses`.
 
     A pass is run by Python the first time, when kernels are compiled and memory is taken, recorded the second time, and
     started as recorded from then on. Which pass it is, the places of all that it reads and writes say.
@@ -63,7 +63,7 @@ class RecordedPasses:
         states: as given.
     """
 
-    def __init__(self, passes: Passes, states: Any, draws: Draws, launcher: Launcher) -> None:
+    def __init__(self, passes: PythonPasses, states: Any, draws: Draws, launcher: Launcher) -> None:
         self._passes, self._draws, self._launcher = passes, draws, launcher
         self.states = states
         self._launches: dict[Key, Callable[[], None] | None] = {}

@@ -57,9 +57,7 @@ class Gathered(sequential.SeveralAsOne["sequential.Inner | RecordedPasses"]):
         self.exchange.leave(self.unit)
         return y
 
-    def backward(
-        self, state: "sequential.Inner | RecordedPasses", dy: Array, params: Arrays, grads: Arrays
-    ) -> Array:
+    def backward(self, state: "sequential.Inner | RecordedPasses", dy: Array, params: Arrays, grads: Arrays) -> Array:
         self.exchange.arrive(self.unit, backward=True)
         dx = state.backward(dy, params, grads)
         self.exchange.used(self.unit)

@@ -35,7 +35,9 @@ def test_gradients_are_those_of_the_whole():
     slices = Slices(units.of_stage(model), 1, 0)
     with Communicator(MPI.COMM_SELF) as wrapped:
         exchange = Exchange(wrapped, slices, whole.copy(), 3)
-        backend = sharded_backend.make(config, by_unit.by_unit(model, exchange, graphs=True), exchange, digits, statistics)
+        backend = sharded_backend.make(
+            config, by_unit.by_unit(model, exchange, graphs=True), exchange, digits, statistics
+        )
         backend.prepare(exchange.params)
         for step in range(5):
             rows = np.arange(20) + 20 * step
