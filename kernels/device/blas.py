@@ -39,7 +39,7 @@ def borrow_workspace(stream: Any, lender: Any) -> None:
     """Products on a stream use another stream's memory from now on.
 
     Args:
-        stream: has computed no product yet, and computes none while the other one does: it records what is to run there.
+        stream: has computed no product yet, and computes none while the other one does: it records what runs there.
         lender: of the same GPU.
     """
     _lenders[cupy.cuda.runtime.getDevice(), stream.ptr] = lender.ptr
