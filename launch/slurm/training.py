@@ -125,4 +125,5 @@ def outlives(words: Sequence[str]) -> str | None:
         return "--spares, --grow"
     if number(words, "--replicas", None):
         return "--replicas"
-    return "--drop-straggler-after" if "--drop-straggler-after" in names(words) else None
+    asked = names(words)
+    return next((option for option in ("--drop-straggler-after", "--survive") if option in asked), None)

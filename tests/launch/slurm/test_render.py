@@ -235,6 +235,13 @@ def test_runs_that_outlive_a_rank_are_started_so(option, where):
         render(kind, *said, **more)
 
 
+def test_so_is_one_that_is_asked_to_survive():
+    text = render("cpu_parameter_server", ["--survive"], launcher="mpirun")
+    assert 'start=(mpirun -n "$SLURM_NTASKS" --with-ft ulfm)' in text
+    with pytest.raises(UsageError, match="--survive: expected --launcher mpirun, as srun ends"):
+        render("cpu_parameter_server", ["--survive"])
+
+
 def test_no_replicas_need_no_such_start():
     file = ["--replicas", "1", "--servers", "2"]
     text = render("long_job", ["--config", "x.toml", "--replicas", "0"], file)

@@ -59,6 +59,8 @@ def test_numbers():
         ("--replicas=1", "--replicas"),
         ("--replicas 1 --replicas 0", None),
         ("--drop-straggler-after 60", "--drop-straggler-after"),
+        ("--survive --epochs 2", "--survive"),
+        ("--no-survive", None),
         ("--epochs 2 --spares 0", None),
     ],
 )
