@@ -206,6 +206,10 @@ class Connection:
         """This rank goes on with what rank 0 has done, which has died: `checkpoint` is known here from now on."""
         self._saver.lead()
 
+    def tidy(self) -> None:
+        """Removes checkpoints that deaths left incomplete. On one rank, once all that live are out of the block."""
+        self._saver.tidy()
+
     @property
     def extra(self) -> dict[str, Any]:
         """What else this worker saves: numbers, strings, lists and dicts of them, arrays. Restored on resuming."""

@@ -23,7 +23,7 @@ from psgd.runtime.new_files import make_folder
 
 _CLAIMED = "checkpoints: another run is writing to {}; use another folder for this one"
 _READY = re.compile(r"step-(\d{9,18})")
-_PART = re.compile(r"step-\d{9,18}\.[a-z0-9]{1,32}\.part")
+_PART = re.compile(r"step-(\d{9,18})\.([a-z0-9]{1,32})\.part")
 
 
 class Checkpoint(NamedTuple):
@@ -284,10 +284,30 @@ def claim(directory: Path) -> Claim:
         UsageError: another run writes there (on another host: where the file system has locks), or it cannot be made.
     """
     held = hold(directory)
-    for entry in os.scandir(directory):
-        if _PART.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
+    for path, _, _ in _parts(directory):
+        shutil.rmtree(path, ignore_errors=True)
     return held
+
+
+def remove_parts(directory: Path, key: str, before: int | None = None) -> None:
+    """Removes what a run has begun to save and never completes. Only where no rank can come to write there any more.
+
+    Args:
+        directory: of the checkpoints.
+        key: the run's.
+        before: of earlier steps than this one; None: of all.
+    """
+    with contextlib.suppress(OSError):  # the next claim removes it
+        for path, step, whose in _parts(directory):
+            if whose == key and (before is None or step < before):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _parts(directory: Path) -> list[tuple[Path, int, str]]:
+    """Checkpoints that are not complete, with their steps and the keys of their runs."""
+    with os.scandir(directory) as entries:
+        found = [(directory / each.name, _PART.fullmatch(each.name)) for each in entries if not each.is_symlink()]
+    return [(path, int(match[1]), match[2]) for path, match in found if match and path.is_dir()]
 
 
 def hold(directory: Path) -> Claim:

@@ -317,6 +317,11 @@ class Saver:
             raise UsageError("save: a model in pieces is saved, and stopped, at checkpoints: expected checkpoint_dir")
         return self._part.largest(wanted)
 
+    def tidy(self) -> None:
+        """Removes checkpoints of this run that never became complete. On one rank, once all that live have closed."""
+        if self._writer is not None:
+            self._writer.tidy()
+
     def close(self, failed: bool) -> None:
         """Returns when the newest is on the disk; with `failed` at once.
 

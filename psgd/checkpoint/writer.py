@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
@@ -138,7 +137,13 @@ class Writer:
         """The run fails: what is not complete never will be, and nobody waits for it."""
         self._abandoned.set()
 
+    def tidy(self) -> None:
+        """Removes what was left out. To be called on one rank at the end, when all that live have waited."""
+        folder.remove_parts(self._directory, self._key)
+
     def _work(self, part: Path, facts: Mapping[str, str], manifest: Manifest | None) -> None:
+        if self._abandoned.is_set():  # another attempt may have cleared the folder already
+            return
         writing = self._name
         try:
             own_folder(part)
@@ -150,13 +155,14 @@ class Writer:
             if manifest is not None:
                 written = self._collect(part)
                 if any((part / f"{shard.name}.nan").exists() for shard in written):
-                    self._leave_out(part, manifest.step)
+                    self._leave_out(manifest.step)
                     return
                 self.published = folder.publish(self._directory, part, manifest, written)
+                folder.remove_parts(self._directory, self._key, manifest.step)  # all are done with earlier steps
                 if self._keep:
                     folder.prune(self._directory, self._keep)
         except _NeverComesError as error:
-            shutil.rmtree(part, ignore_errors=True)
+            # What is there stays: those that live may be writing to it, or come to it later. See `tidy`.
             say(f"warning: {part.name}: {error} died before its part was written: this checkpoint is left out")
         except Exception as error:
             with contextlib.suppress(OSError):
@@ -165,9 +171,9 @@ class Writer:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             self._error = CheckpointError(f"checkpoint {part}: {writing} cannot be written: {reason}")
 
-    def _leave_out(self, part: Path, step: int) -> None:
+    def _leave_out(self, step: int) -> None:
         """A run that has diverged must not push out the checkpoints from before."""
-        shutil.rmtree(part, ignore_errors=True)
+        folder.remove_parts(self._directory, self._key, step + 1)
         if not self._warned:
             self._warned = True
             newest = "none yet" if self.published is None else self.published.name

@@ -267,7 +267,7 @@ def test_a_signal_ends_all_ranks(program, tmp_path, number, code):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         # It is ignored in the background of a script.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- it takes no lock
     )
     pids = []
     try:
@@ -302,7 +302,7 @@ def test_a_job_that_is_stopped_stops_its_ranks_and_goes_on(program, tmp_path):
         env=environment(MODE="wait", MARKS=str(marks)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=prepare,  # noqa: PLW1509 -- no threads here
+        preexec_fn=prepare,  # noqa: PLW1509 -- it takes no lock
     )
     pids = []
     try:
@@ -337,7 +337,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- it takes no lock
     )
     assert wait_for(lambda: list(tmp_path.glob("c/step-*[0-9]")), 60)
     busy = run(words)

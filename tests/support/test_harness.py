@@ -114,7 +114,7 @@ def inner(folder, code, *args):
         stdout=subprocess.PIPE,
         text=True,
         # A shell's background jobs ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads here
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- it takes no lock
     )
     return token, started
 

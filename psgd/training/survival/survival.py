@@ -47,6 +47,7 @@ class Survival:
         failures: of the mesh's world.
         on_lost: called where this rank tells of a death, with the dead's rank; for a trace.
         on_regroup: called on workers without servers, when those that live are together again.
+        on_end: called where this rank leads, when all that live have met behind the run.
         watch: who looks for whom the others wait; None where ranks of a node cannot read each other's memory.
     """
 
@@ -65,6 +66,7 @@ class Survival:
         self.also_lost = ""
         self.on_lost: Callable[[int], object] = _untold
         self.on_regroup: Callable[[], object] = _untold
+        self.on_end: Callable[[], object] = _untold
         self.all_count = False
         self.failures = MpiDeaths(mesh.world)
         self.watch: Stragglers | None = None
@@ -157,7 +159,10 @@ class Survival:
             self.watch.end()
         servers = range(0 if self._mesh.replicas else 1, self._mesh.servers)
         TOLERANCE.allow(self._ranks(range(self._mesh.workers)) + self._in_job(servers))
-        return Survivors(job, self._arrange).together(act)
+        found = Survivors(job, self._arrange).together(act)
+        if self._duties.leads:
+            self.on_end()
+        return found
 
     def _arrange(self, living: MPI.Intracomm) -> MPI.Intracomm:
         """Those that live, who leads in front; tells of those whose death nobody has told. Collective, blocks."""
@@ -364,6 +369,7 @@ def prepare(
         mesh.survival = survival = Survival(config, mesh, samples, metrics, duties, mine, params)
         survival.look_after(job, config.drop_straggler_after)
         duties.also.append(connection.lead)
+        survival.on_end = connection.tidy
         connection.step = survival.waiting(connection.step, still=lambda: connection.stop)  # type: ignore[method-assign]
         survival.begin(job)
         found = connection.resumed_from

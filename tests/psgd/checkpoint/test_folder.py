@@ -138,6 +138,20 @@ def test_whether_a_directory_can_be_taken_is_seen_without_making_it(tmp_path):
     folder.claim(tmp_path / "runs").close()
 
 
+def test_a_run_removes_what_it_left_incomplete_and_nothing_of_others(tmp_path):
+    make(tmp_path, 5)
+    for step, key in ((4, "mine"), (5, "mine"), (6, "mine"), (4, "other")):
+        folder.part_path(tmp_path, step, key).mkdir()
+    folder.part_path(tmp_path, 3, "mine").symlink_to(tmp_path)
+    folder.remove_parts(tmp_path, "mine", 5)
+    left = {"step-000000005.mine.part", "step-000000006.mine.part"}
+    kept = {"step-000000005", "step-000000003.mine.part", "step-000000004.other.part"}
+    assert {path.name for path in tmp_path.iterdir()} == left | kept
+    folder.remove_parts(tmp_path, "mine")
+    folder.remove_parts(tmp_path / "gone", "mine")
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
 def test_a_claim_removes_leftovers_and_is_for_one(tmp_path):
     directory = tmp_path / "new" / "runs"
     claim = folder.claim(directory)

@@ -13,7 +13,7 @@ from harness import HARNESS
 from harness.saving import sharded
 
 import psgd
-from psgd.checkpoint import folder, vectors
+from psgd.checkpoint import folder, shards, vectors
 from psgd.checkpoint.manifest import Manifest
 from psgd.checkpoint.state import State
 from psgd.checkpoint.writer import Writer
@@ -128,12 +128,76 @@ def test_one_who_died_before_its_part_was_written_costs_that_checkpoint_alone(tm
         if step == 1:
             dead.append("worker-0")
             first.wait()
-            assert first.published is None and not list(tmp_path.glob("step-*"))
+            assert first.published is None and folder.folders(tmp_path) == []
             assert "worker-0 died before its part was written" in capsys.readouterr().err
             dead.clear()
     second.save(2, State())
     first.wait()
     assert first.published == folder.ready_path(tmp_path, 2)
+    assert list(tmp_path.glob("step-*")) == [first.published]
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_who_comes_late_to_a_checkpoint_that_is_left_out_leaves_nothing(tmp_path, capsys, more):
+    """`more`: the next is saved; else the run ends."""
+    names, dead = [*NAMES, "worker-1"], ["worker-1"]
+    first, second = Writer(tmp_path, "k", NAMES[0], names, dead=lambda: dead), Writer(tmp_path, "k", NAMES[1])
+    folder.part_path(tmp_path, 1, "other").mkdir()
+    first.save(1, State(), Manifest(1, 1))
+    first.wait()
+    assert "worker-1 died before its part was written" in capsys.readouterr().err
+    second.save(1, State({"params": np.ones(9)}))
+    second.wait()
+    if more:
+        first.save(2, State(), Manifest(2, 1), NAMES)
+        second.save(2, State())
+        first.wait()
+    else:
+        first.tidy()
+    left = {"step-000000001.other.part"} | ({"step-000000002"} if more else set())
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_who_is_writing_when_a_checkpoint_is_left_out_is_not_disturbed(tmp_path, monkeypatch):
+    goes, write = threading.Event(), shards.write
+
+    def slowly(part, name, *content):
+        if name == NAMES[1]:
+            goes.wait(60)
+        return write(part, name, *content)
+
+    monkeypatch.setattr(shards, "write", slowly)
+    names, dead = [*NAMES, "worker-1"], ["worker-1"]
+    first, second = Writer(tmp_path, "k", NAMES[0], names, dead=lambda: dead), Writer(tmp_path, "k", NAMES[1])
+    second.save(1, State({"params": np.ones(9)}))
+    first.save(1, State(), Manifest(1, 1))
+    first.wait()
+    goes.set()
+    second.wait()
+    first.tidy()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nan_removes_what_was_left_out_before_too(tmp_path):
+    dead = ["worker-0"]
+    first, second = pair(tmp_path, dead=lambda: dead)
+    first.save(1, State(), Manifest(1, 1))
+    first.wait()
+    first.save(2, State({"params": np.array([np.nan])}), Manifest(2, 1))
+    second.save(2, State())
+    dead.clear()
+    second.wait()
+    first.wait()
+    assert first.published is None and list(tmp_path.iterdir()) == []
+
+
+def test_what_begins_to_write_after_it_was_abandoned_makes_no_folder(tmp_path, monkeypatch):
+    _, second = pair(tmp_path)
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (second.abandon(), start(thread)))
+    second.save(1, State())
+    second.wait()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_abandoned_one_waits_for_nobody(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import selection
+from harness import selection, standstill
 from harness.hosts import Cluster, UnavailableError
 from harness.job import Command, Jobs, Refusals
 from harness.pool import Pool
@@ -43,6 +43,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ranks(*n, timeout=60): run the body on n ranks, as `comm`")
     config.stash[POOL] = Pool(int(os.environ.get("PSGD_TEST_RANKS", "5")))
+    clock = standstill.Clock(standstill.LATE_S)
+    clock.start()
+    config.pluginmanager.register(standstill.Repeats(clock))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -158,6 +158,32 @@ def test_a_run_whose_only_counters_die_behind_the_last_step_has_no_result(strate
     assert done.returncode not in (0, 3, 4) and "(dead: rank 0)" in done.stderr and not done.stdout
 
 
+DIES_AS_IT_SAVES = """
+import os, signal, sys
+from mpi4py import MPI
+from psgd.checkpoint.writer import Writer
+from psgd.launch.cli import main
+
+def save(self, *words, real=Writer.save, **more):
+    if MPI.COMM_WORLD.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self, *words, **more)
+
+Writer.save = save
+words = ["--strategy", "allreduce", "--hidden", "16", "--epochs", "1", "--checkpoint-dir", DIRECTORY]
+sys.argv = ["psgd", "train", *words, "--checkpoint-every", "10", "--json"]
+main()
+"""
+
+
+def test_a_checkpoint_whose_leader_died_is_gone_at_the_end_of_the_run(job, tmp_path):
+    saves = tmp_path / "saves"
+    done = job(3, DIES_AS_IT_SAVES.replace("DIRECTORY", repr(str(saves))), ulfm=True, timeout=60)
+    assert done.returncode == 4, done.stderr
+    assert json.loads(done.stdout)["lost_ranks"] == [0]
+    assert saves.is_dir() and not list(saves.glob("*.part"))
+
+
 @pytest.mark.parametrize(("drawn", "left"), [(2, 2), (40, 0)])
 def test_a_run_that_took_more_epochs_is_resumed_at_its_end(drawn, left):
     mesh = SimpleNamespace(workers=3, world=MPI.COMM_SELF)
