@@ -54,7 +54,8 @@ class Survivors:
                 if not means_death(error):
                     raise
                 fine = 0
-                self._comm.Revoke()
+                if self._comm is not None:  # None: another has died while those that live were gathered
+                    self._comm.Revoke()
             if self._deaths.agree(fine):
                 TOLERANCE.survivors = self._comm
                 return cast(Found, found)
