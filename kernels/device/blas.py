@@ -33,6 +33,7 @@ def _check(status: int) -> None:
 
 
 _lenders: dict[tuple[int, int], int] = {}  # by device and stream: the stream whose workspace it uses
+_kept: list[Any] = []  # those streams: another one at the address of one that is gone would be taken for it
 
 
 def borrow_workspace(stream: Any, lender: Any) -> None:
@@ -43,6 +44,7 @@ def borrow_workspace(stream: Any, lender: Any) -> None:
         lender: of the same GPU.
     """
     _lenders[cupy.cuda.runtime.getDevice(), stream.ptr] = lender.ptr
+    _kept.append(stream)
 
 
 @functools.cache

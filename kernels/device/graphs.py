@@ -24,11 +24,11 @@ def launcher() -> "Callable[[Callable[[], object]], Callable[[], None]] | None":
     """
     if not wanted():
         return None
-    runs, recorder = cupy.cuda.get_current_stream(), functools.cache(GraphRecorder)
+    recorder = functools.cache(GraphRecorder)
 
     def launch(function: Callable[[], object]) -> Callable[[], None]:
         graph = recorder().record(function)
-        return lambda: graph.launch(runs)
+        return lambda: graph.launch(cupy.cuda.get_current_stream())
 
     return launch
 

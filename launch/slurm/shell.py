@@ -105,8 +105,10 @@ done
 """
 
 DONE_LONG = """
-# mpirun returns 0 also where it has lost a node. A run that is done has said so in its log.
-if [ "$code" = 0 ] && ! tail -c "+$((had + 1))" "$log" | grep '^{"event": "end"' >/dev/null; then
+# mpirun returns 0 also where it has lost a node. A run that is done has said so in its log, with no steps left.
+from=$had
+[ -n "$before" ] || from=0 # a run from the start begins its log anew
+if [ "$code" = 0 ] && ! tail -c "+$((from + 1))" "$log" | grep '^{"event": "end".*"requeue": false' >/dev/null; then
     echo "the ranks have ended, but the run is not done" >&2
     code=1
 fi

@@ -125,5 +125,10 @@ def outlives(words: Sequence[str]) -> str | None:
         return "--spares, --grow"
     if number(words, "--replicas", None):
         return "--replicas"
-    asked = names(words)
-    return next((option for option in ("--drop-straggler-after", "--survive") if option in asked), None)
+    if "--drop-straggler-after" in names(words):
+        return "--drop-straggler-after"
+    survives = False
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        if word in ("--survive", "--no-survive"):  # a file's value follows: True is the default, written out
+            survives = word == "--survive" and following not in ("True", "False")
+    return "--survive" if survives else None

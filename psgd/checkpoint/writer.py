@@ -165,6 +165,8 @@ class Writer:
             # What is there stays: those that live may be writing to it, or come to it later. See `tidy`.
             say(f"warning: {part.name}: {error} died before its part was written: this checkpoint is left out")
         except Exception as error:
+            if manifest is None and self._dead() and not part.is_dir():  # left out after a death, and removed
+                return
             with contextlib.suppress(OSError):
                 for each in self._copies:
                     (part / f"{each}.failed").touch()  # an empty file: a full disk has room for it

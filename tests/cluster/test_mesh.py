@@ -56,5 +56,5 @@ def test_tensor_ranks_exchange_inside_a_node_and_stages_between(login):
     done = login.cluster.run(*words, *train, cwd=login.folder, timeout_s=180)
     assert "mesh: tensor 2 (inside a node), pipe 2 (between nodes)" in done.stderr
     for rank in range(4):
-        row = rf"^ *{rank} +host{rank % 2} +worker 0, pipe {rank % 2}, tensor {rank // 2}"
+        row = rf"^ *{rank} +host{rank % 2} +worker 0 pipe={rank % 2},tensor={rank // 2}"
         assert re.search(row, done.stderr, re.MULTILINE), done.stderr

@@ -134,14 +134,28 @@ def test_a_run_that_mpirun_takes_for_done_says_itself_whether_it_is(job, answers
     code, said, calls = job(0, launcher="mpirun", srun=nodes + RUN)
     assert (code, "scontrol requeue 7" in calls) == (1, requeued), said
     assert "the ranks have ended, but the run is not done" in said
-    ended = RANKS.replace("echo event", 'echo \'{"event": "end", "time": 1}\'')
+    ended = RANKS.replace("echo event", 'echo \'{"event": "end", "time": 1, "requeue": false, "seed": 0}\'')
     code, said, calls = job(0, launcher="mpirun", psgd=ended, srun=nodes + RUN)
     assert code == 0 and calls.count("ranks") == 2 and "not done" not in said
 
 
+def test_a_run_that_left_for_more_workers_is_not_done(job):
+    nodes = 'case "$*" in *--overlap*) exit 1 ;; esac\n'
+    phase = RANKS.replace("echo event", 'echo \'{"event": "end", "time": 1, "requeue": true}\'')
+    code, said, calls = job(0, launcher="mpirun", psgd=phase, srun=nodes + RUN)
+    assert (code, "scontrol requeue 7" in calls) == (1, True), said
+
+
+def test_a_log_that_begins_anew_is_read_from_its_start(job, tmp_path):
+    (tmp_path / "psgd-7.jsonl").write_text("an attempt that had no checkpoint\n" * 9)
+    ended = RANKS.replace("echo event >>", 'echo \'{"event": "end", "time": 1, "requeue": false}\' >')
+    code, said, _ = job(0, launcher="mpirun", psgd=ended)
+    assert code == 0 and "not done" not in said
+
+
 def test_daemons_of_mpirun_that_did_not_start_are_started_again(job):
     busy = 'echo "daemons" >>calls\n[ "$(grep -c daemons calls)" -gt 1 ] || exit 250\n'
-    ended = RANKS.replace("echo event", 'echo \'{"event": "end", "time": 1}\'')
+    ended = RANKS.replace("echo event", 'echo \'{"event": "end", "time": 1, "requeue": false, "seed": 0}\'')
     start = RUN.replace("shift; done", 'shift; done; while [ "$1" != bash ]; do shift; done')
     code, said, calls = job(0, launcher="mpirun", psgd=ended, mpirun=busy + start)
     assert code == 0 and [call for call in calls if call != "sleep 5"] == ["daemons", "daemons", "ranks"], said

@@ -61,6 +61,11 @@ def test_numbers():
         ("--drop-straggler-after 60", "--drop-straggler-after"),
         ("--survive --epochs 2", "--survive"),
         ("--no-survive", None),
+        ("--survive --no-survive", None),
+        ("--no-survive --survive", "--survive"),
+        ("--survive True --lr 0.1", None),
+        ("--survive False", None),
+        ("--survive False --survive", "--survive"),
         ("--epochs 2 --spares 0", None),
     ],
 )

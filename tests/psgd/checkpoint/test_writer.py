@@ -1,5 +1,6 @@
 """The background writer, two of them in one process; and what is left after SIGKILLs and on a full disk."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -175,6 +176,22 @@ def test_who_is_writing_when_a_checkpoint_is_left_out_is_not_disturbed(tmp_path,
     goes.set()
     second.wait()
     first.tidy()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_a_part_that_is_removed_while_it_is_written_matters_only_where_nobody_died(tmp_path, monkeypatch, died):
+    write = shards.write
+
+    def after_removal(part, name, *content):
+        folder.remove_parts(tmp_path, "k")
+        return write(part, name, *content)
+
+    monkeypatch.setattr(shards, "write", after_removal)
+    writer = Writer(tmp_path, "k", NAMES[1], dead=lambda: ["worker-1"] if died else [])
+    writer.save(1, State({"params": np.ones(9)}))
+    with contextlib.nullcontext() if died else pytest.raises(CheckpointError, match="cannot be written"):
+        writer.wait()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from _pytest.outcomes import OutcomeException
 from _pytest.runner import runtestprotocol
 
 TICK_S = 0.5
@@ -88,11 +89,11 @@ class Repeats:
         if stood_s:
             self._repeated[item.nodeid] = stood_s
             item.stash[SECOND] = True
-            with contextlib.suppress(Exception):  # fixtures of all scopes are made anew
-                item.session._setupstate.teardown_exact(None)
             hook = item.config.hook
             if hasattr(hook, "pytest_timeout_cancel_timer"):
                 hook.pytest_timeout_cancel_timer(item=item)
+            with contextlib.suppress(Exception, OutcomeException):  # fixtures of all scopes are made anew
+                item.session._setupstate.teardown_exact(None)
             hook.pytest_runtest_protocol(item=item, nextitem=nextitem)  # with a timer of its own
         else:
             for report in reports:
