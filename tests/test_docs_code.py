@@ -123,6 +123,7 @@ import numpy as np
 def my_batches(worker, workers):
     rng = np.random.default_rng(worker)
     return [(rng.random((n, 64), dtype=np.float32), rng.integers(10, size=n)) for n in (64, 64, 13)]
+x_test, y_test = my_batches(0, 1)[0]
 """
 BEFORE = {
     "import numpy as np, psgd\nfrom mpi4py": LOOP,
