@@ -23,3 +23,8 @@ def array_module(array: Array) -> Any:
     if cupy is not None and isinstance(array, cupy.ndarray):
         return cupy
     raise UsageError(f"expected a NumPy or CuPy array, got {type(array).__module__}.{type(array).__name__}")
+
+
+def address(array: Array) -> int:
+    """Returns where an array begins, on the GPU or on the host."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

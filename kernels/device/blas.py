@@ -32,8 +32,9 @@ def _check(status: int) -> None:
         raise RuntimeError(f"cuBLAS: status {status}")
 
 
-_lenders: dict[tuple[int, int], int] = {}  # by device and stream: the stream whose workspace it uses
-_kept: list[Any] = []  # those streams: another one at the address of one that is gone would be taken for it
+_lenders: dict[tuple[int, int], tuple[Any, int]] = {}
+"""By device and stream: the stream itself, since another one at the address of one that is gone would be taken for it,
+and the stream whose workspace it uses."""
 
 
 def borrow_workspace(stream: Any, lender: Any) -> None:
@@ -43,8 +44,7 @@ def borrow_workspace(stream: Any, lender: Any) -> None:
         stream: has computed no product yet, and computes none while the other one does: it records what runs there.
         lender: of the same GPU.
     """
-    _lenders[cupy.cuda.runtime.getDevice(), stream.ptr] = lender.ptr
-    _kept.append(stream)
+    _lenders[cupy.cuda.runtime.getDevice(), stream.ptr] = stream, lender.ptr
 
 
 @functools.cache
@@ -57,7 +57,8 @@ def _handle(device: int, stream: int) -> tuple[ctypes.c_void_p, Array]:
     """CuBLAS's state for one stream, with memory that is there before, so that a captured call allocates none."""
     library, handle = _library(), ctypes.c_void_p()
     _check(library.cublasCreate_v2(ctypes.byref(handle)))
-    workspace = _workspace(device, _lenders.get((device, stream), stream))
+    _, lender = _lenders.get((device, stream), (None, stream))
+    workspace = _workspace(device, lender)
     _check(library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))
     _check(
         library.cublasSetWorkspace_v2(handle, ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(_WORKSPACE_BYTES))

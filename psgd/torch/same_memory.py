@@ -19,11 +19,6 @@ def array_of(tensor: torch.Tensor) -> Array:
     return tensor.numpy() if tensor.device.type == "cpu" else cupy().from_dlpack(tensor)
 
 
-def address_of(array: Array) -> int:
-    """Where its memory begins."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
 def cupy() -> Any:
     """CuPy.
 

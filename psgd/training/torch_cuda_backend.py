@@ -11,9 +11,9 @@ from psgd.backend import pinned, samples
 from psgd.backend.losses import Loss, Losses
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, address
 from psgd.nn.stage import OnReady
-from psgd.torch.same_memory import address_of, array_of, tensor_of
+from psgd.torch.same_memory import array_of, tensor_of
 from psgd.torch.wrapped import Wrapped
 from psgd.training.torch_backend import LossOf, evaluating, input_dtype, untouched
 
@@ -74,7 +74,7 @@ class TorchCudaBackend:
         pinned.wait()
 
     def bind(self, params: Array, grads: Array) -> None:
-        if address_of(self._model.params) != address_of(params):
+        if address(self._model.params) != address(params):
             self._model.bind(params, grads)
 
     def gradient(
@@ -121,7 +121,7 @@ class TorchCudaBackend:
 
     def _tensor(self, array: Array) -> torch.Tensor:
         """The first rows of one of few buffers, of which each is made a tensor once."""
-        at = address_of(array)
+        at = address(array)
         whole = self._tensors.get(at)
         if whole is None or len(whole) < len(array):
             whole = self._tensors[at] = tensor_of(array)

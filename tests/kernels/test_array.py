@@ -3,12 +3,17 @@
 import numpy as np
 import pytest
 
-from psgd.kernels.array import array_module
+from psgd.kernels.array import address, array_module
 from psgd.kernels.errors import UsageError
 
 
 def test_numpy():
     assert array_module(np.zeros(3)) is np
+
+
+def test_where_it_begins():
+    array = np.zeros(3)
+    assert address(array[1:]) == address(array) + array.itemsize == array.ctypes.data + array.itemsize
 
 
 @pytest.mark.parametrize("wrong", [[1.0], 3, None, memoryview(b"abc")])
@@ -23,3 +28,5 @@ def test_cupy():
     if not cupy.cuda.is_available():
         pytest.skip("no GPU")
     assert array_module(cupy.zeros(3)) is cupy
+    array = cupy.zeros(3)
+    assert address(array[1:]) == array.data.ptr + array.itemsize

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from psgd.kernels.array import Array
-from psgd.nn.gates.recorded import Launcher, LayerPasses, RecordedPasses
+from psgd.nn.gates.recorded import Launcher, LayerPasses, PythonPasses, recorded
 from psgd.nn.layer import Arrays, CutLoss, Layer, ParameterSpec, Room, Shape
 from psgd.nn.stage import Stage
 
@@ -22,7 +22,7 @@ class Gate(Protocol):
 
 
 @dataclass(frozen=True)
-class Gated(Layer[Any]):
+class Gated(Layer[PythonPasses]):
     """A layer as it is, between two calls of a gate.
 
     Attributes:
@@ -56,25 +56,19 @@ class Gated(Layer[Any]):
     def weights(self, shape: Shape) -> tuple[ParameterSpec, ...]:
         return self.inner.weights(shape)
 
-    def allocate(self, room: Room) -> Any:
+    def allocate(self, room: Room) -> PythonPasses:
         state = self.inner.allocate(room)
-        if self.launcher is None or room.draws is None or not room.trains:
-            return state
-        return RecordedPasses(LayerPasses(self.inner, state), state, room.draws, self.launcher)
+        return recorded(LayerPasses(self.inner, state), state, room, self.launcher)
 
-    def forward(self, state: Any, x: Array, params: Arrays) -> Array:
+    def forward(self, state: PythonPasses, x: Array, params: Arrays) -> Array:
         self.gate.enter(self.index, backward=False)
-        recorded = isinstance(state, RecordedPasses)
-        y = state.forward(x, params) if recorded else self.inner.forward(state, x, params)
+        y = state.forward(x, params)
         self.gate.leave(self.index, backward=False)
         return y
 
-    def backward(self, state: Any, dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: PythonPasses, dy: Array, params: Arrays, grads: Arrays) -> Array:
         self.gate.enter(self.index, backward=True)
-        if isinstance(state, RecordedPasses):
-            dx = state.backward(dy, params, grads)
-        else:
-            dx = self.inner.backward(state, dy, params, grads)
+        dx = state.backward(dy, params, grads)
         self.gate.leave(self.index, backward=True)
         return dx
 

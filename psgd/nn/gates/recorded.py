@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, address
 from psgd.kernels.layers.draws import Draws
 from psgd.nn.gates.left_behind import LeftBehind, noted, put_back
-from psgd.nn.layer import Arrays, Layer
+from psgd.nn.layer import Arrays, Layer, Room
 
 Launcher = Callable[[Callable[[], object]], Callable[[], None]]
 """Records what a function starts, which does not run meanwhile; returns what starts that."""
@@ -74,27 +74,25 @@ class RecordedPasses:
 
     def forward(self, x: Array, params: Arrays) -> Array:
         """As the layers'."""
-        key = "F", len(x), self._draws.on, *map(_address, (x, *params))
-        y, by_python, recorded = self._do(key, lambda: self._passes.forward(x, params))
-        if by_python and recorded:
+        key = "F", len(x), self._draws.on, *map(address, (x, *params))
+        by_python = self._launches.get(key) is None
+        y = self._do(key, lambda: self._passes.forward(x, params))
+        if by_python and self._launches[key] is not None:
             self._left[key] = noted(self.states)
         self._forward, self._by_python = key, by_python
         return y
 
     def backward(self, dy: Array, params: Arrays, grads: Arrays) -> Array:
         """As the layers'."""
-        key = "B", *map(_address, (dy, *params, *grads)), *self._forward
-        return self._do(key, lambda: self._passes.backward(dy, params, grads))[0]
+        key = "B", *map(address, (dy, *params, *grads)), *self._forward
+        return self._do(key, lambda: self._passes.backward(dy, params, grads))
 
-    def _do(self, key: Key, run: Callable[[], Array]) -> tuple[Array, bool, bool]:
-        """Returns also whether Python ran it, and whether there is a graph of it."""
-
+    def _do(self, key: Key, run: Callable[[], Array]) -> Array:
         def kept() -> None:
             self._results[key] = run()
 
         launch = self._launches.get(key)
-        by_python = launch is None
-        if by_python:
+        if launch is None:
             if not self._by_python:
                 put_back(self._left[self._forward])
                 self._by_python = True
@@ -105,10 +103,18 @@ class RecordedPasses:
                 kept()
         if launch is not None:
             launch()
-        return self._results[key], by_python, launch is not None
+        return self._results[key]
 
 
-def _address(array: Array) -> int:
-    """Where an array begins, on the GPU or on the host."""
-    on_gpu = getattr(array.data, "ptr", None)
-    return int(array.ctypes.data if on_gpu is None else on_gpu)
+def recorded(passes: PythonPasses, states: Any, room: Room, launcher: Launcher | None) -> PythonPasses:
+    """Returns what records these passes, or themselves: without a launcher, and in a context that is not for training.
+
+    Args:
+        passes: run by Python.
+        states: as `RecordedPasses`.
+        room: of the context.
+        launcher: records.
+    """
+    if launcher is None or room.draws is None or not room.trains:
+        return passes
+    return RecordedPasses(passes, states, room.draws, launcher)

@@ -48,12 +48,12 @@ def by_unit(stage: S, exchange: Units, graphs: bool = False) -> S:
         graphs: on a GPU each unit's passes in training become CUDA graphs, unless `PSGD_CUDA_GRAPHS=0`. Not where whole
             passes are recorded.
     """
-    launcher = _launcher() if graphs and array_module(exchange.params) is not np else None
+    xp = array_module(exchange.params)
+    launcher = _launcher() if graphs and xp is not np else None
     groups = units.grouped([len(each) for each in stage.ready_ranges], stage.dtype.itemsize)
     several = [stage.steps[group.start : group.stop] for group in groups]
     steps = [_merged(each, Gathered(tuple(each), unit, exchange, launcher)) for unit, each in enumerate(several)]
     made = stage.regrouped(steps)
-    xp = array_module(exchange.params)
     gaps = [(gap.start, _in(exchange, exchange.gradients, gap)) for gap in made.layout.padding]
     params, grads = (views(made.layout, exchange, each) for each in (exchange.parameters, exchange.gradients))
     made.bind_views(xp, params, grads, gaps)

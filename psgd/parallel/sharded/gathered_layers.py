@@ -5,7 +5,7 @@ from typing import Protocol
 
 from psgd.kernels.array import Array
 from psgd.nn import sequential
-from psgd.nn.gates.recorded import Launcher, RecordedPasses
+from psgd.nn.gates.recorded import Launcher, PythonPasses, recorded
 from psgd.nn.layer import Arrays, Room
 
 
@@ -23,7 +23,7 @@ class Visited(Protocol):
 
 
 @dataclass(frozen=True)
-class Gathered(sequential.SeveralAsOne["sequential.Inner | RecordedPasses"]):
+class Gathered(sequential.SeveralAsOne[PythonPasses]):
     """The layers of a unit.
 
     Its gradients are final when `Stage` says so, which is behind `backward`: `psgd.parallel.sharded.by_unit`.
@@ -45,19 +45,17 @@ class Gathered(sequential.SeveralAsOne["sequential.Inner | RecordedPasses"]):
     def reads_output(self) -> bool:
         return self.steps[-1].layer.reads_output
 
-    def allocate(self, room: Room) -> "sequential.Inner | RecordedPasses":
+    def allocate(self, room: Room) -> PythonPasses:
         inner = sequential.allocate_inside(self.steps, room)
-        if self.launcher is None or room.draws is None or not room.trains:
-            return inner
-        return RecordedPasses(inner, inner, room.draws, self.launcher)
+        return recorded(inner, inner, room, self.launcher)
 
-    def forward(self, state: "sequential.Inner | RecordedPasses", x: Array, params: Arrays) -> Array:
+    def forward(self, state: PythonPasses, x: Array, params: Arrays) -> Array:
         self.exchange.arrive(self.unit)
         y = state.forward(x, params)
         self.exchange.leave(self.unit)
         return y
 
-    def backward(self, state: "sequential.Inner | RecordedPasses", dy: Array, params: Arrays, grads: Arrays) -> Array:
+    def backward(self, state: PythonPasses, dy: Array, params: Arrays, grads: Arrays) -> Array:
         self.exchange.arrive(self.unit, backward=True)
         dx = state.backward(dy, params, grads)
         self.exchange.used(self.unit)

@@ -7,9 +7,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, address
+from psgd.kernels.device import graphs
 from psgd.kernels.device.events import over
-from psgd.kernels.device.graphs import GraphRecorder, wanted
 from psgd.kernels.device.layers import loss as kernels
 
 
@@ -24,9 +24,9 @@ class Gpu:
 
     def __init__(self) -> None:
         self.xp: Any = cupy
-        self.captures = wanted()
+        self._launcher = graphs.launcher()
+        self.captures = self._launcher is not None
         self.side: Any = cupy.cuda.Stream(non_blocking=True)
-        self._recorder: GraphRecorder | None = None
 
     def allocate(self, nbytes: int) -> tuple[int, str]:
         """Returns the address of new memory, and by what other processes open it. Blocks."""
@@ -60,7 +60,7 @@ class Gpu:
 
     def address(self, array: Array) -> int:
         """Where an array begins, on the GPU or on the host."""
-        return int(array.data.ptr) if isinstance(array, cupy.ndarray) else int(array.ctypes.data)
+        return address(array)
 
     def event(self) -> tuple[Any, str]:
         """Returns a new event, and by what other processes open it."""
@@ -97,10 +97,8 @@ class Gpu:
 
     def launcher(self, function: Callable[[], object]) -> Callable[[], None]:
         """Records what a function starts as a CUDA graph; returns what starts that."""
-        if self._recorder is None:
-            self._recorder = GraphRecorder()
-        graph = self._recorder.record(function)
-        return lambda: graph.launch(cupy.cuda.get_current_stream())
+        assert self._launcher is not None  # who captures asks `captures` first
+        return self._launcher(function)
 
     def staging(self, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
         """Page-locked memory on the host."""

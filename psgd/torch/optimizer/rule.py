@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from psgd.kernels.array import address
 from psgd.kernels.errors import UsageError
 from psgd.optim.rules import Rule, State
 from psgd.runtime.device_vectors import on_device
 from psgd.torch.optimizer.group_settings import GroupSettings
 from psgd.torch.optimizer.piece import Piece, Stretch
 from psgd.torch.parameters import Slot
-from psgd.torch.same_memory import address_of, tensor_of
+from psgd.torch.same_memory import tensor_of
 
 Vector = NDArray[np.floating]
 States = Mapping[torch.Tensor, Mapping[str, Any]]
@@ -87,8 +88,8 @@ class ElementwiseRule:
 
     def _init(self, params: Vector) -> State:
         whole = params.size == self._own.size
-        self._base = address_of(params)
-        self._offset = 0 if whole else (self._base - address_of(self._own)) // params.itemsize
+        self._base = address(params)
+        self._offset = 0 if whole else (self._base - address(self._own)) // params.itemsize
         self._state = tuple(np.zeros_like(params) for _ in self._keys)
         self._pieces.clear()
         steps = {self._load(slot) for slot in self._slots} if self._loaded else {0}
@@ -119,7 +120,7 @@ class ElementwiseRule:
     def _update(self, params: Vector, grad: Vector, state: State, lr: float, scale: float, step: int) -> None:
         if not params.size:
             return
-        settings, start = self._settings, address_of(params)
+        settings, start = self._settings, address(params)
         # NaN throughout is how a worker whose GradScaler found an overflow says that nobody takes this step.
         whole = params.size == self._own.size and not on_device(params)  # a look at a GPU waits for it
         if (settings.guarded or whole) and np.isnan(grad[0]) and bool(np.isnan(grad).all()):

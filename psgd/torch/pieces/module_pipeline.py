@@ -12,6 +12,7 @@ import torch
 from mpi4py import MPI
 
 from psgd.checkpoint.pieces.model_part import ModelPart
+from psgd.kernels.array import address
 from psgd.kernels.errors import AgreedUsageError, UsageError
 from psgd.nn.model import Model
 from psgd.parallel.continuous.without_flushes import PipeDream
@@ -24,7 +25,7 @@ from psgd.torch.pieces import own_layers
 from psgd.torch.pieces.own_layers import Init
 from psgd.torch.pieces.sequential_stages import SequentialStages
 from psgd.torch.pieces.torch_stage import LossOf, TorchStage
-from psgd.torch.same_memory import address_of, tensor_of
+from psgd.torch.same_memory import tensor_of
 from psgd.torch.wrapped import Wrapped
 
 
@@ -196,7 +197,7 @@ class ModulePipeline(Wrapped):
     def _turn(self, params: Any, grads: Any) -> None:
         """Makes parameters and gradients views of these vectors, of one version of the weights."""
         now = self._params.data_ptr(), self._grads.data_ptr()
-        if now != (address_of(params), address_of(grads)):
+        if now != (address(params), address(grads)):
             spoiled = self.spoiled
             self._point(tensor_of(params), tensor_of(grads))
             self.spoiled = spoiled

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from psgd.data import Dataset
 from psgd.data.normalization import Statistics
-from psgd.kernels.array import Array
+from psgd.kernels.array import Array, address
 from psgd.nn.stage import OnReady
 from psgd.torch.pieces.module_pipeline import ModulePipeline
-from psgd.torch.same_memory import address_of
 from psgd.training.pieces.pipeline_backend import PipelineBackend
 from psgd.training.pieces.pipeline_passes import PipelinePasses
 from psgd.training.torch_backend import untouched
@@ -34,7 +33,7 @@ class OfModule(PipelinePasses):
 
     def bind(self, params: Array, grads: Array) -> None:
         module = self.module
-        if address_of(module.params) != address_of(params):
+        if address(module.params) != address(params):
             module.bind(params, grads)
         super().bind(module.params, module.grads)
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from harness.device import cupy
 
+from psgd.kernels.array import address
+
 torch = pytest.importorskip("torch")
-from psgd.torch.same_memory import address_of, array_of, tensor_of  # noqa: E402 -- where PyTorch is
+from psgd.torch.same_memory import array_of, tensor_of  # noqa: E402 -- where PyTorch is
 
 SIDES = ["host", pytest.param("gpu", marks=pytest.mark.gpu)]
 
@@ -21,12 +23,12 @@ def test_there_and_back(side, dtype):
     vector = xp.arange(10, dtype=dtype)
     part = vector[3:7]
     tensor = tensor_of(part)
-    assert tensor.data_ptr() == address_of(part) == address_of(vector) + 3 * vector.itemsize
+    assert tensor.data_ptr() == address(part) == address(vector) + 3 * vector.itemsize
     assert tensor.device.type == ("cpu" if side == "host" else "cuda")
     tensor.mul_(2)
     assert vector.tolist() == [0, 1, 2, 6, 8, 10, 12, 7, 8, 9]
     again = array_of(tensor)
-    assert isinstance(again, xp.ndarray) and address_of(again) == tensor.data_ptr()
+    assert isinstance(again, xp.ndarray) and address(again) == tensor.data_ptr()
     again += 1
     assert tensor.tolist() == [7, 9, 11, 13]
 

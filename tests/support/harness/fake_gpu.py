@@ -16,6 +16,31 @@ from psgd.collectives.mpi.node import address_of
 from psgd.kernels.layers.loss import softmax_cross_entropy
 
 
+def fake_graph(function, note, put_back, launched):
+    """What starts a graph of what a function starts: it runs with what Python knew when it was recorded.
+
+    Args:
+        function: is recorded.
+        note: returns what Python knows.
+        put_back: takes that.
+        launched: is called each time the graph runs.
+    """
+    then, ran = note(), [False]
+    function()
+
+    def launch():
+        launched()
+        if not ran[0]:  # it ran when it was recorded: here that cannot be had without the other
+            ran[0] = True
+            return
+        now = note()
+        put_back(then)
+        function()
+        put_back(now)
+
+    return launch
+
+
 class FakeGpu:
     """What `psgd.parallel.stages.gpu.Gpu` is, at once and on the host.
 
@@ -93,23 +118,16 @@ class FakeGpu:
         return FakeLosses(most)
 
     def launcher(self, function):
-        then, places, ran = self._state(), self._places(), [False]
         self.recorded += 1
-        function()
+        return fake_graph(function, lambda: (self._state(), self._places()), self._put_back, self._count)
 
-        def launch():
-            self.launched += 1
-            if not ran[0]:  # it ran when it was recorded: here that cannot be had without the other
-                ran[0] = True
-                return
-            now, others = self._state(), self._places()
-            _restore(then)
-            _put(places)
-            function()
-            _restore(now)
-            _put(others)
+    def _count(self):
+        self.launched += 1
 
-        return launch
+    def _put_back(self, noted):
+        state, places = noted
+        _restore(state)
+        _put(places)
 
     def _places(self):
         """The memory of all parameters and gradients of modules."""

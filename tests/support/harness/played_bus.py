@@ -128,11 +128,11 @@ class Watched(Gated):
 
     def forward(self, state, x, params):
         self.gate.use("compute", params)
-        return self.inner.forward(state, x, params)
+        return state.forward(x, params)
 
     def backward(self, state, dy, params, grads):
         self.gate.use("compute", params, grads)
-        return self.inner.backward(state, dy, params, grads)
+        return state.backward(dy, params, grads)
 
 
 def watched(model, bus):

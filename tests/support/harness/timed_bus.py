@@ -128,11 +128,11 @@ class TimedLayer(Gated):
 
     def forward(self, state, x, params):
         self.gate.compute(self.gate.forward)
-        return self.inner.forward(state, x, params)
+        return state.forward(x, params)
 
     def backward(self, state, dy, params, grads):
         self.gate.compute(2 * self.gate.forward)
-        return self.inner.backward(state, dy, params, grads)
+        return state.backward(dy, params, grads)
 
 
 def timed(model, bus):
